@@ -1,7 +1,7 @@
 """Against the lease of a running guest: an owner who revokes, a host that cuts wires, sets clocks.
 
-A real broker decides; its answers come over a wire that the host may cut or alter. The keeper does
-what it does in a run, but time is the test's and its thread is stepped by hand.
+A real broker decides; its answers come over a wire that the host may cut or alter. The lease keeper
+does what it does in a run, but time is the test's and its thread is stepped by hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEASE = 600
 
 
 class Running:
-    """A guest that trains: a lease, its keeper, opened data and a store for checkpoints."""
+    """A guest that trains: a lease, the lease keeper, opened data and a store for checkpoints."""
 
     def __init__(self, world: ReleaseWorld, sealed: SealedFolder, out: Path) -> None:
         self.world = world
@@ -57,8 +57,8 @@ class Running:
         asked = self.lease.moment()
         self.grant = world.obtain(attested=self.attested, collect=self.collect)
         self.lease.extend(self.grant.lease_ends, self.grant.lease_seconds, asked)
-        self.keeper = LeaseKeeper(self.lease, self.renew)
-        self.keeper.begin()
+        self.lease_keeper = LeaseKeeper(self.lease, self.renew)
+        self.lease_keeper.begin()
         key = sealed.key.lent(self.lease.require)
         self.data = SealedDataset.open(sealed.folder, key, root=sealed.description.root)
         self.store = SealedStore(out, key.derive("checkpoints"), label="run")
@@ -76,23 +76,23 @@ class Running:
         with self.store.write(f"checkpoint-{counter}", {"counter": counter}) as file:
             file.write(b"weights")
         digest = self.store.root(f"checkpoint-{counter}")
-        self.keeper.sealed(CheckpointRef(counter=counter, step=self.step, digest=digest))
+        self.lease_keeper.sealed(CheckpointRef(counter=counter, step=self.step, digest=digest))
 
     def train(self, steps: int, each: int = 10) -> bool:
         """Steps of some seconds, each with a record batch; whether it is told to stop."""
         for _ in range(steps):
             self.data.batch(0)
             self.world.clock.advance(each)
-            while self.keeper.tend() <= 0:
+            while self.lease_keeper.tend() <= 0:
                 pass
             self.step += 1
-            if self.keeper.must_stop(self.step, ahead=0, span=1, sealing=5.0):
+            if self.lease_keeper.must_stop(self.step, ahead=0, span=1, sealing=5.0):
                 return True
         return False
 
     def stopped(self, error: type[SealtrainError]) -> SealtrainError:
         with pytest.raises(error) as caught:
-            self.keeper.stopped()
+            self.lease_keeper.stopped()
         self.assert_no_key_is_used()
         return caught.value
 
@@ -105,7 +105,7 @@ class Running:
         for use in uses:
             with pytest.raises(LeaseStale):
                 use()
-        assert self.keeper.tend() > LEASE
+        assert self.lease_keeper.tend() > LEASE
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_an_owner_who_revokes_stops_a_running_guest_before_its_lease_ends(
 ) -> None:
     running.seal(1)
     assert not running.train(5)
-    assert running.keeper.anchored == 1
+    assert running.lease_keeper.anchored == 1
     running.world.revoke("hospital-c")
     assert running.train(60)
     assert running.lease.left() > LEASE / 3
@@ -163,15 +163,15 @@ def test_a_broker_that_was_away_and_is_back_finds_the_run_going_on(running: Runn
     for counter in (2, 3, 4):
         assert not running.train(8)
         running.seal(counter)
-    assert running.keeper.anchored == 1
+    assert running.lease_keeper.anchored == 1
     running.cut = False
     assert not running.train(100)
-    assert running.keeper.anchored == 4
+    assert running.lease_keeper.anchored == 4
     anchored = [
         entry["body"] for entry in running.world.ledger.entries() if entry["kind"] == "renewal"
     ]
     assert len(anchored) >= 3
-    running.keeper.settle()
+    running.lease_keeper.settle()
 
 
 @pytest.mark.parametrize("way", ["on_request", "on_answer"])
@@ -189,15 +189,15 @@ def test_a_broker_killed_during_a_renewal_is_asked_again_for_the_same(
     setattr(running.world.wire, way, killed)
     running.seal(2)
     assert not running.train(3)
-    assert running.keeper.anchored == 1
+    assert running.lease_keeper.anchored == 1
     setattr(running.world.wire, way, lambda _document: None)
     assert not running.train(10)
-    assert running.keeper.anchored == 2
+    assert running.lease_keeper.anchored == 2
     entries = [one["body"] for one in running.world.ledger.entries() if one["kind"] == "renewal"]
     assert len(entries) >= (3 if way == "on_answer" else 2)
     running.seal(3)
     running.train(1)
-    running.keeper.settle()
+    running.lease_keeper.settle()
 
 
 def test_a_step_longer_than_the_lease_ends_with_the_keys_unusable(running: Running) -> None:

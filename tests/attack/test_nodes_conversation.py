@@ -82,8 +82,8 @@ class Training:
         self.lead, self.run, self.nodes = lead, run, nodes
 
     def end(self) -> SealtrainError:
-        """What the keeper of the lead's lease is told to end training with."""
-        found = wait_until(lambda: self.run.keeper.told, 10)[0]
+        """What the lead's lease keeper is told to end training with."""
+        found = wait_until(lambda: self.run.lease_keeper.told, 10)[0]
         assert isinstance(found, SealtrainError)
         return found
 
@@ -137,7 +137,7 @@ def test_an_honest_run_ends_when_all_nodes_are_done(trained: Training) -> None:
     two.channel.tell("done", {})
     trained.lead.finish()
     assert len(trained.run.receipts) == NODES
-    assert trained.run.keeper.told == []
+    assert trained.run.lease_keeper.told == []
 
 
 @pytest.mark.claim("C261")
@@ -170,7 +170,7 @@ def test_a_node_that_is_done_is_heard_no_more(trained: Training) -> None:
     one.channel.tell("stopping", {"code": "approval-revoked"})
     two.channel.close()
     time.sleep(0.3)
-    assert (len(trained.run.receipts), trained.run.keeper.told) == (kept, [])
+    assert (len(trained.run.receipts), trained.run.lease_keeper.told) == (kept, [])
 
 
 def test_a_node_that_is_done_too_early_does_not_end_the_run(trained: Training) -> None:

@@ -525,7 +525,7 @@ class _Saying:
 
 
 def kept(seconds: float) -> tuple[LeaseKeeper, list[float]]:
-    """The keeper of a lease that brokers renew each time, and when they did."""
+    """A lease keeper whose lease the brokers renew each time, and when they did."""
     renewed: list[float] = []
     lease = Lease(lambda: 0)
 
@@ -541,19 +541,19 @@ def kept(seconds: float) -> tuple[LeaseKeeper, list[float]]:
 def test_a_wait_that_outlasts_every_lease_loses_none(world: World, tmp_path: Path) -> None:
     """The operator withholds node 2; lead and node 1 renew their leases, and say no word of it."""
     run = Run(world, tmp_path)
-    run.keeper, at_lead = kept(2.0)  # type: ignore[assignment]
-    keeper, at_node = kept(2.0)
+    run.lease_keeper, at_lead = kept(2.0)  # type: ignore[assignment]
+    lease_keeper, at_node = kept(2.0)
 
     def tend() -> None:
-        keeper.tend()
-        keeper.require()
+        lease_keeper.tend()
+        lease_keeper.require()
 
     with Lead(run) as lead, Node(world, 1, lead.address) as node:
         node.welcomed()
         found: list[Any] = []
 
         def wait() -> None:
-            keeper.begin()
+            lease_keeper.begin()
             with NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine:
                 found.append(
                     node.channel.introduce(
@@ -567,8 +567,8 @@ def test_a_wait_that_outlasts_every_lease_loses_none(world: World, tmp_path: Pat
         with joining(world, 2, lead) as other:
             other.ready()
             waiting.join(20)
-        run.keeper.require()
-        keeper.require()
+        run.lease_keeper.require()
+        lease_keeper.require()
     assert len(found) == 1
     assert len(at_lead) >= 4
     assert len(at_node) >= 4
@@ -581,7 +581,7 @@ def test_a_wait_ends_with_what_the_brokers_refuse_the_lead(
 ) -> None:
     """An owner revokes or withdraws while a node is still awaited."""
     run = Run(world, tmp_path)
-    run.keeper.refusal = refusal("by the owner")
+    run.lease_keeper.refusal = refusal("by the owner")
     with Lead(run) as lead, joining(world, 1, lead) as waiting:
         error = lead.ended()
         assert waiting.met.wait(10)
@@ -632,7 +632,7 @@ def test_a_join_of_one_meeting_seats_nobody_in_another_of_this_run_or_the_next(
             with Node(world, 1, again.address) as node:
                 welcome = node.welcomed()
             assert (welcome.run_id, welcome.session == session) == (run_id, False)
-            run.keeper.refusal = LeaseStale("the others are not awaited")
+            run.lease_keeper.refusal = LeaseStale("the others are not awaited")
 
 
 def test_a_node_is_known_by_the_address_that_it_listens_at(world: World, lead: Lead) -> None:

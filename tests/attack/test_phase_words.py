@@ -96,7 +96,7 @@ class Run:
             journal=SimpleNamespace(served={}),
             base=folder,
             store=checkpoint_store(folder / "checkpoints"),
-            keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
+            lease_keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
             tally=Noted(),
             closed=lambda _held: None,
             record=lambda event, fields: self.recorded.append((event, fields)),

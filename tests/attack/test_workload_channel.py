@@ -156,7 +156,7 @@ class World:
             model=None,
             opener=OpenerHere([source], ["prompt", "answer"]),
             store=checkpoint_store(folder / "checkpoints"),
-            keeper=FakeLeaseKeeper(),
+            lease_keeper=FakeLeaseKeeper(),
             lease=self.lease,
             tally=Tally(),
             journal=SimpleNamespace(served={}),
@@ -472,7 +472,7 @@ def test_a_checkpoint_that_is_needed_stays(world: World) -> None:
     for kept in (ref, later):
         with pytest.raises(CheckpointRefused):
             store.retire(kept.name)
-    world.run.keeper.anchored = 2
+    world.run.lease_keeper.anchored = 2
     with pytest.raises(CheckpointRefused):
         store.retire(later.name)
     store.retire(ref.name)

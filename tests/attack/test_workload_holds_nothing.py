@@ -243,7 +243,7 @@ def test_it_holds_its_channel_its_memory_and_nothing_else(found: dict[str, Any])
     ), others
     assert sum(one.startswith("socket:") for one in found["descriptors"].values()) == 3
     assert found["objects"] == []
-    later = {"quorum", "consortium", "grant", "lease", "keeper", "sealed", "found", "store"}
+    later = {"quorum", "consortium", "grant", "lease", "lease_keeper", "sealed", "found", "store"}
     assert not [names for names in found["keeper's"] if later & set(names)]
     assert found["pipes"] == 0
     assert not any(found["ways"].values())

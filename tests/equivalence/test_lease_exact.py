@@ -45,7 +45,7 @@ def in_parts(recipe: Recipe, sealed: dict[str, Any], folder: Path, stops: list[i
     parts = []
     for step in [*stops, 10_000]:
         ref = newest(store, None)
-        parts.append(run(recipe, sources, store, resume=ref, keeper=StopsAfter(step)))
+        parts.append(run(recipe, sources, store, resume=ref, lease_keeper=StopsAfter(step)))
     assert [part.checkpoints[-1].step for part in parts[:-1]] == stops
     return parts
 
@@ -76,10 +76,10 @@ def test_training_stopped_anywhere_is_training(
 def test_it_is_told_how_far_a_better_place_to_stop_is(
     sealed: dict[str, Any], tmp_path: Path
 ) -> None:
-    keeper = StopsAfter(4, boundaries=True)
+    lease_keeper = StopsAfter(4, boundaries=True)
     store = checkpoint_store(tmp_path)
-    ran = run(CLASSIFY, sources_of(CLASSIFY, sealed), store, keeper=keeper)
-    assert keeper.asked == [(1, 0, 2), (2, 1, 1), (3, 0, 3), (4, 2, 2), (5, 1, 1), (6, 0, 3)]
+    ran = run(CLASSIFY, sources_of(CLASSIFY, sealed), store, lease_keeper=lease_keeper)
+    assert lease_keeper.asked == [(1, 0, 2), (2, 1, 1), (3, 0, 3), (4, 2, 2), (5, 1, 1), (6, 0, 3)]
     assert ran.checkpoints[-1].step == 6
 
 

@@ -44,7 +44,7 @@ def run(
     *,
     stop_at: int | None = None,
     resume: Any = None,
-    keeper: StopsAfter | None = None,
+    lease_keeper: StopsAfter | None = None,
 ) -> tuple[str, list[Any], SealedLoop]:
     """Train a perceptron with dropout; its digest, what was released, the loop."""
     import torch
@@ -63,7 +63,7 @@ def run(
         ),
         on_checkpoint=checkpointed,
         resume=resume,
-        keeper=keeper,
+        lease_keeper=lease_keeper,
     )
     train = [one for one in sources_of(RECIPE, datasets) if one.role == "train"]
     torch.manual_seed(5)
@@ -131,7 +131,7 @@ def test_a_loop_stopped_within_an_interval_tells_the_same_to_the_last_digit(
 ) -> None:
     whole, losses, _ = run(sealed, checkpoint_store(tmp_path / "whole"))
     store = checkpoint_store(tmp_path / "parts")
-    _, before, loop = run(sealed, store, keeper=StopsAfter(5))
+    _, before, loop = run(sealed, store, lease_keeper=StopsAfter(5))
     assert loop.steps == 5
     assert [step for step, _ in before] == [2, 3, 4]
     resumed, after, _ = run(sealed, store, resume=newest(store, None))

@@ -123,7 +123,7 @@ def test_a_run_that_stopped_for_its_lease_is_the_uninterrupted_one(
     recipe = RECIPES[name]()
     sources = sources_of(recipe, sealed)
     store = checkpoint_store(tmp_path)
-    first = run(recipe, sources, store, base_dir=base_dir, keeper=StopsAfter(wanted))
+    first = run(recipe, sources, store, base_dir=base_dir, lease_keeper=StopsAfter(wanted))
     # Not between steps on the same answers: those are in no checkpoint.
     assert first.checkpoints[-1].step == stopped
     second = run(recipe, sources, store, resume=newest(store, None), base_dir=base_dir)

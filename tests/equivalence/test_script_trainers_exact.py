@@ -53,7 +53,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def context_of(
-    store: Any, released: list[Any], stop_at: int | None, resume: Any, keeper: Any
+    store: Any, released: list[Any], stop_at: int | None, resume: Any, lease_keeper: Any
 ) -> RunContext:
     def checkpointed(ref: Any) -> None:
         if stop_at is not None and ref.step >= stop_at:
@@ -68,7 +68,7 @@ def context_of(
         on_checkpoint=checkpointed,
         resume=resume,
         arguments=RECIPE.trainer,
-        keeper=keeper,
+        lease_keeper=lease_keeper,
     )
 
 
@@ -180,13 +180,13 @@ def run(
     *,
     stop_at: int | None = None,
     resume: Any = None,
-    keeper: Any = None,
+    lease_keeper: Any = None,
 ) -> tuple[str, list[Any], Any]:
     """Train a perceptron with dropout; its digest, what was released, what counted."""
     from torch.utils.data import DataLoader
 
     released: list[Any] = []
-    context = context_of(store, released, stop_at, resume, keeper)
+    context = context_of(store, released, stop_at, resume, lease_keeper)
     train = [one for one in sources_of(RECIPE, datasets) if one.role == "train"]
     stream = Positioned(RecordStream(train, ["size", "spread", "finding"], seed=7))
     loader = DataLoader(as_iterable_dataset(stream), batch_size=4, collate_fn=collate)
@@ -241,7 +241,7 @@ def test_a_run_that_stops_for_its_lease_goes_on_from_there(
 ) -> None:
     whole, losses, _ = run(way, sealed, checkpoint_store(tmp_path / "whole"))
     store = checkpoint_store(tmp_path / "parts")
-    _, before, _ = run(way, sealed, store, keeper=StopsAfter(5))
+    _, before, _ = run(way, sealed, store, lease_keeper=StopsAfter(5))
     resumed, after, _ = run(way, sealed, store, resume=newest(store, None))
     assert resumed == whole
     assert before + after == losses

@@ -296,7 +296,7 @@ def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: Join
 
     def gives(*trips: int, resume: bool = True) -> None:
         party, file = process(resume=resume)
-        with closing(party), closing(file), party.keeper:
+        with closing(party), closing(file), party.lease_keeper:
             counted = counts(party, file)
             file.begin()
             for trip in trips:
@@ -324,7 +324,7 @@ def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: Join
         assert anchored is not None
         assert anchored.counter == 3  # two lines of the first process, and where the next began
         with pytest.raises(BrokerUnreachable) as caught:
-            file.begin()  # nobody asks the brokers: the keeper does not run
+            file.begin()  # nobody asks the brokers: the lease keeper does not run
         assert caught.value.check == "memory"
     there = path.read_bytes()
     path.write_bytes(old)
@@ -418,11 +418,11 @@ def listening() -> Iterator[int]:
 
 def test_a_party_stops_when_an_owner_revokes(at: JointSite) -> None:
     party = begun(at, C, os.urandom(16).hex(), "revoked")
-    party.keeper.require()
+    party.lease_keeper.require()
     at.site.decide(at.client, B, "revoke")
-    party.keeper.tend()
+    party.lease_keeper.tend()
     with pytest.raises(ApprovalRevoked):
-        party.keeper.require()
+        party.lease_keeper.require()
     with pytest.raises(LeaseStale):
         party.key.reveal()
     party.close()

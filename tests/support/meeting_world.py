@@ -74,8 +74,8 @@ def receipt_of(
 
 
 @dataclass
-class Keeper:
-    """What a meeting asks of the keeper of the lead's lease, and what it is told.
+class ToldLeaseKeeper:
+    """What a meeting asks of the lead's lease keeper, and what it is told.
 
     Attributes:
         told: Why training is to end.
@@ -120,7 +120,7 @@ class Run:
         self.secret = DataKey(b"s" * 32)
         self.checkpoint_key = DataKey(b"c" * 32)
         self.store = SealedStore(folder, self.checkpoint_key, label=self.run_id)
-        self.keeper = Keeper()
+        self.lease_keeper = ToldLeaseKeeper()
         self.found = [SimpleNamespace(manifest=dataset) for dataset in world.receipt().datasets]
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.receipts: list[dict[str, Any]] = []

@@ -108,8 +108,10 @@ def main() -> None:
 
     def other(resume: Any) -> None:
         misbehaves()
-        keeper = Follower() if JOB == "lapses" else None
-        checkpoints = Checkpoints(store=store, resume=resume, keeper=keeper, approved_ranks=numbers)
+        lease_keeper = Follower() if JOB == "lapses" else None
+        checkpoints = Checkpoints(
+            store=store, resume=resume, lease_keeper=lease_keeper, approved_ranks=numbers
+        )
         train(recipe, run_id=RUN_ID, inputs=inputs, checkpoints=checkpoints)
 
     told = mmap.mmap(-1, mmap.PAGESIZE)
@@ -150,7 +152,7 @@ def main() -> None:
                         store=store,
                         on_checkpoint=checkpointed,
                         resume=resume,
-                        keeper=Lapses(3) if JOB == "lapses" else None,
+                        lease_keeper=Lapses(3) if JOB == "lapses" else None,
                         approved_ranks=numbers,
                     ),
                     reporting=Reporting(

@@ -228,7 +228,7 @@ def run(
     secret: DataKey | None = None,
     monitor: Any = None,
     model: Any = None,
-    keeper: Any = None,
+    lease_keeper: Any = None,
     standins: Any = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
@@ -257,7 +257,7 @@ def run(
                 store=store,
                 on_checkpoint=checkpointed,
                 resume=resume,
-                keeper=keeper,
+                lease_keeper=lease_keeper,
             ),
             reporting=Reporting(
                 on_metrics=lambda step, values: ran.history.append((step, values)),

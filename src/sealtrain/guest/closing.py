@@ -172,7 +172,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
     Raises:
         SealtrainError: The newest checkpoint is not anchored, or the lease has ended.
     """
-    run.keeper.settle()
+    run.lease_keeper.settle()
     files = trained.files | _event_file(run)
 
     def held() -> Held:

@@ -253,7 +253,7 @@ class GuestRun(DataGuest):
             self.record("run.resumed", kept)
         self.note_release()
         # Only now: receipts of renewals follow the receipt of the release in the journal.
-        self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
+        self.lease_keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         return ref
 
     @property
@@ -320,7 +320,7 @@ class GuestRun(DataGuest):
             self._journals.save(self.journal, ref.counter, ref.step, self.wall())
         # Another guest continues from the store, and from nothing older than the anchor.
         if self._stored is None or self._stored(ref.counter, self.lease.left() / 4):
-            self.keeper.sealed(ref)
+            self.lease_keeper.sealed(ref)
 
     def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
         """As ``DataGuest.renew``; keeps the receipt of an anchored checkpoint in the folder."""

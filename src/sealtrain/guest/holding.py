@@ -72,7 +72,7 @@ class DataGuest(AttestedGuest):
         found: The guest's datasets, sealed.
         sealed: The same datasets, opened.
         lease: Until when the guest may use its keys.
-        keeper: Renews the lease while its context is entered.
+        lease_keeper: Renews the lease while its context is entered.
         grant: The brokers' last release.
     """
 
@@ -237,7 +237,7 @@ class DataGuest(AttestedGuest):
         kept = min((second + 1 for second in last if second is not None), default=None)
         self.lease = Lease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
-        self.keeper = LeaseKeeper(self.lease, self.renew)
+        self.lease_keeper = LeaseKeeper(self.lease, self.renew)
         with stage("proving this guest to the brokers, and waiting for keys"):
             self.grant = self._obtained(before, resuming=resuming)
         if self.series.of and not resuming:

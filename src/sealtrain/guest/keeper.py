@@ -230,7 +230,7 @@ class Keeper:
                 if not left:
                     return
             elif self._run.lease.left() <= 0:
-                self.fail(self._run.keeper.lapsed(_lost(None)))
+                self.fail(self._run.lease_keeper.lapsed(_lost(None)))
 
     def _serve(self, answer: Callable[[], None]) -> None:
         try:
@@ -271,7 +271,7 @@ class Keeper:
             {
                 "run_id": run.run_id,
                 "leads": rank == 0,
-                "anchored": run.keeper.anchored,
+                "anchored": run.lease_keeper.anchored,
                 "resume": None
                 if resume is None
                 else {
@@ -296,7 +296,7 @@ class Keeper:
 
     def stopped(self) -> NoReturn:
         """Raise why training ended."""
-        self._run.keeper.stopped()
+        self._run.lease_keeper.stopped()
 
     def step(self, question: Step) -> Reply:
         """Note a step."""
@@ -330,7 +330,7 @@ class Keeper:
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
         self._stepped(question.step)
-        stop = self._run.keeper.must_stop(
+        stop = self._run.lease_keeper.must_stop(
             question.step,
             ahead=question.ahead,
             span=question.span,
@@ -486,7 +486,7 @@ class Keeper:
         with self._refusing(), memory.view[: question.size] as part:
             ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
         run.checkpointed(ref)
-        return Reply({"digest": ref.digest, "anchored": run.keeper.anchored})
+        return Reply({"digest": ref.digest, "anchored": run.lease_keeper.anchored})
 
     def open(self, question: Open) -> tuple[SharedMemory, Reply]:
         """Decrypt a checkpoint of this run into new memory."""
@@ -524,7 +524,7 @@ class Keeper:
         """Let a checkpoint go, unless it is the newest or leads back to the anchored one."""
         ref = CheckpointRef(counter=question.counter, step=question.step)
         newest = 0 if self._newest is None else self._newest.counter
-        if ref.counter >= newest or ref.counter > self._run.keeper.anchored:
+        if ref.counter >= newest or ref.counter > self._run.lease_keeper.anchored:
             raise Refusal(CheckpointRefused("the checkpoint is needed", check="checkpoint"))
         self._run.store.retire(ref.name)
         return Reply()

@@ -130,7 +130,7 @@ class Standing:
 
 
 class Follower:
-    """What the other ranks have in place of the keeper: rank 0 asks it, and ends the lease."""
+    """What ranks but the first have for a lease keeper: rank 0 asks it, and ends the lease."""
 
     anchored = 0
 

@@ -49,7 +49,7 @@ def run_phase(run: WorkloadRun) -> None:
         checkpoints=Checkpoints(
             store=run.store,
             resume=run.resume,
-            keeper=Follower() if run.lease is None else run.lease,
+            lease_keeper=Follower() if run.lease is None else run.lease,
             approved_ranks=numbers_of(run.lock.recipe.backend),
         ),
         reporting=Reporting()

@@ -142,7 +142,7 @@ class _Work:
             with fellows_of(run) as fellows:
                 return self._with(fellows, metrics_port, alone=alone)
         except SealtrainError as error:
-            ended = run.keeper.lapsed(error)
+            ended = run.lease_keeper.lapsed(error)
             run.quorum.report_failure(ended.code, run.grant)
             raise ended from None
         finally:
@@ -163,7 +163,7 @@ class _Work:
         )
         work = self._in_ranks if run.workload is None else self._with_workload
         with (
-            softly(run.keeper.end_soon) if alone else nullcontext(),
+            softly(run.lease_keeper.end_soon) if alone else nullcontext(),
             enclosed(
                 run.tally,
                 alone=alone,
@@ -200,7 +200,7 @@ class _Work:
         run.opener.open(run.found, run.grant.data_keys, run.recipe.columns.names)
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None
-        with run.keeper:
+        with run.lease_keeper:
             if checkpoint is None:
                 validate_data(run)
             shown = self._progress and not run.recipe.scripts
@@ -233,7 +233,9 @@ class _Work:
             monitor.watch()
             checkpoint = run.newest_checkpoint() if self._resuming else None
             run.closed(held)
-            with run.keeper:  # a large checkpoint may take the others longer than a lease lasts
+            with (
+                run.lease_keeper
+            ):  # a large checkpoint may take the others longer than a lease lasts
                 fellows.begin(checkpoint)
                 with fellows.heard():
                     return self._trained(checkpoint, fellows, monitor, room, ranks)
@@ -275,7 +277,7 @@ class _Work:
                     store=run.store,
                     on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
                     resume=checkpoint,
-                    keeper=run.keeper,
+                    lease_keeper=run.lease_keeper,
                     approved_ranks=numbers_of(run.recipe.backend),
                 ),
                 reporting=Reporting(
@@ -343,7 +345,7 @@ def train_as_rank(recipe: Recipe, guest: Opened, checkpoint: CheckpointRef | Non
         checkpoints=Checkpoints(
             store=guest.store,
             resume=checkpoint,
-            keeper=Follower(),
+            lease_keeper=Follower(),
             approved_ranks=numbers_of(guest.recipe.backend),
         ),
     )

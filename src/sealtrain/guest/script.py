@@ -94,7 +94,7 @@ class ScriptRun:
             resume=run.resume,
             arguments=recipe.trainer,
             on_step=() if metrics is None else (metrics.step,),
-            keeper=Follower() if run.lease is None else run.lease,
+            lease_keeper=Follower() if run.lease is None else run.lease,
         )
         self.callback: SealedRun | lightning.SealedLightning | None = None
         self.ended_well = False

@@ -64,14 +64,14 @@ class Checkpoints:
         store: Seals checkpoints; none are kept without.
         on_checkpoint: Called with every sealed checkpoint, from another thread; may raise to stop.
         resume: Checkpoint to continue from.
-        keeper: Says when to stop for the sake of the lease on the keys.
+        lease_keeper: Says when to stop for the sake of the lease on the keys.
         approved_ranks: Numbers of ranks whose checkpoints may be continued from besides this one.
     """
 
     store: BlobStore | None = None
     on_checkpoint: Callable[[CheckpointRef], None] = _ignore
     resume: CheckpointRef | None = None
-    keeper: LeaseKeeping | None = None
+    lease_keeper: LeaseKeeping | None = None
     approved_ranks: Collection[int] = ()
 
 
@@ -166,7 +166,7 @@ def train(
             arguments=arguments,
             on_step=(bar.step, watch.step, reporting.on_step),
             machinery=machinery_of(recipe),
-            keeper=checkpoints.keeper,
+            lease_keeper=checkpoints.lease_keeper,
             approved_ranks=checkpoints.approved_ranks,
         )
         work = TrainingContext(

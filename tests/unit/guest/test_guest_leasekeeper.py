@@ -51,9 +51,9 @@ class World:
         self.lease = Lease(
             lambda: NOW + self.jumped + int(self.passed), elapsed=lambda: self.passed
         )
-        self.keeper = LeaseKeeper(self.lease, self.renew)
+        self.lease_keeper = LeaseKeeper(self.lease, self.renew)
         self.extend()
-        self.keeper.begin()  # as entering it does, without a thread
+        self.lease_keeper.begin()  # as entering it does, without a thread
 
     def extend(self) -> None:
         self.lease.extend(NOW + int(self.passed) + LENGTH, LENGTH, self.lease.moment())
@@ -68,7 +68,7 @@ class World:
     def until(self, moment: float) -> None:
         """Let time pass, tending whenever it is time to."""
         for _ in range(1000):
-            wait = self.keeper.tend()
+            wait = self.lease_keeper.tend()
             if self.passed + wait > moment:
                 self.passed = moment
                 return
@@ -80,7 +80,7 @@ class World:
         asked = {"ahead": 0, "span": 1, "sealing": 2.0} | question
         for step in range(first, last + 1):
             self.until(self.passed + each)
-            if self.keeper.must_stop(step, **asked):
+            if self.lease_keeper.must_stop(step, **asked):
                 return step
         return None
 
@@ -149,25 +149,25 @@ def test_it_renews_at_half_of_the_lease_for_as_long_as_it_runs(world: World) -> 
 
 def test_a_checkpoint_is_anchored_at_once_and_renews(world: World) -> None:
     world.until(10)
-    world.keeper.sealed(ref(1))
-    assert world.keeper.anchored == 0
+    world.lease_keeper.sealed(ref(1))
+    assert world.lease_keeper.anchored == 0
     world.until(20)
     assert world.asked == [(10, (1, "01" * 32))]
-    assert world.keeper.anchored == 1
-    world.keeper.settle()
+    assert world.lease_keeper.anchored == 1
+    world.lease_keeper.settle()
 
 
 def test_of_checkpoints_sealed_meanwhile_the_newest_is_anchored(world: World) -> None:
     def seal(checkpoint: tuple[int, str] | None) -> None:
         if checkpoint == (1, "01" * 32):
-            world.keeper.sealed(ref(2))
-            world.keeper.sealed(ref(3))
+            world.lease_keeper.sealed(ref(2))
+            world.lease_keeper.sealed(ref(3))
 
     world.meanwhile = seal
-    world.keeper.sealed(ref(1))
+    world.lease_keeper.sealed(ref(1))
     world.until(10)
     assert [checkpoint and checkpoint[0] for _, checkpoint in world.asked] == [1, 3]
-    assert world.keeper.anchored == 3
+    assert world.lease_keeper.anchored == 3
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_what_is_no_decision_is_asked_again_ever_more_slowly(
 
 def test_a_broker_that_never_comes_back_stops_training_in_time_to_seal(world: World) -> None:
     world.answer = GONE
-    world.keeper.sealed(ref(7))
+    world.lease_keeper.sealed(ref(7))
     step = world.steps(1, 1000, 10.0, sealing=20.0)
     assert step is not None
     # Two checkpoints of 20 s, one step of 10 s and a bit still fit; two steps more would not.
     assert 50 <= world.lease.left() < 70
     with pytest.raises(BrokerUnreachable) as caught:
-        world.keeper.stopped()
+        world.lease_keeper.stopped()
     error = caught.value
     assert (error.exit_code, error.got) == (4, "ConnectError")
     assert re.findall(r"\d+", error.message)[-2:] == [str(step), "7"]
@@ -211,9 +211,9 @@ def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world:
     world.answer = REVOKED
     assert world.steps(1, 5, 1.0, ahead=3, span=3) is None
     assert len(world.asked) == 1
-    assert world.keeper.must_stop(6, ahead=0, span=5, sealing=2.0)
+    assert world.lease_keeper.must_stop(6, ahead=0, span=5, sealing=2.0)
     with pytest.raises(ApprovalRevoked) as caught:
-        world.keeper.stopped()
+        world.lease_keeper.stopped()
     assert (caught.value.exit_code, caught.value.owner) == (3, "clinic-c")
     assert re.findall(r"\d+", caught.value.message) == ["6"]
     assert "sealtrain resume" in str(caught.value.hint)
@@ -221,10 +221,10 @@ def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world:
 
 def test_a_process_that_is_told_to_end_stops_after_its_step(world: World) -> None:
     assert world.steps(1, 3, each=1.0, ahead=5) is None
-    world.keeper.end_soon()
+    world.lease_keeper.end_soon()
     assert world.steps(4, 9, each=1.0, ahead=5) == 4
     with pytest.raises(RunStopped) as stopped:
-        world.keeper.stopped()
+        world.lease_keeper.stopped()
     assert stopped.value.exit_code == 143
     assert world.lease.left() <= 0  # no key is used any more
 
@@ -235,11 +235,11 @@ def test_what_a_process_was_told_to_end_with_outweighs_an_answer_that_is_awaited
     world.answer = GONE
     world.until(350)
     assert world.steps(1, 3, each=1.0, ahead=5) is None
-    assert world.keeper.unheard is None  # the lease is long enough to ask again
-    world.keeper.end_soon(NodeLost("node 1 ended", check="node"))
+    assert world.lease_keeper.unheard is None  # the lease is long enough to ask again
+    world.lease_keeper.end_soon(NodeLost("node 1 ended", check="node"))
     assert world.steps(4, 9, each=1.0, ahead=5) == 4
     with pytest.raises(NodeLost):
-        world.keeper.stopped()
+        world.lease_keeper.stopped()
 
 
 def test_a_lease_that_ends_unanswered_is_why_even_where_a_process_was_told_to_end(
@@ -247,11 +247,11 @@ def test_a_lease_that_ends_unanswered_is_why_even_where_a_process_was_told_to_en
 ) -> None:
     world.answer = GONE
     world.until(590)
-    assert world.keeper.unheard is GONE
-    world.keeper.end_soon()
+    assert world.lease_keeper.unheard is GONE
+    world.lease_keeper.end_soon()
     world.until(601)
     with pytest.raises(BrokerUnreachable):
-        world.keeper.must_stop(1, ahead=0, span=5, sealing=2.0)
+        world.lease_keeper.must_stop(1, ahead=0, span=5, sealing=2.0)
 
 
 def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: World) -> None:
@@ -265,25 +265,25 @@ def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: W
 def test_what_is_final_says_so_in_its_own_words(world: World) -> None:
     world.answer = DatasetWithdrawn("for good", hint="lock a recipe without it")
     world.until(301)
-    assert world.keeper.must_stop(9, ahead=0, span=1, sealing=None)
+    assert world.lease_keeper.must_stop(9, ahead=0, span=1, sealing=None)
     with pytest.raises(DatasetWithdrawn) as caught:
-        world.keeper.stopped()
+        world.lease_keeper.stopped()
     assert caught.value.hint == "lock a recipe without it"
 
 
 def test_where_another_guest_goes_on_it_stops_at_once_without_a_checkpoint(world: World) -> None:
     world.answer = CheckpointRefused("a newer one is anchored", hint="resume there")
-    world.keeper.sealed(ref(2))
+    world.lease_keeper.sealed(ref(2))
     world.until(1)
     with pytest.raises(CheckpointRefused) as caught:
-        world.keeper.must_stop(3, ahead=4, span=4, sealing=None)
+        world.lease_keeper.must_stop(3, ahead=4, span=4, sealing=None)
     assert caught.value.hint == "resume there"
     assert world.lease.left() <= 0
 
 
 def test_a_stale_lease_is_not_asked_for(world: World) -> None:
     world.passed = LENGTH + 1
-    assert world.keeper.tend() > 60
+    assert world.lease_keeper.tend() > 60
     assert world.asked == []
 
 
@@ -305,9 +305,9 @@ def test_a_clock_that_jumps_ahead_ends_training_at_once(world: World) -> None:
 
 def test_an_error_of_its_own_making_stays_as_it_was(world: World) -> None:
     error = CheckpointRefused("another")
-    assert world.keeper.lapsed(error) is error
+    assert world.lease_keeper.lapsed(error) is error
     world.passed = LENGTH + 1
-    assert isinstance(world.keeper.lapsed(error), LeaseStale)
+    assert isinstance(world.lease_keeper.lapsed(error), LeaseStale)
 
 
 class Slow:
@@ -320,7 +320,7 @@ class Slow:
         self.asked = 0
         self.problem: Exception | None = None
         self.extend()
-        self.keeper = LeaseKeeper(self.lease, self.renew)
+        self.lease_keeper = LeaseKeeper(self.lease, self.renew)
 
     def extend(self) -> None:
         asked = self.lease.moment()
@@ -338,7 +338,7 @@ class Slow:
 @pytest.fixture
 def slow() -> Iterator[Slow]:
     made = Slow(0.6)
-    with made.keeper:
+    with made.lease_keeper:
         yield made
         made.open.set()
 
@@ -347,34 +347,34 @@ def test_a_hanging_broker_does_not_hold_training_beyond_the_margin(slow: Slow) -
     stopped_at = None
     for step in range(1, 200):
         time.sleep(0.01)
-        if slow.keeper.must_stop(step, ahead=0, span=1, sealing=0.05):
+        if slow.lease_keeper.must_stop(step, ahead=0, span=1, sealing=0.05):
             stopped_at = slow.lease.left()
             break
     assert stopped_at is not None
     assert 0.05 < stopped_at < 0.4
     with pytest.raises(BrokerUnreachable):
-        slow.keeper.stopped()
+        slow.lease_keeper.stopped()
 
 
 def test_an_answer_in_time_lets_training_go_on(slow: Slow) -> None:
     threading.Timer(0.35, slow.open.set).start()
     for step in range(1, 100):
         time.sleep(0.01)
-        assert not slow.keeper.must_stop(step, ahead=0, span=1, sealing=0.02)
+        assert not slow.lease_keeper.must_stop(step, ahead=0, span=1, sealing=0.02)
     assert slow.asked >= 2
 
 
 def test_whoever_sealed_waits_for_the_anchor_while_the_broker_answers(slow: Slow) -> None:
     slow.open.set()
-    slow.keeper.sealed(ref(1))
-    assert slow.keeper.anchored == 1
+    slow.lease_keeper.sealed(ref(1))
+    assert slow.lease_keeper.anchored == 1
 
 
 def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> None:
     slow.problem = GONE
     for counter in (1, 2, 3):
-        slow.keeper.sealed(ref(counter))
-    assert slow.keeper.anchored == 0
+        slow.lease_keeper.sealed(ref(counter))
+    assert slow.lease_keeper.anchored == 0
     assert slow.lease.left() > 0.3
 
 
@@ -383,24 +383,24 @@ def test_a_checkpoint_that_is_sealed_during_a_renewal_is_anchored_right_after_it
 ) -> None:
     def sealed(_checkpoint: tuple[int, str] | None) -> None:
         if not world.asked:
-            world.keeper.sealed(ref(1))
+            world.lease_keeper.sealed(ref(1))
 
     world.meanwhile = sealed
     world.until(301)
     assert [checkpoint for _, checkpoint in world.asked] == [None, (1, ref(1).digest)]
-    assert world.keeper.anchored == 1
+    assert world.lease_keeper.anchored == 1
 
 
 def test_whoever_does_not_wait_goes_on_at_once(slow: Slow) -> None:
-    slow.keeper.sealed(ref(1), wait=False)
-    assert slow.keeper.anchored == 0
+    slow.lease_keeper.sealed(ref(1), wait=False)
+    assert slow.lease_keeper.anchored == 0
     slow.open.set()
-    slow.keeper.settle()
-    assert slow.keeper.anchored == 1
+    slow.lease_keeper.settle()
+    assert slow.lease_keeper.anchored == 1
 
 
 def test_a_bug_in_the_thread_ends_training(slow: Slow) -> None:
     slow.problem = ZeroDivisionError()
-    slow.keeper.sealed(ref(1))
+    slow.lease_keeper.sealed(ref(1))
     with pytest.raises(ZeroDivisionError):
-        slow.keeper.settle()
+        slow.lease_keeper.settle()

@@ -103,7 +103,7 @@ class RunContext:
         on_step: Called after every step with its latest logged values, for a progress bar.
         saver: Seals the checkpoints; made when training begins, by rank 0 only.
         machinery: Knows where the recipe's backend keeps weights and optimizer.
-        keeper: Says when to stop for the sake of the lease; ``None`` where nothing is leased.
+        lease_keeper: Says when to stop for the lease's sake; ``None`` where nothing is leased.
         approved_ranks: Numbers of ranks whose checkpoints may be continued from.
         takes_back: A bound takes back what is not finite, so such numbers end nothing.
     """
@@ -119,7 +119,7 @@ class RunContext:
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
     saver: CheckpointSaver | None = None
     machinery: Machinery = field(default_factory=Copies)
-    keeper: LeaseKeeping | None = None
+    lease_keeper: LeaseKeeping | None = None
     approved_ranks: Collection[int] = ()
     takes_back: bool = False
 
@@ -133,14 +133,14 @@ class RunContext:
     def open_saver(self) -> CheckpointSaver:
         """Begin, or continue from ``resume``. For rank 0."""
         self.close()
-        arguments, keeper = self.arguments, self.keeper
+        arguments, lease_keeper = self.arguments, self.lease_keeper
         self.saver = CheckpointSaver(
             self.blobs,
             self.run_id,
             on_sealed=self.on_checkpoint,
             keep=2 if arguments is None else arguments.save_total_limit,
             last=self.resume,
-            anchored=None if keeper is None else lambda: keeper.anchored,
+            anchored=None if lease_keeper is None else lambda: lease_keeper.anchored,
         )
         return self.saver
 
@@ -243,10 +243,10 @@ class SealedRun(TrainerCallback):
         if self._context.saver is not None:
             self._context.saver.check()
         self._save_if_due(state, objects)
-        if self._stopping and self._context.keeper is not None:
+        if self._stopping and self._context.lease_keeper is not None:
             if self._context.saver is not None:
                 self._context.saver.flush()
-            self._context.keeper.stopped()
+            self._context.lease_keeper.stopped()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
@@ -367,7 +367,7 @@ class SealedRun(TrainerCallback):
         rest = [lcm(period, unit) - self.steps % lcm(period, unit) for period in periods]
         span = min(*rest, state.max_steps - self.steps) // unit
         return stops_here(
-            self._context.keeper,
+            self._context.lease_keeper,
             self._context.saver,
             self.steps,
             ahead=0 if self._closes else span,

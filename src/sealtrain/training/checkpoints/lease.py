@@ -1,7 +1,7 @@
 """After each step, training asks the lease keeper whether to stop; all ranks get the same answer.
 
-The keeper is all that training knows of leases. The last step's checkpoint is sealed as any other,
-and then the keeper raises the reason.
+The lease keeper is all that training knows of leases. The last step's checkpoint is sealed as any
+other, and then the lease keeper raises the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["LeaseKeeping", "stops_here"]
 
 
 class LeaseKeeping(Protocol):
-    """The keeper of the lease on the keys, as training sees it."""
+    """The lease keeper, as training sees it."""
 
     @property
     def anchored(self) -> int:
@@ -42,7 +42,7 @@ class LeaseKeeping(Protocol):
 
 
 def stops_here(
-    keeper: LeaseKeeping | None,
+    lease_keeper: LeaseKeeping | None,
     saver: CheckpointSaver | None,
     step: int,
     *,
@@ -52,15 +52,15 @@ def stops_here(
     """Whether training ends after this step. All ranks ask, and get rank 0's answer.
 
     Args:
-        keeper: Keeper of the lease, ``None`` without a lease.
+        lease_keeper: Says when to stop, ``None`` without a lease.
         saver: Of rank 0.
         step: As for ``must_stop``, like the rest.
         ahead: See there.
         span: See there.
     """
-    if keeper is None:
+    if lease_keeper is None:
         return False
     sealing = None if saver is None else saver.seconds
     mine = place()
-    wanted = mine.leads and keeper.must_stop(step, ahead=ahead, span=span, sealing=sealing)
+    wanted = mine.leads and lease_keeper.must_stop(step, ahead=ahead, span=span, sealing=sealing)
     return wanted if mine.world == 1 else flag_of_first(wanted)

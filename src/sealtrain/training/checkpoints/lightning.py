@@ -136,8 +136,8 @@ class SealedLightning(Callback):
         saver.check()
         final = 0 <= trainer.max_steps <= self.steps or trainer.should_stop
         due = final or self.steps % arguments.save_steps == 0
-        keeper = self._context.keeper
-        stops = not final and stops_here(keeper, saver, self.steps)
+        lease_keeper = self._context.lease_keeper
+        stops = not final and stops_here(lease_keeper, saver, self.steps)
         if due or self.steps % arguments.logging_steps == 0:
             self.last = self._averages.close()
             self._context.gate.offer(self.steps, self.last)
@@ -147,9 +147,9 @@ class SealedLightning(Callback):
         if due or stops:
             growth = growth_of_optimizers(*trainer.optimizers)
             saver.save(self.steps, self._state(trainer, pl_module), growth=growth)
-        if stops and keeper is not None:
+        if stops and lease_keeper is not None:
             saver.flush()
-            keeper.stopped()
+            lease_keeper.stopped()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the last checkpoint."""

@@ -146,8 +146,8 @@ class SealedLoop:
     def _conclude(self) -> None:
         arguments, final = self._arguments, self.steps >= self._arguments.max_steps
         due = final or self.steps % arguments.save_steps == 0
-        keeper, saver = self._context.keeper, self._context.saver
-        stops = not final and stops_here(keeper, saver, self.steps)
+        lease_keeper, saver = self._context.lease_keeper, self._context.saver
+        stops = not final and stops_here(lease_keeper, saver, self.steps)
         # A checkpoint closes the interval of the averages: none of them spans two processes.
         if due or self.steps % arguments.logging_steps == 0:
             self.last = mean_over_ranks(self._averages.close())
@@ -163,10 +163,10 @@ class SealedLoop:
                     self._state(random, accounts),
                     growth=growth_of_optimizers(self._optimizer),
                 )
-        if stops and keeper is not None:
+        if stops and lease_keeper is not None:
             if saver is not None:
                 saver.flush()
-            keeper.stopped()
+            lease_keeper.stopped()
 
     def _state(self, random: Any, accounts: list[Any]) -> dict[str, Any]:
         """What rank 0 keeps: its own model and optimizer, and of all ranks what differs."""

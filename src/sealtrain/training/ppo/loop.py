@@ -181,9 +181,9 @@ class PpoLoop:
                     measured = same_for_all(self._context.evaluation(self._critic.policy))
             best = self._best.take(self.steps, measured)
             due = due or self._best.stopped or (best and arguments.load_best_model_at_end)
-        keeper, saver = self._context.keeper, self._context.saver
+        lease_keeper, saver = self._context.lease_keeper, self._context.saver
         over = final or self._best.stopped
-        stops = not over and stops_here(keeper, saver, self.steps)
+        stops = not over and stops_here(lease_keeper, saver, self.steps)
         if due or measured or self.steps == 1 or self.steps % arguments.logging_steps == 0:
             self.last = self._averages.close() | measured
             self._context.gate.offer(self.steps, self.last)
@@ -192,10 +192,10 @@ class PpoLoop:
             told(self.steps, self.last)
         if due or stops:
             self._save()
-        if stops and keeper is not None:
+        if stops and lease_keeper is not None:
             if saver is not None:
                 saver.flush()
-            keeper.stopped()
+            lease_keeper.stopped()
 
     def _is_best(self, step: int) -> bool:
         return bool(self._arguments.load_best_model_at_end) and self._best.step == step

@@ -108,7 +108,7 @@ class _Work:
         from sealtrain_collab.federated.learner import Learner
 
         run = self._run
-        with run.keeper, self._outside or nullcontext():
+        with run.lease_keeper, self._outside or nullcontext():
             sources = run.sources
             self._learner: Learner = Learner(
                 run.recipe, run.base, sources, party=run.name, standins=self._outside
@@ -154,7 +154,7 @@ class _Work:
                 steps, loss = 1, None
                 update = self._patients.learn(asked.round, state, _rate(asked))
         except SealtrainError as error:
-            raise self._run.keeper.lapsed(error) from None
+            raise self._run.lease_keeper.lapsed(error) from None
         self._rounds.append(asked.round)
         report = self._run.report(self._run.now())
         words = Learned(
@@ -193,11 +193,13 @@ class _Work:
             )
         self._sealed = sealed
         if sealed is not None:
-            keeper = self._run.keeper
+            lease_keeper = self._run.lease_keeper
             steps = (asked.round - 1) * terms_of(self._run).local_steps
-            keeper.sealed(CheckpointRef(counter=sealed.counter, step=steps, digest=sealed.digest))
-            if keeper.refused is not None:
-                raise keeper.refused
+            lease_keeper.sealed(
+                CheckpointRef(counter=sealed.counter, step=steps, digest=sealed.digest)
+            )
+            if lease_keeper.refused is not None:
+                raise lease_keeper.refused
 
     def _patients_of(self, sources: Sequence[Source]) -> PatientRounds | None:
         """What makes sums that hide patients, where the recipe promises that."""

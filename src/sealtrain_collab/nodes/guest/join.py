@@ -178,7 +178,7 @@ class _JoiningGuest(DataGuest):
         """Step 3: where all ranks are, while the block lasts."""
         joining, ranks = self._joining, self.recipe.backend.ranks
         with NodeCompany.opened(joining.listen, ranks=ranks, first=joining.node * ranks) as mine:
-            self.keeper.begin()
+            self.lease_keeper.begin()
             with self.stage("waiting for the other nodes"):
                 introduced = self.lead.introduce(
                     mine,
@@ -193,11 +193,11 @@ class _JoiningGuest(DataGuest):
 
     def _tend(self) -> None:
         """Renew the lease where it is time to; raises why it is not renewed."""
-        self.keeper.tend()
+        self.lease_keeper.tend()
         try:
-            self.keeper.require()
+            self.lease_keeper.require()
         except SealtrainError as error:
-            raise self.keeper.lapsed(error) from None
+            raise self.lease_keeper.lapsed(error) from None
 
     def take_checkpoint(self, company: NodeCompany) -> CheckpointRef | None:
         """What the run begins from, once the lead says so; from now on the lead takes receipts."""
@@ -225,7 +225,7 @@ class _JoiningGuest(DataGuest):
     @property
     def why_it_stops(self) -> SealtrainError | None:
         """Why its own lease is not renewed: refused, or short and unanswered."""
-        return self.keeper.refused or self.keeper.unheard
+        return self.lease_keeper.refused or self.lease_keeper.unheard
 
     def close(self) -> None:
         """As ``DataGuest``, and end the conversation with the lead."""
@@ -276,7 +276,7 @@ class _Work:
         ) as ranks:
             room.lock(ways)
             try:
-                with guest.keeper:
+                with guest.lease_keeper:
                     checkpoint = guest.take_checkpoint(self._company)
                     with self._watched(alone=alone), ranks.lead(checkpoint):
                         self._rank(checkpoint)
@@ -291,7 +291,7 @@ class _Work:
         """What this node ends with: why its own lease ended, what it asked for, or the lead's."""
         guest = self._guest
         if isinstance(error, SealtrainError) and guest.lease.left() <= 0:
-            return guest.keeper.lapsed(error)
+            return guest.lease_keeper.lapsed(error)
         if isinstance(error, LeaseStale):
             # Rank 0 stopped all ranks; this node's own lease is not why.
             error = NodeLost("the lead stopped the run", check="node", got=error.code)

@@ -233,7 +233,7 @@ class LeadNode:
                     refuse_other_receipts(said.renewed.releases, own=own)
                     self._run.keep_receipts([one.to_dict() for one in said.renewed.releases])
                 elif said.stopping is not None:
-                    self._run.keeper.end_soon(_about_to_end(seat.node, said.stopping.code))
+                    self._run.lease_keeper.end_soon(_about_to_end(seat.node, said.stopping.code))
                 elif said.done is not None:
                     with self._changed:
                         self._done.add(seat.node)
@@ -260,7 +260,7 @@ class LeadNode:
                 return
             self._gone[node] = error
             self._changed.notify_all()
-        self._run.keeper.end_soon(error)
+        self._run.lease_keeper.end_soon(error)
 
 
 def _about_to_end(node: int, code: str) -> SealtrainError:

@@ -136,7 +136,7 @@ class _Meeting:
     def __init__(self, run: GuestRun, welcome: Welcome) -> None:
         self.seats: dict[int, Seat] = {}
         self._welcome = welcome
-        self._keeper = run.keeper
+        self._lease_keeper = run.lease_keeper
         self._datasets = [(one.manifest.dataset_id, one.manifest.root) for one in run.found]
         self._conversation = Conversation(
             purpose=PURPOSE,
@@ -154,7 +154,7 @@ class _Meeting:
         """Until all nodes are ready. Raises ``NodeMissing``, or why the lease is not renewed."""
         wanted = self._welcome.nodes - 1
         self._until = until
-        self._keeper.begin()
+        self._lease_keeper.begin()
         with (
             listener,
             gathering(
@@ -177,8 +177,8 @@ class _Meeting:
                     )
                 self._came.wait(_TICK_SECONDS)
                 self._came.clear()
-                self._keeper.tend()
-                self._keeper.require()
+                self._lease_keeper.tend()
+                self._lease_keeper.require()
 
     def _seated_now(self) -> int:
         """How many nodes are ready; one that is gone is not, and its number is free again.

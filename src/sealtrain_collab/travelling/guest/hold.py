@@ -177,11 +177,11 @@ def given_file(run: PartyRun, *, every: int) -> GivenFile:
     def anchor(counter: int, trip: int, digest: str, *, wait: bool) -> None:
         from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-        keeper = run.keeper
-        keeper.sealed(CheckpointRef(counter=counter, step=trip, digest=digest), wait=wait)
-        if keeper.refused is not None:
-            raise keeper.refused
-        if wait and keeper.anchored < counter:
+        lease_keeper = run.lease_keeper
+        lease_keeper.sealed(CheckpointRef(counter=counter, step=trip, digest=digest), wait=wait)
+        if lease_keeper.refused is not None:
+            raise lease_keeper.refused
+        if wait and lease_keeper.anchored < counter:
             raise BrokerUnreachable(
                 "the brokers do not know yet that this holder begins",
                 check="memory",
@@ -263,10 +263,10 @@ class _Work:
         width = width_of(program_of(run.recipe))
         source: HeldTokens | HeldRows
         if travelling.program == "trainer":
-            source = HeldRows(run.recipe, run.base, run.sources, run.keeper.require)
+            source = HeldRows(run.recipe, run.base, run.sources, run.lease_keeper.require)
         else:
             (column,) = run.recipe.columns.names
-            source = HeldTokens(run.sources, column, run.keeper.require, width=width)
+            source = HeldTokens(run.sources, column, run.lease_keeper.require, width=width)
         limit = travelling.limit_of(run.name)
         self._file = given_file(run, every=travelling.seal_every)
         self._holder = Holder(
@@ -298,12 +298,12 @@ class _Work:
     def done(self, listener: socket.socket, channel: AttestedChannel, terminal: TextIO) -> Held:
         """Serve orchestrators until one says that the run is over."""
         run = self._run
-        with run.keeper, ExitStack() as stack:
+        with run.lease_keeper, ExitStack() as stack:
             self._file.begin()
             threading.Thread(target=self._attend, args=(channel,), daemon=True).start()
             stack.enter_context(listening(listener, self._serve, what="orchestrators"))
             while not self._holder.over.wait(_POLL_S):
-                run.keeper.require()
+                run.lease_keeper.require()
                 with self._lock:
                     silent = 0.0 if self._talking else time.monotonic() - self._heard
                 if silent > self._how.wait:
