@@ -29,7 +29,7 @@ EXTRAS = {
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read
-    "sealtrain/guest/keeper.py": ["train"],  # imported where records are handed over
+    "sealtrain/guest/served.py": ["train"],  # imported where datasets are stated
     "sealtrain/guest/workload/opening.py": ["train"],  # the same
     "sealtrain/guest/workload/stubs.py": ["train"],  # the same
     "sealtrain/training": ["train"],

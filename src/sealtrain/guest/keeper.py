@@ -20,8 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import (
@@ -49,6 +48,7 @@ from sealtrain.guest.served import (
     accelerators_here,
     environment_here,
     record_served,
+    stated_datasets,
 )
 from sealtrain.guest.validating import record_counts
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply, answer_all
@@ -280,15 +280,7 @@ class Keeper:
                     "digest": resume.digest,
                     "previous": resume.previous,
                 },
-                "datasets": [
-                    _stated(source, projection, found.folder)
-                    for source, projection, found in zip(
-                        self._sources,
-                        self._projections,
-                        (one for one in run.found if one.role != "model"),
-                        strict=True,
-                    )
-                ],
+                "datasets": stated_datasets(run, self._sources, self._projections),
                 "model": None if model is None else list(model.file_names),
                 "secret": to_base64(run.secret.reveal()) if draws(run.recipe) else None,
             }
@@ -573,31 +565,6 @@ class _Refusing:
         if isinstance(error, _REFUSED):
             self._refusals[error.code] = error
             raise Refusal(error) from None
-
-
-def _stated(source: Source, projection: Projection | None, folder: Any) -> dict[str, Any]:
-    """A dataset as a workload gets to know it."""
-    import numpy as np
-
-    dataset = source.dataset
-    places = {str(folder), folder.name}
-    if isinstance(folder, Path):
-        places.add(str(folder.resolve()))
-    return {
-        "role": source.role,
-        "owner": source.owner,
-        "name": source.name,
-        "weight": source.weight,
-        "max_records": source.max_records,
-        "places": sorted(places),
-        "dataset_id": dataset.dataset_id,
-        "root": dataset.root,
-        "largest_batch": getattr(dataset, "largest_batch", 0),
-        "schema": None
-        if projection is None
-        else to_base64(projection.schema.serialize().to_pybytes()),
-        "batch_rows": to_base64(np.asarray(dataset.batch_rows, dtype="<u4").tobytes()),
-    }
 
 
 def _misused(broken: BaseException, *, scripts: bool) -> Restated:

@@ -1,4 +1,6 @@
-"""What the keeper says of a training by itself: rows that it served, machine and software.
+"""What the keeper says by itself: to a workload of its datasets, to a manifest of the training.
+
+A workload learns of a dataset what it needs to order and ask for records, and no key or manifest.
 
 Steps, tokens and measurements are the workload's word (limit ``workload-word``). These are not:
 the keeper opened each record batch, and it reads versions and devices of the machine without
@@ -10,18 +12,28 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.encoding import to_base64
 from sealtrain.manifest.checks.counts import counts_public
 from sealtrain.manifest.limits import ROWS_SERVED
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.sealing.places import Folder
+    from sealtrain.training.data.columns import Projection
+    from sealtrain.training.data.sources import Source
 
-__all__ = ["ServedRows", "accelerators_here", "environment_here", "record_served"]
+__all__ = [
+    "ServedRows",
+    "accelerators_here",
+    "environment_here",
+    "record_served",
+    "stated_datasets",
+]
 
 _MOST_DATASETS: Final = 256
 """Of one entry of the run log."""
@@ -70,6 +82,47 @@ def record_served(run: GuestRun, rows: Mapping[str, int]) -> None:
     ]
     for at in range(0, len(listed), _MOST_DATASETS):
         run.record(ROWS_SERVED, dict(listed[at : at + _MOST_DATASETS]))
+
+
+def stated_datasets(
+    run: GuestRun, sources: Sequence[Source], projections: Sequence[Projection | None]
+) -> list[dict[str, Any]]:
+    """The datasets of a run as its workload gets to know them (``stubs.KeptRecords``).
+
+    Args:
+        run: Whose datasets they are.
+        sources: Its datasets besides a model, opened.
+        projections: The recipe's columns of each; ``None`` where it does not have them.
+    """
+    folders = [found.folder for found in run.found if found.role != "model"]
+    return [
+        _stated(source, projection, folder)
+        for source, projection, folder in zip(sources, projections, folders, strict=True)
+    ]
+
+
+def _stated(source: Source, projection: Projection | None, folder: Folder) -> dict[str, Any]:
+    import numpy as np
+
+    dataset = source.dataset
+    places = {str(folder), folder.name}
+    if isinstance(folder, Path):
+        places.add(str(folder.resolve()))
+    return {
+        "role": source.role,
+        "owner": source.owner,
+        "name": source.name,
+        "weight": source.weight,
+        "max_records": source.max_records,
+        "places": sorted(places),
+        "dataset_id": dataset.dataset_id,
+        "root": dataset.root,
+        "largest_batch": getattr(dataset, "largest_batch", 0),
+        "schema": None
+        if projection is None
+        else to_base64(projection.schema.serialize().to_pybytes()),
+        "batch_rows": to_base64(np.asarray(dataset.batch_rows, dtype="<u4").tobytes()),
+    }
 
 
 def environment_here(processes: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the keeper states of a training by itself."""
+"""What the keeper states by itself: of datasets to a workload, of a training to a manifest."""
 
 from __future__ import annotations
 
