@@ -47,6 +47,8 @@ class AttestedGuest:
         settings: Where everything is.
         admitted: The lock, and the guest that measured it.
         recipe: The recipe of the lock.
+        alone: This process serves only the run: what it gives up, it gives up until it ends
+            (``guest.admission``, check 4; ``sandbox.border``).
         tally: Counts dropped output and refused calls.
     """
 
@@ -65,7 +67,7 @@ class AttestedGuest:
             settings: Where everything is.
             shared_out: Whether this role belongs to recipes for several parties or for one guest;
                 ``None`` where it belongs to both.
-            alone: This process serves only the run (``guest.admission``, check 4).
+            alone: As the attribute.
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
 
@@ -76,6 +78,7 @@ class AttestedGuest:
         """
         silence()
         self.settings = settings
+        self.alone = alone
         self._clock = clock
         self._random = random
         self.admitted: Admitted = admit(settings, alone=alone)
@@ -197,17 +200,16 @@ def secluded(
     peers: Sequence[str] = (),
     sockets: Sequence[Path] = (),
     writable: Sequence[Path] = (),
-    alone: bool = False,
 ) -> Done:
     """Do ``work`` in the sandbox: it prints nothing, and reaches and writes only what is named.
 
     Args:
-        guest: Its brokers, stores and services stay reachable, its folder writable.
+        guest: Its brokers, stores and services stay reachable, its folder writable. The sandbox
+            lasts until the process ends where the guest has it ``alone``.
         work: Called with the terminal, for progress.
         peers: Addresses of other parties, as ``tcp://host:port``.
         sockets: Further unix sockets that ``work`` may connect to.
         writable: Further folders that ``work`` may write in.
-        alone: This process serves only the work: the sandbox lasts until it ends.
 
     Raises:
         SealtrainError: A typed event in place of any exception of ``work``, with as much detail as
@@ -219,7 +221,7 @@ def secluded(
         folders=[guest.settings.out, *platform.writable, *writable],
         sockets=[*platform.sockets, *sockets],
     )
-    with enclosed(guest.tally, alone=alone) as room, room.closed(ways):
+    with enclosed(guest.tally, alone=guest.alone) as room, room.closed(ways):
         guest.report_failures(telling(room.terminal))
         guest.closed(room.lock(ways))
         return told(

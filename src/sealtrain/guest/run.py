@@ -88,7 +88,7 @@ def start(
         stored=stored,
         clock=clock,
     )
-    return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
+    return _Work(run, resuming=False, progress=progress).done(metrics_port)
 
 
 def resume(  # noqa: PLR0913  # as start
@@ -120,7 +120,7 @@ def resume(  # noqa: PLR0913  # as start
         ranks=ranks,
         clock=clock,
     )
-    return _Work(run, resuming=True, progress=progress, ranks=ranks).done(metrics_port, alone=alone)
+    return _Work(run, resuming=True, progress=progress, ranks=ranks).done(metrics_port)
 
 
 class _Work:
@@ -136,11 +136,11 @@ class _Work:
         self._progress = progress
         self._rest_of_life = ExitStack()
 
-    def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
+    def done(self, metrics_port: int | None) -> Outcome:
         run = self._run
         try:
             with fellows_of(run) as fellows:
-                return self._with(fellows, metrics_port, alone=alone)
+                return self._with(fellows, metrics_port)
         except SealtrainError as error:
             ended = run.lease_keeper.lapsed(error)
             run.quorum.report_failure(ended.code, run.grant)
@@ -151,7 +151,7 @@ class _Work:
             if run.opener is not None:
                 run.opener.end()
 
-    def _with(self, fellows: Fellows, metrics_port: int | None, *, alone: bool) -> Outcome:
+    def _with(self, fellows: Fellows, metrics_port: int | None) -> Outcome:
         run = self._run
         guest = run.admitted.guest
         shown = insecure_shown(run.settings.platform)
@@ -163,10 +163,10 @@ class _Work:
         )
         work = self._in_ranks if run.workload is None else self._with_workload
         with (
-            softly(run.lease_keeper.end_soon) if alone else nullcontext(),
+            softly(run.lease_keeper.end_soon) if run.alone else nullcontext(),
             enclosed(
                 run.tally,
-                alone=alone,
+                alone=run.alone,
                 accelerated=None if run.workload is None else False,
                 insecure_shown=shown,
             ) as room,

@@ -80,9 +80,7 @@ def serve(
     with bind(listen, what="clients") as listener:  # an address in use leaves no folder
         settings = replace(settings, listen=written(*listen))
         run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
-        return _served(
-            run, listener, wait=wait, patience=patience, ready=ready, progress=progress, alone=alone
-        )
+        return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
 
 
 def resume_server(
@@ -121,9 +119,7 @@ def resume_server(
     with bind(listen, what="clients") as listener:
         settings = replace(settings, listen=written(*listen))
         run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
-        return _served(
-            run, listener, wait=wait, patience=patience, ready=ready, progress=progress, alone=alone
-        )
+        return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
 
 
 def _served(
@@ -134,7 +130,6 @@ def _served(
     patience: float,
     ready: Callable[[str], object],
     progress: bool,
-    alone: bool,
 ) -> Outcome:
     with ExitStack() as stack:
         stack.callback(run.close)
@@ -144,7 +139,6 @@ def _served(
         return secluded(
             run,
             lambda terminal: work.done(listener, terminal, progress=progress),
-            alone=alone,
         )
 
 

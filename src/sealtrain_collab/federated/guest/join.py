@@ -86,7 +86,6 @@ def join(
                 run,
                 lambda terminal: _Work(run, terminal if progress else None).done(mailbox),
                 peers=addresses(settings),
-                alone=alone,
             )
         finally:
             run.close()

@@ -78,7 +78,7 @@ def lead(
     with Carrier(relay) as carrier:  # a socket that cannot be made leaves no folder
         run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
         save_run(settings, run.run_id)
-        return _led(run, carrier, begun=begun, progress=progress, alone=alone)
+        return _led(run, carrier, begun=begun, progress=progress)
 
 
 def resume_lead(
@@ -129,11 +129,11 @@ def resume_lead(
             run.close()
             raise
         save_run(settings, run_id)
-        return _led(run, carrier, begun=begun, progress=progress, alone=alone)
+        return _led(run, carrier, begun=begun, progress=progress)
 
 
 def _led(
-    run: LeadRun, carrier: Carrier, *, begun: Callable[[str], None], progress: bool, alone: bool
+    run: LeadRun, carrier: Carrier, *, begun: Callable[[str], None], progress: bool
 ) -> Outcome:
     try:
         terms = terms_of(run)
@@ -141,7 +141,6 @@ def _led(
         return secluded(
             run,
             lambda terminal: _Work(run, terms, carrier, terminal if progress else None).done(),
-            alone=alone,
         )
     finally:
         run.close()

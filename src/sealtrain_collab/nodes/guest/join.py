@@ -102,7 +102,7 @@ def join(
         )
         stack.callback(guest.close)
         company = stack.enter_context(guest.met())
-        _Work(guest, company).done(alone=alone)
+        _Work(guest, company).done()
         return {"run_id": guest.run_id, "session": guest.session, "node": joining.node}
 
 
@@ -242,7 +242,7 @@ class _Work:
         self._asked = threading.Event()
         self._rest_of_life = ExitStack()
 
-    def done(self, *, alone: bool) -> None:
+    def done(self) -> None:
         guest = self._guest
         shown = insecure_shown(guest.settings.platform)
         platform = guest.admitted.guest
@@ -252,19 +252,19 @@ class _Work:
             sockets=platform.sockets,
         )
         with (
-            enclosed(guest.tally, alone=alone, insecure_shown=shown) as room,
+            enclosed(guest.tally, alone=guest.alone, insecure_shown=shown) as room,
             room.closed(ways),
         ):
             guest.report_failures(telling(room.terminal))
             told(
-                lambda: self._in_ranks(room, ways, alone=alone),
+                lambda: self._in_ranks(room, ways),
                 guest.recipe.release_policy.logs,
                 lambda: guest.tally.counts,
                 insecure_shown=shown,
                 named=Named.in_recipe(guest.recipe),
             )
 
-    def _in_ranks(self, room: Room, ways: Ways, *, alone: bool) -> None:
+    def _in_ranks(self, room: Room, ways: Ways) -> None:
         guest, backend = self._guest, self._guest.recipe.backend
         with gathered(
             backend.ranks,
@@ -278,7 +278,7 @@ class _Work:
             try:
                 with guest.lease_keeper:
                     checkpoint = guest.take_checkpoint(self._company)
-                    with self._watched(alone=alone), ranks.lead(checkpoint):
+                    with self._watched(), ranks.lead(checkpoint):
                         self._rank(checkpoint)
             except Exception as error:
                 # PyTorch may have made text of what ended the connections.
@@ -316,7 +316,7 @@ class _Work:
         train_as_rank(self._guest.recipe, self._guest, checkpoint)
 
     @contextmanager
-    def _watched(self, *, alone: bool) -> Iterator[None]:
+    def _watched(self) -> Iterator[None]:
         """Tell the lead once that this node has to stop, so that the run seals a checkpoint."""
         over = threading.Event()
 
@@ -333,7 +333,7 @@ class _Work:
         watching = threading.Thread(target=watch, name="stopping", daemon=True)
         watching.start()
         try:
-            with softly(self._asked.set) if alone else nullcontext():
+            with softly(self._asked.set) if self._guest.alone else nullcontext():
                 yield
         finally:
             over.set()

@@ -88,4 +88,4 @@ def deal(
             ):
                 threading.Event().wait()
 
-        secluded(guest, work, alone=alone)
+        secluded(guest, work)

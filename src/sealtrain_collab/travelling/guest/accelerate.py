@@ -105,4 +105,4 @@ def accelerate(
             ):
                 threading.Event().wait()  # a signal ends the process, and its memory with it
 
-        secluded(guest, work, alone=alone)
+        secluded(guest, work)

@@ -157,7 +157,6 @@ def hold(
             run,
             lambda terminal: work.done(listener, channel, terminal),
             peers=[f"tcp://{written(*how.writes)}"],
-            alone=alone,
         )
 
 

@@ -160,7 +160,6 @@ def orchestrate(
                 f"tcp://{written(*place)}" for place in (how.accelerator, *how.holders.values())
             ],
             writable=[how.states],
-            alone=alone,
         )
         Standing(run_id=lead.run_id, finished=True).write(how.states)
         return outcome
