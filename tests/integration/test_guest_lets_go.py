@@ -15,6 +15,7 @@ from world import OWNERS
 
 from sealtrain.errors import LeaseStale, SealRefused
 from sealtrain.guest import holding
+from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.sealing.opened import SealedDataset
 
@@ -62,10 +63,10 @@ def test_a_second_dataset_that_does_not_open_ends_the_lease_on_the_first(
     with pytest.raises(SealRefused):
         DataGuest(
             at.settings("lets-go"),
-            Asking(run_id=os.urandom(16).hex(), resuming=False, on_failure=lambda *_: None),
+            Asking(run_id=os.urandom(16).hex(), resuming=False, owner=OWNERS[0]),
+            Surroundings(),
             shared_out=True,
-            owner=OWNERS[0],
-        )
+        ).prepare()
     (dataset,) = opened
     assert len(keys) == 2
     with pytest.raises(LeaseStale):

@@ -37,7 +37,7 @@ from sealtrain.errors import (
     RunMismatch,
     UsageError,
 )
-from sealtrain.guest.guest import secluded
+from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.ledger.uses import Uses
@@ -74,9 +74,12 @@ def untold(_url: str, _error: Exception) -> None:
     """One broker: nothing is missed while others suffice."""
 
 
-def begun(at: JointSite, name: str, run_id: str, out: str, **changed: Any) -> PartyRun:
-    part = Part(party=name, run_id=run_id, resume=changed.pop("resume", False))
-    return PartyRun.begin(at.settings(out), part, on_failure=untold, **changed)
+UNTOLD = Surroundings(on_failure=untold)
+
+
+def begun(at: JointSite, name: str, run_id: str, out: str, *, resume: bool = False) -> PartyRun:
+    part = Part(party=name, run_id=run_id, resume=resume)
+    return PartyRun.begin(at.settings(out), part, UNTOLD)
 
 
 def texts(party: PartyRun) -> set[str]:
@@ -98,7 +101,7 @@ def trained(files: dict[str, bytes]) -> Trained:
 
 
 def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> None:
-    lead = LeadRun.begin(at.settings("lead"), on_failure=untold)
+    lead = LeadRun.begin(at.settings("lead"), UNTOLD)
     parties = [begun(at, name, lead.run_id, f"whole-{name}") for name in OWNERS]
     assert [texts(one) for one in parties] == [{name} for name in OWNERS]
     shares = {one.name: one.share("test-state") for one in parties}
@@ -156,15 +159,16 @@ def test_the_broker_gives_no_guest_data_of_two_owners(at: JointSite) -> None:
     with pytest.raises(DatasetMismatch) as caught:
         DataGuest(
             at.settings("all"),
-            Asking(run_id=os.urandom(16).hex(), resuming=False, on_failure=untold),
+            Asking(run_id=os.urandom(16).hex(), resuming=False),
+            UNTOLD,
             shared_out=True,
-        )
+        ).prepare()
     assert (caught.value.check, caught.value.expected) == ("dataset owner", "datasets of one")
 
 
 def test_one_guest_does_not_train_what_is_for_several(at: JointSite) -> None:
     with pytest.raises(UsageError, check=carries(check="collaboration", got="federated")):
-        GuestRun.begin(at.settings("alone"), on_failure=untold)
+        GuestRun.begin(at.settings("alone"), UNTOLD)
 
 
 def test_a_stranger_is_no_party(at: JointSite) -> None:
@@ -281,7 +285,7 @@ def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None
             )  # fmt: skip
     changed = replace(at.settings("same"), data=(anew,))
     with pytest.raises(RunMismatch) as caught:
-        PartyRun.begin(changed, Part(party=A, run_id=run_id, resume=True), on_failure=untold)
+        PartyRun.begin(changed, Part(party=A, run_id=run_id, resume=True), UNTOLD)
     assert caught.value.check == "run data"
     begun(at, A, run_id, "same", resume=True).close()
 
@@ -337,7 +341,7 @@ def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: Join
 
 
 def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
-    lead = LeadRun.begin(at.settings("strict"), on_failure=untold)
+    lead = LeadRun.begin(at.settings("strict"), UNTOLD)
     mine, theirs = (begun(at, name, lead.run_id, f"strict-{name}") for name in (A, B))
     until = system_clock()
     report, other = mine.report(until), theirs.report(until)
@@ -370,7 +374,7 @@ def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
 
 def test_guests_of_another_deployment_are_not_accepted(at: JointSite, tmp_path: Path) -> None:
     """Genuine evidence of a guest of the same hardware that measured something else."""
-    lead = LeadRun.begin(at.settings("chooses"), on_failure=untold)
+    lead = LeadRun.begin(at.settings("chooses"), UNTOLD)
     binding = Binding("channel-initiator", {"any": "transcript"})
     assert AcceptGuest.of(lead)(ProveGuest.of(lead)(binding), binding).simulated
     other = tmp_path / "app-compose.json"

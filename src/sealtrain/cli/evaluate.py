@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sealtrain.base.stages import say_stages
 from sealtrain.cli.output import emit, metric_lines, say
-from sealtrain.cli.runoptions import broker_missed
+from sealtrain.cli.runoptions import served_alone
 
 if TYPE_CHECKING:
     from sealtrain.guest.closing import Outcome
@@ -20,9 +19,7 @@ def measure(settings: RunSettings, as_json: bool) -> None:
     from sealtrain.guest.run import start
 
     show_metrics(
-        start(
-            settings, progress=False, on_failure=broker_missed, on_stage=say_stages(say), alone=True
-        ),
+        start(settings, served_alone(stages=True), progress=False),
         as_json,
     )
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
 from sealtrain.cli.measured import lay_out
 from sealtrain.cli.output import Json, emit, say
@@ -25,8 +24,8 @@ from sealtrain.cli.runoptions import (
     GuestOptions,
     HelperOptions,
     LockFile,
-    broker_missed,
     run_settings,
+    served_alone,
 )
 from sealtrain.errors import TicketInvalid
 from sealtrain.storage.address import is_url
@@ -191,20 +190,16 @@ def _outcome(
     def begin(stored: Stored | None) -> Outcome:
         return start(
             settings,
+            served_alone(stages=True),
             progress=progress,
-            on_failure=broker_missed,
-            on_stage=say_stages(say),
-            alone=True,
             stored=stored,
         )
 
     def again(stored: Stored | None) -> Outcome:
         return resume(
             settings.out,
+            served_alone(stages=True),
             progress=progress,
-            on_failure=broker_missed,
-            on_stage=say_stages(say),
-            alone=True,
             stored=stored,
             ranks=ticket.ranks,
         )

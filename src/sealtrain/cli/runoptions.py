@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.platforms import PLATFORMS
+from sealtrain.base.stages import say_stages, unsaid
 from sealtrain.cli.output import require_text, say
 from sealtrain.errors import SealtrainError, UsageError
 
 if TYPE_CHECKING:
+    from sealtrain.guest.guest import Surroundings
     from sealtrain.guest.settings import RunSettings
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "broker_missed",
     "pairs",
     "run_settings",
+    "served_alone",
 ]
 
 LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
@@ -170,6 +173,18 @@ def run_settings(
 def broker_missed(url: str, error: SealtrainError) -> None:
     """Say that a run goes on without a broker, and why."""
     say(f"broker {url}: {error.code}: {error.message}")
+
+
+def served_alone(*, stages: bool = False) -> Surroundings:
+    """For a guest whose process serves only its run.
+
+    Args:
+        stages: Say on stderr what the guest does until its work begins.
+    """
+    from sealtrain.guest.guest import Surroundings
+
+    on_stage = say_stages(say) if stages else unsaid
+    return Surroundings(on_failure=broker_missed, on_stage=on_stage, alone=True)
 
 
 def pairs(words: list[str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.collector import uncollected
-from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.evaluate import measure
@@ -22,8 +21,8 @@ from sealtrain.cli.runoptions import (
     HelperOptions,
     InputOptions,
     LockFile,
-    broker_missed,
     run_settings,
+    served_alone,
 )
 from sealtrain.errors import UsageError
 
@@ -82,11 +81,9 @@ def train(
     def begin() -> Outcome:
         return start(
             settings,
+            served_alone(stages=True),
             progress=True,
-            on_failure=broker_missed,
-            on_stage=say_stages(say),
             metrics_port=waiting.metrics_port,
-            alone=True,
         )
 
     if load_lock(lock).recipe.phase == "evaluate":
@@ -172,11 +169,9 @@ def _resumption(
 
     return lambda: resume_run(
         out,
+        served_alone(stages=True),
         progress=True,
-        on_failure=broker_missed,
-        on_stage=say_stages(say),
         metrics_port=metrics_port,
-        alone=True,
         ranks=ranks,
     )
 

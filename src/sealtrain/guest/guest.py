@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.secret import Random
+from sealtrain.base.stages import Stage, unsaid
 from sealtrain.consortium.decisions import Target
-from sealtrain.errors import UsageError
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.admission import Admitted, admit
 from sealtrain.guest.sandbox.border import Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import Named, told
@@ -35,9 +37,33 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["AttestedGuest", "secluded"]
+__all__ = ["AttestedGuest", "Surroundings", "secluded"]
 
 Done = TypeVar("Done")
+
+
+def _ask_none(_url: str, _error: SealtrainError) -> None:
+    """Of a guest without keys: it asks no broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a guest is given besides settings and role; handed on whole.
+
+    Attributes:
+        on_failure: Called, until work begins, for each broker that failed while others suffice.
+        on_stage: Told what the guest does until its work begins.
+        alone: This process serves only the run: what it gives up, it gives up until it ends
+            (``guest.admission``, check 4; ``sandbox.border``).
+        clock: Source of the time.
+        random: Source of ids, nonces and ephemeral keys.
+    """
+
+    on_failure: OnBrokerFailure = _ask_none
+    on_stage: Stage = unsaid
+    alone: bool = False
+    clock: Clock = system_clock
+    random: Random = os.urandom
 
 
 class AttestedGuest:
@@ -45,31 +71,40 @@ class AttestedGuest:
 
     Attributes:
         settings: Where everything is.
-        admitted: The lock, and the guest that measured it.
+        around: What else it was given.
+        admitted: The lock, and the guest that measured it, once it is admitted.
         recipe: The recipe of the lock.
-        alone: This process serves only the run: what it gives up, it gives up until it ends
-            (``guest.admission``, check 4; ``sandbox.border``).
         tally: Counts dropped output and refused calls.
     """
+
+    admitted: Admitted
+    recipe: Recipe
 
     def __init__(
         self,
         settings: RunSettings,
+        around: Surroundings,
         *,
         shared_out: bool | None = None,
-        alone: bool = False,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
     ) -> None:
-        """Step 1.
+        """Do nothing yet.
 
         Args:
             settings: Where everything is.
+            around: What else it is given.
             shared_out: Whether this role belongs to recipes for several parties or for one guest;
                 ``None`` where it belongs to both.
-            alone: As the attribute.
-            clock: Source of the time.
-            random: Source of nonces and ephemeral keys.
+        """
+        self.settings = settings
+        self.around = around
+        self._clock = around.clock
+        self._shared_out = shared_out
+        self.tally = Tally()
+        self._measuring = threading.RLock()
+        self._policy: AppraisalPolicy | None = None
+
+    def admit(self) -> Self:
+        """Step 1.
 
         Raises:
             Refused: A check of step 1 fails; its class says which.
@@ -77,17 +112,11 @@ class AttestedGuest:
             Unreachable: The guest API did not answer.
         """
         silence()
-        self.settings = settings
-        self.alone = alone
-        self._clock = clock
-        self._random = random
-        self.admitted: Admitted = admit(settings, alone=alone)
+        self.admitted = admit(self.settings, alone=self.around.alone)
         self.recipe = self.lock.recipe
-        if shared_out is not None and shared_out != is_shared_out(self.recipe):
+        if self._shared_out is not None and self._shared_out != is_shared_out(self.recipe):
             raise _other_roles(self.recipe)
-        self.tally = Tally()
-        self._measuring = threading.RLock()
-        self._policy: AppraisalPolicy | None = None
+        return self
 
     @property
     def lock(self) -> Lock:
@@ -161,7 +190,7 @@ class AttestedGuest:
     def close(self) -> None:
         """Release what the guest holds; a guest without keys holds nothing."""
 
-    def _brokers(self, on_failure: OnBrokerFailure) -> Quorum:
+    def _brokers(self) -> Quorum:
         """The brokers of the settings, before the first request."""
         from sealtrain.client.attested import Deployed
         from sealtrain.client.pin import load_pin
@@ -176,8 +205,8 @@ class AttestedGuest:
                 brokers=self.lock.brokers,
             ),
             clock=self._clock,
-            on_failure=on_failure,
-            random=self._random,
+            on_failure=self.around.on_failure,
+            random=self.around.random,
         )
 
 
@@ -205,7 +234,7 @@ def secluded(
 
     Args:
         guest: Its brokers, stores and services stay reachable, its folder writable. The sandbox
-            lasts until the process ends where the guest has it ``alone``.
+            lasts until the process ends if it serves the guest alone.
         work: Called with the terminal, for progress.
         peers: Addresses of other parties, as ``tcp://host:port``.
         sockets: Further unix sockets that ``work`` may connect to.
@@ -221,7 +250,7 @@ def secluded(
         folders=[guest.settings.out, *platform.writable, *writable],
         sockets=[*platform.sockets, *sockets],
     )
-    with enclosed(guest.tally, alone=guest.alone) as room, room.closed(ways):
+    with enclosed(guest.tally, alone=guest.around.alone) as room, room.closed(ways):
         guest.report_failures(telling(room.terminal))
         guest.closed(room.lock(ways))
         return told(

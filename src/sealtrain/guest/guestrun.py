@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write, made_folder
-from sealtrain.base.secret import Random
-from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import AlreadyExists, CheckpointRefused
+from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
@@ -33,7 +31,6 @@ from sealtrain.manifest.limits import BORDER_CLOSED
 from sealtrain.recipe.collaboration import has_workload
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.guest.workload.opener import Opener
@@ -63,50 +60,53 @@ class GuestRun(DataGuest):
     workload: WorkloadProcess | None = None
     opener: Opener | None = None
 
-    def __init__(  # noqa: PLR0913  # what is told to whom, besides what begins it
+    def __init__(
         self,
         settings: RunSettings,
         run_id: str,
+        around: Surroundings,
         *,
         resuming: bool,
-        on_failure: OnBrokerFailure,
-        on_stage: Stage = unsaid,
-        alone: bool = False,
         stored: Stored | None = None,
         ranks: int | None = None,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
     ) -> None:
-        """Steps 1 to 4, for a recipe of one guest. Arguments and errors as ``DataGuest``.
+        """Do nothing yet; ``begin`` and ``again`` prepare it, too.
 
-        With ``ranks`` on another number of ranks than the recipe's, which the recipe names.
+        Args:
+            settings: Where everything is.
+            run_id: Of the run, under which the brokers know it.
+            around: What else it is given.
+            resuming: The brokers know the run.
+            stored: As the type; ``None`` where there is no output store.
+            ranks: Another number of ranks than the recipe's, which the recipe names.
         """
-        from sealtrain.sealing.checkpointstore import CheckpointStore
-
-        self._ranks = ranks
-        self.run_id = run_id
-        self._began = time.monotonic()
         super().__init__(
-            settings,
-            Asking(run_id=run_id, resuming=resuming, on_failure=on_failure, on_stage=on_stage),
-            shared_out=False,
-            alone=alone,
-            clock=clock,
-            random=random,
+            settings, Asking(run_id=run_id, resuming=resuming), around, shared_out=False
         )
-        settings.out.mkdir(exist_ok=True)
-        for inner in _INNER:
-            (settings.out / inner).mkdir(exist_ok=True)
-        self.store: CheckpointStore = CheckpointStore(
-            settings.out / "checkpoints", self.checkpoint_key, label=run_id
-        )
-        self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
-        self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
-        self._counter = 0
+        self.run_id = run_id
         self._stored = stored
-        self._released = self.grant.fresh
+        self._ranks = ranks
+        self._counter = 0
         self._needed: NeededReleases | None = None  # once the journal they belong to is loaded
         self._renewals: list[dict[str, Any]] = []  # of the time before
+
+    def prepare(self) -> Self:
+        """As ``DataGuest``, for a recipe of one guest; then lay out the folder of the run."""
+        from sealtrain.sealing.checkpointstore import CheckpointStore
+
+        self._began = time.monotonic()
+        super().prepare()
+        out = self.settings.out
+        out.mkdir(exist_ok=True)
+        for inner in _INNER:
+            (out / inner).mkdir(exist_ok=True)
+        self.store: CheckpointStore = CheckpointStore(
+            out / "checkpoints", self.checkpoint_key, label=self.run_id
+        )
+        self._journals = JournalStore(out / "journal", self.grant.run_key, self.run_id)
+        self._recorder = Recorder(self.admitted.guest, self._measuring, self.run_id, self._clock)
+        self._released = self.grant.fresh
+        return self
 
     def _before_keys(self, undoing: ExitStack) -> None:
         """Fork workload and opener: what they inherit has seen no broker yet."""
@@ -143,93 +143,45 @@ class GuestRun(DataGuest):
 
     @classmethod
     def begin(
-        cls,
-        settings: RunSettings,
-        *,
-        on_failure: OnBrokerFailure,
-        on_stage: Stage = unsaid,
-        alone: bool = False,
-        stored: Stored | None = None,
-        clock: Clock = system_clock,
+        cls, settings: RunSettings, around: Surroundings, *, stored: Stored | None = None
     ) -> GuestRun:
-        """Start a new run in ``settings.out``, which must not hold one.
+        """Start a new run in ``settings.out``, which must not hold one. Arguments as ``GuestRun``.
 
         Raises:
             AlreadyExists: The folder holds a run.
-            SealtrainError: As the constructor; the folder is then left as it was.
+            SealtrainError: As ``prepare``; the folder is then left as it was.
         """
         if settings.out.exists() and any(settings.out.iterdir()):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
         with _proven_writable(settings.out):
-            return cls._begun(
-                settings,
-                on_failure=on_failure,
-                on_stage=on_stage,
-                alone=alone,
-                stored=stored,
-                clock=clock,
-            )
-
-    @classmethod
-    def _begun(
-        cls,
-        settings: RunSettings,
-        *,
-        on_failure: OnBrokerFailure,
-        on_stage: Stage,
-        alone: bool,
-        stored: Stored | None,
-        clock: Clock,
-    ) -> GuestRun:
-        run_id = os.urandom(16).hex()
-        run = cls(
-            settings,
-            run_id,
-            resuming=False,
-            on_failure=on_failure,
-            on_stage=on_stage,
-            alone=alone,
-            stored=stored,
-            clock=clock,
-        )
-        save_run(settings, run.run_id)
-        remember(settings.out, run.series)
-        run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
-        run.note_release()
-        return run
+            run_id = os.urandom(16).hex()
+            run = cls(settings, run_id, around, resuming=False, stored=stored).prepare()
+            save_run(settings, run.run_id)
+            remember(settings.out, run.series)
+            run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
+            run.note_release()
+            return run
 
     @classmethod
     def again(
         cls,
         out: Path,
+        around: Surroundings,
         *,
-        on_failure: OnBrokerFailure,
-        on_stage: Stage = unsaid,
-        alone: bool = False,
         stored: Stored | None = None,
         ranks: int | None = None,
-        clock: Clock = system_clock,
     ) -> GuestRun:
-        """Continue the run in ``out`` under its own id.
+        """Continue the run in ``out`` under its own id. Arguments as ``GuestRun``.
 
         Raises:
             UsageError: The folder holds no run.
-            SealtrainError: As the constructor.
+            SealtrainError: As ``prepare``.
         """
         settings, run_id = load_run(out)
-        return cls(
-            settings,
-            run_id,
-            resuming=True,
-            on_failure=on_failure,
-            on_stage=on_stage,
-            alone=alone,
-            stored=stored,
-            ranks=ranks,
-            clock=clock,
-        )
+        run = cls(settings, run_id, around, resuming=True, stored=stored, ranks=ranks)
+        return run.prepare()
 
     def newest_checkpoint(self) -> CheckpointRef | None:
         """Load the journal of the newest checkpoint and return it; ``None`` to begin again.

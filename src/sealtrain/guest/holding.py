@@ -9,20 +9,16 @@ After step 1 of ``guest.guest``:
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.secret import Random
-from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import UsageError
 from sealtrain.guest.datasets import FoundDataset, find_datasets
-from sealtrain.guest.guest import AttestedGuest
+from sealtrain.guest.guest import AttestedGuest, Surroundings
 from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.guest.model_before import ModelBefore, begins_with_last, find_model_before
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.outputs import NextRecipe, NextRun
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.opened import SealedDataset
     from sealtrain.training.data.sources import SealedFolder, Source
 
 __all__ = ["Asking", "DataGuest"]
@@ -48,14 +45,12 @@ class Asking:
         run_id: Run id under which the brokers know this guest, 32 hex digits; or how the guest
             learns it, once it is admitted.
         resuming: Continue a run that the brokers know.
-        on_failure: Called for each broker that failed while the others suffice.
-        on_stage: Told what the guest does, step by step.
+        owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
     """
 
     run_id: str | Callable[[AttestedGuest], str]
     resuming: bool
-    on_failure: OnBrokerFailure
-    on_stage: Stage = unsaid
+    owner: str | None = None
 
 
 class DataGuest(AttestedGuest):
@@ -63,7 +58,6 @@ class DataGuest(AttestedGuest):
 
     Attributes:
         asked_as: Run id under which the brokers know this guest.
-        stage: Told what the guest does, step by step.
         quorum: The brokers.
         consortium: The consortium that the brokers serve.
         next_recipe: Where the run's model is handed on to; ``None`` where it has recipients.
@@ -76,56 +70,63 @@ class DataGuest(AttestedGuest):
         grant: The brokers' last release.
     """
 
+    asked_as: str
+    quorum: Quorum
+    consortium: Consortium
+    next_recipe: NextRecipe | None
+    next_run: NextRun | None
+    series: Chains
+    found: tuple[FoundDataset, ...]
+    sealed: list[SealedDataset]
+    lease: Lease
+    lease_keeper: LeaseKeeper
     grant: Grants
 
     def __init__(
         self,
         settings: RunSettings,
         asking: Asking,
+        around: Surroundings,
         *,
         shared_out: bool,
-        owner: str | None = None,
-        alone: bool = False,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
     ) -> None:
-        """Steps 1 to 4.
+        """Do nothing yet.
 
         Args:
             settings: Where everything is.
-            asking: As whom the brokers are asked.
+            asking: As whom the brokers are asked, and for which data.
+            around: What else it is given.
             shared_out: As ``AttestedGuest``.
-            owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
-            alone: As ``AttestedGuest``.
-            clock: Source of the time.
-            random: Source of nonces and ephemeral keys.
+        """
+        super().__init__(settings, around, shared_out=shared_out)
+        self._asking = asking
+        self._renewing = threading.Lock()
+
+    def prepare(self) -> Self:
+        """Steps 1 to 4, in their order. Where one fails, nothing is left open and no key in use.
 
         Raises:
             UsageError: The recipe is for other roles, or reads no data of this owner.
             Refused: Any check of steps 1 to 4 fails; its class says which.
             Unreachable: Too few brokers answered, or the guest API did not answer.
         """
-        self.stage = stage = asking.on_stage
+        stage = self.around.on_stage
         with stage("comparing code, packages and models with the lock"):
-            super().__init__(
-                settings, shared_out=shared_out, alone=alone, clock=clock, random=random
-            )
-        if owner is not None and owner not in self.recipe.owners:
-            raise UsageError(
-                "the recipe reads no data of this owner",
-                check="party",
-                got=owner,
-                expected=" or ".join(self.recipe.owners),
-            )
-        known = asking.run_id
-        self.asked_as: str = known if isinstance(known, str) else known(self)
-        self._renewing = threading.Lock()
+            self.admit()
+        self._take_name()
         with ExitStack() as undoing:
             self._before_keys(undoing)
-            self.quorum: Quorum = self._brokers(asking.on_failure)
+            self.quorum = self._brokers()
             undoing.callback(self.quorum.close)
-            self._open(owner, undoing, stage, resuming=asking.resuming)
+            with stage("waiting for the brokers to prove themselves"):
+                self.consortium = self.quorum.meet()
+            before = self._find(undoing)
+            with stage("proving this guest to the brokers, and waiting for keys"):
+                self._obtain_keys(before, undoing)
+            with stage("keys received, opening the sealed data"):
+                self._open(before, undoing)
             undoing.pop_all()
+        return self
 
     @property
     def sources(self) -> list[Source]:
@@ -212,64 +213,82 @@ class DataGuest(AttestedGuest):
         """Keep the receipts of a renewal for the manifest."""
         raise NotImplementedError
 
-    def _open(self, owner: str | None, undoing: ExitStack, stage: Stage, *, resuming: bool) -> None:
-        """Steps 2 to 4; on failure ``undoing`` ends the lease and closes the opened datasets."""
-        from sealtrain.sealing.opened import SealedDataset
+    def _take_name(self) -> None:
+        """As whom, and for whose data, the brokers are asked."""
+        asking = self._asking
+        if asking.owner is not None and asking.owner not in self.recipe.owners:
+            raise UsageError(
+                "the recipe reads no data of this owner",
+                check="party",
+                got=asking.owner,
+                expected=" or ".join(self.recipe.owners),
+            )
+        known = asking.run_id
+        self.asked_as = known if isinstance(known, str) else known(self)
 
-        with stage("waiting for the brokers to prove themselves"):
-            self.consortium: Consortium = self.quorum.meet()
+    def _find(self, undoing: ExitStack) -> ModelBefore | None:
+        """Step 2, also of the model that the run begins with; and where its own goes."""
         # Before any key is released: a model that cannot be handed on is not trained.
-        self.next_recipe: NextRecipe | None = self._next_recipe()
-        self.next_run: NextRun | None = self._next_run()
+        self.next_recipe = self._next_recipe()
+        self.next_run = self._next_run()
         before = find_model_before(self.settings, self.recipe, self.consortium)
-        self.series = self._series(resuming=resuming)
-        self.found: tuple[FoundDataset, ...] = find_datasets(
+        self.series = self._series()
+        self.found = find_datasets(
             self.settings.data,
             self.recipe,
             self.consortium,
-            owner=owner,
+            owner=self._asking.owner,
             chains={key: chain.members for key, chain in self.series.of.items()},
         )
         for one in self.found:
             if not isinstance(one.folder, Path):
                 undoing.callback(one.folder.close)
+        return before
+
+    def _obtain_keys(self, before: ModelBefore | None, undoing: ExitStack) -> None:
+        """Step 3; on failure ``undoing`` ends the lease."""
         last = [one.manifest.last_second for one in self.found]
         kept = min((second + 1 for second in last if second is not None), default=None)
         self.lease = Lease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
         self.lease_keeper = LeaseKeeper(self.lease, self.renew)
-        with stage("proving this guest to the brokers, and waiting for keys"):
-            self.grant = self._obtained(before, resuming=resuming)
-        if self.series.of and not resuming:
+        self.grant = self._obtained(before, resuming=self._asking.resuming)
+        if self.series.of and not self._asking.resuming:
             check_entries(self.grant, self.series)
-        with stage("keys received, opening the sealed data"):
-            key = self.grant.model_key
-            self._model_before = None if before is None or key is None else before.opened(key)
-            self.sealed = [
-                undoing.enter_context(
-                    SealedDataset.open(
-                        one.folder,
-                        self.grant.data_keys[one.manifest.dataset_id],
-                        root=one.manifest.root,
-                    )
-                )
-                for one in self.found
-            ]
-            check_opened(
-                self.series,
-                {
-                    one.manifest.dataset_id: dataset
-                    for one, dataset in zip(self.found, self.sealed, strict=True)
-                },
-            )
 
-    def _series(self, *, resuming: bool) -> Chains:
+    def _open(self, before: ModelBefore | None, undoing: ExitStack) -> None:
+        """Step 4; on failure ``undoing`` closes the opened datasets."""
+        from sealtrain.sealing.opened import SealedDataset
+
+        key = self.grant.model_key
+        self._model_before = None if before is None or key is None else before.opened(key)
+        self.sealed = [
+            undoing.enter_context(
+                SealedDataset.open(
+                    one.folder,
+                    self.grant.data_keys[one.manifest.dataset_id],
+                    root=one.manifest.root,
+                )
+            )
+            for one in self.found
+        ]
+        check_opened(
+            self.series,
+            {
+                one.manifest.dataset_id: dataset
+                for one, dataset in zip(self.found, self.sealed, strict=True)
+            },
+        )
+
+    def _series(self) -> Chains:
         """Members of the recipe's series as the brokers list them; of a resume, as it began."""
         if all(dataset.series is None for dataset in self.recipe.datasets):
             return Chains()
         named = [(one.owner, one.name) for one in self.recipe.datasets if one.series is not None]
         chains = listed(self.quorum.series(named), self.recipe, self.consortium)
-        return chains.until(remembered(self.settings.out)) if resuming else chains
+        if not self._asking.resuming:
+            return chains
+        return chains.until(remembered(self.settings.out))
 
     def _next_recipe(self) -> NextRecipe | None:
         """The recipe that the model is handed on to, with the brokers' signed keys for it."""

@@ -18,8 +18,6 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.ending import softly
@@ -37,7 +35,7 @@ from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
+    from sealtrain.guest.guest import Surroundings
     from sealtrain.guest.guestrun import Stored
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.datakey import DataKey
@@ -52,56 +50,39 @@ __all__ = ["Opened", "Outcome", "resume", "start", "train_as_rank"]
 
 def start(
     settings: RunSettings,
+    around: Surroundings,
     *,
     progress: bool,
-    on_failure: OnBrokerFailure,
-    on_stage: Stage = unsaid,
     metrics_port: int | None = None,
-    alone: bool = False,
     stored: Stored | None = None,
-    clock: Clock = system_clock,
 ) -> Outcome:
     """Run a locked recipe from the beginning.
 
     Args:
         settings: Where everything is.
+        around: What else the guest is given.
         progress: Show a bar on stderr.
-        on_failure: Called, until training begins, for each broker that failed while others suffice.
-        on_stage: Told what the run does until training begins.
         metrics_port: Loopback port of the page for Prometheus; no page when ``None``.
-        alone: This process serves only the run: the sandbox lasts until it ends
-            (``sandbox.border``).
         stored: Asks whether a checkpoint is in the run's output store (``guest.supervision``);
             ``None`` where there is no store.
-        clock: Source of the time.
 
     Raises:
         SealtrainError: A step failed; no plaintext is left anywhere.
     """
     expect_helpers(settings)
     expect_listening(settings)
-    run = GuestRun.begin(
-        settings,
-        on_failure=on_failure,
-        on_stage=on_stage,
-        alone=alone,
-        stored=stored,
-        clock=clock,
-    )
+    run = GuestRun.begin(settings, around, stored=stored)
     return _Work(run, resuming=False, progress=progress).done(metrics_port)
 
 
-def resume(  # noqa: PLR0913  # as start
+def resume(
     out: Path,
+    around: Surroundings,
     *,
     progress: bool,
-    on_failure: OnBrokerFailure,
-    on_stage: Stage = unsaid,
     metrics_port: int | None = None,
-    alone: bool = False,
     stored: Stored | None = None,
     ranks: int | None = None,
-    clock: Clock = system_clock,
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``.
 
@@ -111,15 +92,7 @@ def resume(  # noqa: PLR0913  # as start
     settings = load_run(out)[0]
     expect_helpers(settings)
     expect_listening(settings)
-    run = GuestRun.again(
-        out,
-        on_failure=on_failure,
-        on_stage=on_stage,
-        alone=alone,
-        stored=stored,
-        ranks=ranks,
-        clock=clock,
-    )
+    run = GuestRun.again(out, around, stored=stored, ranks=ranks)
     return _Work(run, resuming=True, progress=progress, ranks=ranks).done(metrics_port)
 
 
@@ -163,10 +136,10 @@ class _Work:
         )
         work = self._in_ranks if run.workload is None else self._with_workload
         with (
-            softly(run.lease_keeper.end_soon) if run.alone else nullcontext(),
+            softly(run.lease_keeper.end_soon) if run.around.alone else nullcontext(),
             enclosed(
                 run.tally,
-                alone=run.alone,
+                alone=run.around.alone,
                 accelerated=None if run.workload is None else False,
                 insecure_shown=shown,
             ) as room,

@@ -19,8 +19,8 @@ from sealtrain.cli.runoptions import (
     GuestOptions,
     Listen,
     LockFile,
-    broker_missed,
     run_settings,
+    served_alone,
 )
 from sealtrain.cli.train import show_outcome
 
@@ -106,12 +106,11 @@ def _resume(out: Path, listen: str, as_json: bool, *, wait: float = _WAIT_SECOND
     outcome = resume(
         out,
         host_and_port(listen),
+        served_alone(),
         wait=wait,
         patience=_PATIENCE_SECONDS,
-        on_failure=broker_missed,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,
-        alone=True,
     )
     show_outcome(outcome, as_json)
 
@@ -129,12 +128,11 @@ def _serve(
     outcome = serve_run(
         settings,
         host_and_port(listen),
+        served_alone(),
         wait=wait,
         patience=patience,
-        on_failure=broker_missed,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,
-        alone=True,
     )
     show_outcome(outcome, as_json)
 

@@ -18,8 +18,8 @@ from sealtrain.cli.runoptions import (
     InputOptions,
     LockFile,
     ProductOptions,
-    broker_missed,
     run_settings,
+    served_alone,
 )
 from sealtrain.cli.train import show_outcome
 
@@ -74,11 +74,10 @@ def resume_lead(out: Path, relay: Path | None, as_json: bool) -> None:
 
     outcome = resume(
         out,
+        served_alone(),
         relay=relay,
-        on_failure=broker_missed,
         begun=lambda run_id: say(f"federation ready, run {run_id}"),
         progress=True,
-        alone=True,
     )
     show_outcome(outcome, as_json)
 
@@ -89,10 +88,9 @@ def _lead(settings: RunSettings, relay: Path, as_json: bool) -> None:
     outcome = lead_run(
         settings,
         relay,
-        on_failure=broker_missed,
+        served_alone(),
         begun=lambda run_id: say(f"federation ready, run {run_id}"),
         progress=True,
-        alone=True,
     )
     show_outcome(outcome, as_json)
 
@@ -158,10 +156,9 @@ def _join(settings: RunSettings, part: Part, relay: Path, as_json: bool) -> None
         settings,
         part,
         relay,
-        on_failure=broker_missed,
+        served_alone(),
         begun=lambda: say(f"party ready, {part.party}"),
         progress=True,
-        alone=True,
     )
     rounds = ", ".join(map(str, done["rounds"])) or "none"
     emit(as_json, done, [f"party        {part.party}", f"rounds       {rounds}"])

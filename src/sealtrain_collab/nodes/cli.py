@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sealtrain.base.hostport import host_and_port
-from sealtrain.base.stages import say_stages
 from sealtrain.cli.alone import alone
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import (
     ANYWHERE,
     FileOptions,
@@ -20,8 +19,8 @@ from sealtrain.cli.runoptions import (
     InputOptions,
     Listen,
     LockFile,
-    broker_missed,
     run_settings,
+    served_alone,
 )
 from sealtrain.cli.train import WaitForLease, say_waiting
 
@@ -101,9 +100,7 @@ def _joined(settings: RunSettings, place: NodeOptions) -> dict[str, Any]:
             lead=host_and_port(place.lead),
             listen=host_and_port(place.listen),
         ),
-        on_failure=broker_missed,
-        on_stage=say_stages(say),
-        alone=True,
+        served_alone(stages=True),
     )
 
 

@@ -22,6 +22,7 @@ from sealtrain.cli.runoptions import (
     Threads,
     pairs,
     run_settings,
+    served_alone,
 )
 
 if TYPE_CHECKING:
@@ -115,11 +116,11 @@ def _deal(
     deal(
         settings,
         host_and_port(listen),
+        served_alone(),
         device=device,
         exact=exact,
         threads=threads,
         ready=lambda place: say(f"dealer ready at {place}"),
-        alone=True,
     )
 
 

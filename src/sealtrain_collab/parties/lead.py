@@ -7,15 +7,12 @@ It makes the run id, keeps the run log, which its guest measures, and in the end
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.secret import Random
 from sealtrain.errors import AlreadyExists
-from sealtrain.guest.guest import AttestedGuest
+from sealtrain.guest.guest import AttestedGuest, Surroundings
 from sealtrain.guest.journal import Journal
 from sealtrain.guest.recorder import Recorder
 from sealtrain.keys.derive import joint_key
@@ -41,61 +38,48 @@ class LeadRun(AttestedGuest):
         consortium: That they serve.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        run_id: str,
-        *,
-        on_failure: OnBrokerFailure,
-        alone: bool = False,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
-    ) -> None:
+    quorum: Quorum
+    consortium: Consortium
+
+    def __init__(self, settings: RunSettings, run_id: str, around: Surroundings) -> None:
+        """Do nothing yet; ``begin`` and ``again`` prepare it, too. Arguments as there."""
+        super().__init__(settings, around, shared_out=True)
+        self.run_id = run_id
+        self._held: Held | None = None
+
+    def prepare(self) -> Self:
         """Step 1 of ``guest.guest``, and have the brokers prove themselves.
 
         Raises:
             UsageError: The recipe is for one guest.
-            Refused, Unreachable: As ``AttestedGuest``, or no broker proved itself.
+            Refused, Unreachable: As ``AttestedGuest.admit``, or no broker proved itself.
         """
-        super().__init__(settings, shared_out=True, alone=alone, clock=clock, random=random)
-        self.run_id = run_id
-        self.quorum: Quorum = self._brokers(on_failure)
+        self.admit()
+        self.quorum = self._brokers()
         try:
-            self.consortium: Consortium = self.quorum.meet()
+            self.consortium = self.quorum.meet()
         except BaseException:
             self.quorum.close()
             raise
         self._began = time.monotonic()
-        self._held: Held | None = None
-        self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
+        self._recorder = Recorder(self.admitted.guest, self._measuring, self.run_id, self._clock)
+        return self
 
     @classmethod
-    def begin(
-        cls,
-        settings: RunSettings,
-        *,
-        on_failure: OnBrokerFailure,
-        alone: bool = False,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
-    ) -> LeadRun:
+    def begin(cls, settings: RunSettings, around: Surroundings) -> LeadRun:
         """Begin a run in ``settings.out``, which must not hold one.
 
         Args:
             settings: Where everything is; ``data`` is not read.
-            on_failure: Called for each broker that did not help while the others suffice.
-            alone: As ``AttestedGuest``.
-            clock: Source of the time.
-            random: Source of the run id, nonces and ephemeral keys.
+            around: What else it is given.
 
         Raises:
             AlreadyExists: The folder holds something.
-            SealtrainError: As the constructor; then nothing is left behind.
+            SealtrainError: As ``prepare``; then nothing is left behind.
         """
         if settings.out.exists() and any(settings.out.iterdir()):
             raise AlreadyExists(f"{settings.out} is not empty", hint="choose another --out")
-        run_id = random(16).hex()
-        lead = cls(settings, run_id, on_failure=on_failure, alone=alone, clock=clock, random=random)
+        lead = cls(settings, around.random(16).hex(), around).prepare()
         settings.out.mkdir(exist_ok=True)
         lead.begun()
         return lead
@@ -109,39 +93,24 @@ class LeadRun(AttestedGuest):
             self.record(BORDER_CLOSED, self._held.to_dict())
 
     @classmethod
-    def again(
-        cls,
-        settings: RunSettings,
-        run_id: str,
-        journal: Mapping[str, Any],
-        *,
-        on_failure: OnBrokerFailure,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
-    ) -> LeadRun:
-        """Go on with a run that another lead began; it did not end.
+    def again(cls, settings: RunSettings, run_id: str, around: Surroundings) -> LeadRun:
+        """Go on with a run that another lead began; it did not end. ``take_up`` follows.
 
         Args:
             settings: Where everything is.
             run_id: Of the run.
-            journal: What ``journal.to_dict()`` gave, out of a sealed state.
-            on_failure: As for ``begin``.
-            clock: As for ``begin``.
-            random: As for ``begin``.
+            around: What else it is given.
 
         Raises:
-            RunLogBroken: The journal is of another run, or altered.
-            SealtrainError: As the constructor.
+            SealtrainError: As ``prepare``.
         """
-        lead = cls(settings, run_id, on_failure=on_failure, clock=clock, random=random)
-        lead.take_up(journal)
-        return lead
+        return cls(settings, run_id, around).prepare()
 
     def take_up(self, journal: Mapping[str, Any]) -> None:
         """Go on with what another lead of this run noted, once its state could be opened.
 
         Args:
-            journal: As for ``again``.
+            journal: What ``journal.to_dict()`` gave, out of a sealed state.
 
         Raises:
             RunLogBroken: It is of another run, or altered.

@@ -7,18 +7,17 @@ when its lease ends. At the end it reports to the lead which datasets it held un
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.clock import Clock, from_rfc3339, system_clock, to_rfc3339
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_write, read_bounded, sync
 from sealtrain.base.models import (
@@ -32,8 +31,9 @@ from sealtrain.base.models import (
     Timestamp,
     load_model,
 )
-from sealtrain.base.secret import Random, Secret
+from sealtrain.base.secret import Secret
 from sealtrain.errors import AlreadyExists, ClaimContradicted, Refused, RunMismatch, UsageError
+from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.condense import needed_releases
@@ -43,7 +43,6 @@ from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.model_before import ModelBefore
     from sealtrain.sealing.datakey import DataKey
 
@@ -172,77 +171,50 @@ class PartyRun(DataGuest):
         resumed: An earlier guest of this party had its keys.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        part: Part,
-        *,
-        on_failure: OnBrokerFailure,
-        alone: bool = False,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
-    ) -> None:
-        """Steps 1 to 4. Arguments and errors as ``begin``."""
+    def __init__(self, settings: RunSettings, part: Part, around: Surroundings) -> None:
+        """Do nothing yet; ``begin`` prepares it, too. Arguments as there."""
+        asking = Asking(
+            run_id=party_run_id(part.run_id, part.party), resuming=part.resume, owner=part.party
+        )
+        super().__init__(settings, asking, around, shared_out=True)
         self.name = part.party
         self.run_id = part.run_id
         self.resumed = part.resume
-        kept = _kept(settings.out, part.party, part.run_id)
-        self._found_marked = kept is None and _holds_a_mark_alone(settings.out)
-        self._kept = kept or _Kept(settings.out / _FILE, part.run_id, part.party)
-        super().__init__(
-            settings,
-            Asking(
-                run_id=party_run_id(part.run_id, part.party),
-                resuming=part.resume,
-                on_failure=on_failure,
-            ),
-            shared_out=True,
-            owner=part.party,
-            alone=alone,
-            clock=clock,
-            random=random,
-        )
+
+    def prepare(self) -> Self:
+        """As ``DataGuest``; then keep the receipts of the release.
+
+        Raises:
+            RunMismatch: The folder is of another run or party.
+            Refused, Unreachable: As ``DataGuest``.
+        """
+        out = self.settings.out
+        kept = _kept(out, self.name, self.run_id)
+        self._found_marked = kept is None and _holds_a_mark_alone(out)
+        self._kept = kept or _Kept(out / _FILE, self.run_id, self.name)
+        super().prepare()
         self._keep([one.to_dict() for one in self.grant.fresh])
+        return self
 
     @classmethod
-    def begin(
-        cls,
-        settings: RunSettings,
-        part: Part,
-        *,
-        on_failure: OnBrokerFailure,
-        alone: bool = False,
-        clock: Clock = system_clock,
-        random: Random = os.urandom,
-    ) -> PartyRun:
+    def begin(cls, settings: RunSettings, part: Part, around: Surroundings) -> PartyRun:
         """Attest, obtain the keys of one owner's datasets and open them.
 
         Args:
             settings: Where everything is; ``out`` is the party's own folder.
             part: The party, and its run.
-            on_failure: Called for each broker that did not help while the others suffice.
-            alone: As ``AttestedGuest``.
-            clock: Source of the time.
-            random: Source of nonces and ephemeral keys.
+            around: What else it is given.
 
         Raises:
             UsageError: The recipe is for one guest, or names no dataset of this owner.
             AlreadyExists: The folder holds something, and the party is not to be resumed.
-            RunMismatch: The folder is of another run or party.
-            Refused, Unreachable: As ``DataGuest``.
+            SealtrainError: As ``prepare``.
         """
         if not part.resume and not _holds_at_most_a_mark(settings.out):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another folder, or resume this party"
             )
-        return cls(
-            settings,
-            part,
-            on_failure=on_failure,
-            alone=alone,
-            clock=clock,
-            random=random,
-        )
+        return cls(settings, part, around).prepare()
 
     @property
     def key(self) -> DataKey:

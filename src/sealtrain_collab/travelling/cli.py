@@ -20,9 +20,9 @@ from sealtrain.cli.runoptions import (
     InputOptions,
     LockFile,
     Threads,
-    broker_missed,
     pairs,
     run_settings,
+    served_alone,
 )
 from sealtrain.cli.train import show_outcome
 from sealtrain.errors import UsageError
@@ -141,9 +141,8 @@ def _hold(settings: RunSettings, party: str, holding: Holding, as_json: bool) ->
         settings,
         party,
         holding,
+        served_alone(),
         ready=lambda place: say(f"holder ready at {place}"),
-        on_failure=broker_missed,
-        alone=True,
     )
     emit(as_json, held.to_dict(), [f"{held.party} gave {held.chunks} chunks, {held.bytes} bytes"])
 
@@ -215,9 +214,9 @@ def _accelerate(settings: RunSettings, ports: Ports, *, threads: int) -> None:
     serve(
         settings,
         ports,
+        served_alone(),
         threads=threads,
         ready=ready,
-        alone=True,
     )
 
 
@@ -327,7 +326,7 @@ def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: boo
 def _orchestrate(settings: RunSettings, how: Leading, as_json: bool) -> None:
     from sealtrain_collab.travelling.guest.orchestrate import orchestrate as lead
 
-    outcome = lead(settings, how, progress=True, on_failure=broker_missed, say=say, alone=True)
+    outcome = lead(settings, how, served_alone(), progress=True, say=say)
     if outcome is None:
         emit(as_json, {"finished": "by another orchestrator"}, ["finished by another orchestrator"])
     else:

@@ -20,7 +20,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.hostport import written
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.errors import AlreadyExists
-from sealtrain.guest.guest import secluded
+from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import of_kind
@@ -36,7 +36,6 @@ from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -50,26 +49,23 @@ __all__ = ["resume_server", "serve"]
 def serve(
     settings: RunSettings,
     listen: tuple[str, int],
+    around: Surroundings,
     *,
     wait: float,
     patience: float,
-    on_failure: OnBrokerFailure,
     ready: Callable[[str], object],
     progress: bool,
-    alone: bool = False,
 ) -> Outcome:
     """Serve a cut run from its beginning to its manifest.
 
     Args:
         settings: Where everything is; ``data`` is not read.
         listen: Host and port; port 0 for any.
+        around: What else the guest is given.
         wait: Seconds in which every owner must have joined.
         patience: Seconds an owner may be silent, or gone, before the run fails.
-        on_failure: Called for each broker that did not help while others suffice.
         ready: Called with address that was bound.
         progress: Show a bar on stderr.
-        alone: This process is for the run only: it gives up for good what it gives up
-            (``sandbox.border``).
 
     Raises:
         UsageError: The recipe is for no cut model, or the address cannot be bound.
@@ -79,32 +75,30 @@ def serve(
     """
     with bind(listen, what="clients") as listener:  # an address in use leaves no folder
         settings = replace(settings, listen=written(*listen))
-        run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
+        run = LeadRun.begin(settings, around)
         return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
 
 
 def resume_server(
     out: Path,
     listen: tuple[str, int],
+    around: Surroundings,
     *,
     wait: float,
     patience: float,
-    on_failure: OnBrokerFailure,
     ready: Callable[[str], object],
     progress: bool,
-    alone: bool = False,
 ) -> Outcome:
     """Go on with a run whose server ended, from its newest sealed state (spec §5). As ``serve``.
 
     Args:
         out: The server's folder.
         listen: As for ``serve``; owners are told if it is another address than before.
+        around: As for ``serve``.
         wait: As for ``serve``.
         patience: As for ``serve``.
-        on_failure: As for ``serve``.
         ready: As for ``serve``.
         progress: As for ``serve``.
-        alone: As for ``serve``.
 
     Raises:
         UsageError: The folder holds no run, or the address cannot be bound.
@@ -118,7 +112,7 @@ def resume_server(
         raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
     with bind(listen, what="clients") as listener:
         settings = replace(settings, listen=written(*listen))
-        run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
+        run = LeadRun.again(settings, run_id, around)
         return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
-from sealtrain.guest.guest import secluded
+from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import Holding
@@ -34,7 +34,6 @@ from sealtrain_collab.pads.guest.outside import OutsideProducts
 from sealtrain_collab.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.data.sources import Source
     from sealtrain_collab.channel.answers import Done
@@ -48,11 +47,10 @@ def join(
     settings: RunSettings,
     part: Part,
     relay: Path,
+    around: Surroundings,
     *,
-    on_failure: OnBrokerFailure,
     begun: Callable[[], None],
     progress: bool,
-    alone: bool = False,
 ) -> dict[str, Any]:
     """Take part in a federated run until its lead says that all is done.
 
@@ -60,11 +58,9 @@ def join(
         settings: Where everything is; ``out`` is the party's own folder.
         part: The party, and the run as the lead told it.
         relay: Unix socket to make, which the relay's ClientApp connects to.
-        on_failure: Called for each broker that did not help while others suffice.
+        around: What else the guest is given.
         begun: Called when a lead may talk to it.
         progress: Tell of each round.
-        alone: This process is for the run only: it gives up for good what it gives up
-            (``sandbox.border``).
 
     Returns:
         What it did: party, run id, rounds.
@@ -78,7 +74,7 @@ def join(
     """
     expect_helpers(settings)
     with Mailbox(relay) as mailbox:  # a socket that cannot be made leaves no folder
-        run = PartyRun.begin(settings, part, on_failure=on_failure, alone=alone)
+        run = PartyRun.begin(settings, part, around)
         try:
             terms_of(run)
             begun()

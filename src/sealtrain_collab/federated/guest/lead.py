@@ -23,7 +23,7 @@ from sealtrain.errors import (
     SealtrainError,
     UsageError,
 )
-from sealtrain.guest.guest import secluded
+from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import holders_of
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
@@ -37,7 +37,6 @@ from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.trained import Trained
@@ -52,22 +51,19 @@ _STATES = "states"
 def lead(
     settings: RunSettings,
     relay: Path,
+    around: Surroundings,
     *,
-    on_failure: OnBrokerFailure,
     begun: Callable[[str], None],
     progress: bool,
-    alone: bool = False,
 ) -> Outcome:
     """Lead a federated run from its beginning to its manifest.
 
     Args:
         settings: Where everything is; ``data`` is not read.
         relay: Unix socket to make, which the relay's ServerApp connects to.
-        on_failure: Called for each broker that did not help while others suffice.
+        around: What else the guest is given.
         begun: Given the run's id.
         progress: Tell of each round.
-        alone: This process is for the run only: it gives up for good what it gives up
-            (``sandbox.border``).
 
     Raises:
         UsageError: The recipe is for no federation.
@@ -76,29 +72,27 @@ def lead(
     """
     settings = replace(settings, relay=relay.absolute())
     with Carrier(relay) as carrier:  # a socket that cannot be made leaves no folder
-        run = LeadRun.begin(settings, on_failure=on_failure, alone=alone)
+        run = LeadRun.begin(settings, around)
         save_run(settings, run.run_id)
         return _led(run, carrier, begun=begun, progress=progress)
 
 
 def resume_lead(
     out: Path,
+    around: Surroundings,
     *,
     relay: Path | None,
-    on_failure: OnBrokerFailure,
     begun: Callable[[str], None],
     progress: bool,
-    alone: bool = False,
 ) -> Outcome:
     """Go on with a run whose lead ended, from its newest sealed state (spec §8).
 
     Args:
         out: The lead's folder.
+        around: As for ``lead``.
         relay: As for ``lead``; the run's own where ``None``.
-        on_failure: As for ``lead``.
         begun: As for ``lead``.
         progress: As for ``lead``.
-        alone: As for ``lead``.
 
     Raises:
         UsageError: The folder holds no federated run.
@@ -117,7 +111,7 @@ def resume_lead(
         raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
     settings = replace(settings, relay=where.absolute())
     with Carrier(where) as carrier:
-        run = LeadRun(settings, run_id, on_failure=on_failure, alone=alone)
+        run = LeadRun.again(settings, run_id, around)
         try:
             if terms_of(run).patient_privacy is not None:
                 raise PrivacyBroken(

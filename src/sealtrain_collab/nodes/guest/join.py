@@ -16,11 +16,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import made_folder
-from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import LeaseStale, NodeLost, RunStopped, SealtrainError
 from sealtrain.guest.ending import softly
 from sealtrain.guest.holding import Asking, DataGuest
@@ -42,8 +40,7 @@ from sealtrain_collab.nodes.guest.leadchannel import LeadChannel
 from sealtrain_collab.nodes.recipe import Nodes
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
-    from sealtrain.guest.guest import AttestedGuest
+    from sealtrain.guest.guest import AttestedGuest, Surroundings
     from sealtrain.guest.settings import RunSettings
 
 __all__ = ["Joining", "join"]
@@ -71,21 +68,14 @@ class Joining:
 def join(
     settings: RunSettings,
     joining: Joining,
-    *,
-    on_failure: OnBrokerFailure,
-    on_stage: Stage = unsaid,
-    alone: bool = False,
-    clock: Clock = system_clock,
+    around: Surroundings,
 ) -> dict[str, Any]:
     """Train as one of the nodes of a run until it ends.
 
     Args:
         settings: Where everything is; ``out`` takes the sealed checkpoint that the run begins from.
         joining: Which node this is.
-        on_failure: Called, until training begins, for each broker that failed while others suffice.
-        on_stage: Told what the node does until training begins.
-        alone: This process serves only the run: the sandbox lasts until it ends.
-        clock: Source of the time.
+        around: What else it is given.
 
     Returns:
         ``{run_id, session, node}``.
@@ -97,9 +87,7 @@ def join(
         SealtrainError: Whatever else fails; no plaintext is left anywhere.
     """
     with ExitStack() as stack:
-        guest = _JoiningGuest(
-            settings, joining, on_failure=on_failure, on_stage=on_stage, alone=alone, clock=clock
-        )
+        guest = _JoiningGuest(settings, joining, around).prepare()
         stack.callback(guest.close)
         company = stack.enter_context(guest.met())
         _Work(guest, company).done()
@@ -115,40 +103,24 @@ class _JoiningGuest(DataGuest):
         lead: The conversation with the lead.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        joining: Joining,
-        *,
-        on_failure: OnBrokerFailure,
-        on_stage: Stage,
-        alone: bool,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, settings: RunSettings, joining: Joining, around: Surroundings) -> None:
+        asking = Asking(run_id=self._greeted, resuming=False)
+        super().__init__(settings, asking, around, shared_out=False)
         self._joining = joining
-        self._stage = on_stage
         self._undoing = ExitStack()
         self._untold: list[dict[str, Any]] | None = []  # None once the lead listens
-        with self._undoing, made_folder(settings.out):
-            super().__init__(
-                settings,
-                Asking(
-                    run_id=self._greeted,
-                    resuming=False,
-                    on_failure=on_failure,
-                    on_stage=on_stage,
-                ),
-                shared_out=False,
-                alone=alone,
-                clock=clock,
-            )
-            (settings.out / "checkpoints").mkdir(exist_ok=True)
+
+    def prepare(self) -> Self:
+        with self._undoing, made_folder(self.settings.out):
+            super().prepare()
+            (self.settings.out / "checkpoints").mkdir(exist_ok=True)
             self._undoing = self._undoing.pop_all()
+        return self
 
     def _greeted(self, guest: AttestedGuest) -> str:
         """Steps 1 and 3.1: the run id under which this node asks for keys."""
         joining, how = self._joining, of_kind(guest.recipe, Nodes)
-        with self._stage("proving this node to the lead, and the lead to this node"):
+        with self.around.on_stage("proving this node to the lead, and the lead to this node"):
             self.lead = LeadChannel.dialled(
                 joining.lead,
                 node=joining.node,
@@ -179,7 +151,7 @@ class _JoiningGuest(DataGuest):
         joining, ranks = self._joining, self.recipe.backend.ranks
         with NodeCompany.opened(joining.listen, ranks=ranks, first=joining.node * ranks) as mine:
             self.lease_keeper.begin()
-            with self.stage("waiting for the other nodes"):
+            with self.around.on_stage("waiting for the other nodes"):
                 introduced = self.lead.introduce(
                     mine,
                     [one.to_dict() for one in self.grant.fresh],
@@ -252,7 +224,7 @@ class _Work:
             sockets=platform.sockets,
         )
         with (
-            enclosed(guest.tally, alone=guest.alone, insecure_shown=shown) as room,
+            enclosed(guest.tally, alone=guest.around.alone, insecure_shown=shown) as room,
             room.closed(ways),
         ):
             guest.report_failures(telling(room.terminal))
@@ -333,7 +305,7 @@ class _Work:
         watching = threading.Thread(target=watch, name="stopping", daemon=True)
         watching.start()
         try:
-            with softly(self._asked.set) if self._guest.alone else nullcontext():
+            with softly(self._asked.set) if self._guest.around.alone else nullcontext():
                 yield
         finally:
             over.set()

@@ -103,7 +103,7 @@ class LeadNode:
         at = written(*listener.getsockname()[:2])
         with company:
             others = "node 1" if how.nodes == 2 else f"nodes 1 to {how.nodes - 1}"
-            waiting = run.stage(f"waiting for {others} of run {run.run_id} at {at}")
+            waiting = run.around.on_stage(f"waiting for {others} of run {run.run_id} at {at}")
             with held(run, listener, welcome, seconds=how.join_seconds, stage=waiting) as seats:
                 yield cls._introduced(run, company, session, seats)
 

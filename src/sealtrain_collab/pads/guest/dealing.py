@@ -6,15 +6,13 @@ themselves and verified this one, each in a session that is one attested channel
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.hostport import written
-from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
-from sealtrain.guest.guest import AttestedGuest, secluded
+from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
@@ -29,13 +27,12 @@ __all__ = ["deal"]
 def deal(
     settings: RunSettings,
     listen: tuple[str, int],
+    around: Surroundings,
     *,
     device: str,
     exact: str,
     threads: int,
     ready: Callable[[str], object],
-    alone: bool = False,
-    random: Random = os.urandom,
 ) -> None:
     """Be a dealer until the process is told to end.
 
@@ -43,19 +40,18 @@ def deal(
         settings: Lock, guest and collateral; brokers and data are not asked for, and ``out`` is a
             folder that nothing is expected in.
         listen: Host and port; port 0 for any.
+        around: What else the guest is given.
         device: Where it multiplies: ``cpu``, ``cuda``.
         exact: Back-end (``pads.exact.backend``).
         threads: It multiplies with, on the CPU.
         ready: Called with address that was bound.
-        alone: This process does nothing else: lock it down for good.
-        random: Source of ephemeral keys and nonces.
 
     Raises:
         UsageError: The recipe has no dealer, or the address cannot be bound.
         Refused: This guest did not measure this lock.
         Unreachable: The guest API did not answer.
     """
-    guest = AttestedGuest(settings, alone=alone)
+    guest = AttestedGuest(settings, around).admit()
     import torch
 
     from sealtrain_collab.pads.dealer import Dealer, conversation
@@ -71,7 +67,9 @@ def deal(
     torch.set_num_threads(threads)
     limits = Limits()
     dealer = Dealer(
-        conversation(None, proof=ProveGuest.of(guest), accept=AcceptGuest.of(guest), random=random),
+        conversation(
+            None, proof=ProveGuest.of(guest), accept=AcceptGuest.of(guest), random=around.random
+        ),
         Device(device, exact),
         limits,
     )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.collector import uncollected
 from sealtrain.base.hostport import written
-from sealtrain.base.secret import Random
-from sealtrain.guest.guest import AttestedGuest, secluded
+from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bind
@@ -50,30 +47,26 @@ class Ports:
 def accelerate(
     settings: RunSettings,
     ports: Ports,
+    around: Surroundings,
     *,
     threads: int,
     ready: Callable[[str, str], None],
-    alone: bool = False,
-    clock: Clock = system_clock,
-    random: Random = os.urandom,
 ) -> None:
     """Be an accelerator until the process is told to end.
 
     Args:
         settings: Lock, guest and collateral; brokers and data are not asked for.
         ports: Where to listen.
+        around: What else the guest is given.
         threads: It computes with, on the CPU.
         ready: Called with control port and the write port.
-        alone: This process does nothing else: lock it down for good.
-        clock: Verification time of guests.
-        random: Source of ephemeral keys and nonces.
 
     Raises:
         UsageError: The recipe does not travel, or an address cannot be bound.
         Refused: This guest did not measure this lock.
         Unreachable: The guest API did not answer.
     """
-    guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
+    guest = AttestedGuest(settings, around, shared_out=True).admit()
     with uncollected():  # nor does a trip wait for a look at all of it
         import torch
         import transformers
@@ -92,7 +85,7 @@ def accelerate(
         context=None,
         proof=ProveGuest.of(guest),
         accept=AcceptGuest.of(guest),
-        random=random,
+        random=around.random,
     )
     with ExitStack() as stack:
         control = stack.enter_context(bind(ports.control, what="orchestrators"))

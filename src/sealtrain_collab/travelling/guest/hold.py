@@ -8,7 +8,6 @@ lease ends.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
-from sealtrain.base.secret import Random
 from sealtrain.errors import (
     BrokerUnreachable,
     ChannelRefused,
@@ -28,7 +25,7 @@ from sealtrain.errors import (
     SealtrainError,
     UsageError,
 )
-from sealtrain.guest.guest import AttestedGuest, secluded
+from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
@@ -45,7 +42,6 @@ from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 if TYPE_CHECKING:
     import socket
 
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.settings import RunSettings
     from sealtrain_collab.channel.channel import AttestedChannel
 
@@ -104,12 +100,9 @@ def hold(
     settings: RunSettings,
     party: str,
     how: Holding,
+    around: Surroundings,
     *,
     ready: Callable[[str], None],
-    on_failure: OnBrokerFailure,
-    alone: bool = False,
-    clock: Clock = system_clock,
-    random: Random = os.urandom,
 ) -> Held:
     """Be a holder until the run is over.
 
@@ -117,18 +110,15 @@ def hold(
         settings: Where everything is; ``data`` may hold others' datasets too.
         party: Name of the owner whose data it gives.
         how: Addresses and patience.
+        around: What else the guest is given.
         ready: Called with the address that the holder listens on.
-        on_failure: Called for each broker that did not help while the others suffice.
-        alone: This process is for the run only: lock it down for good.
-        clock: Source of the time.
-        random: Source of nonces and ephemeral keys.
 
     Raises:
         UsageError: The recipe does not travel, or names no data of this owner.
         PeerUnreachable: No orchestrator came, or it went and none took over.
         SealtrainError: The brokers release no keys, or stop lending them.
     """
-    guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
+    guest = AttestedGuest(settings, around, shared_out=True).admit()
     _owner_of(guest, party)
     with ExitStack() as stack:
         listener = stack.enter_context(bind(how.listen, what="orchestrators"))
@@ -138,18 +128,12 @@ def hold(
             context=None,
             proof=ProveGuest.of(guest),
             accept=AcceptGuest.of(guest),
-            random=random,
+            random=around.random,
         )
         channel, run_id = _first(listener, talk, party, how)
         stack.enter_context(channel)
-        run = PartyRun.begin(
-            settings,
-            Part(party=party, run_id=run_id, resume=how.resume),
-            on_failure=on_failure,
-            alone=alone,
-            clock=clock,
-            random=random,
-        )
+        part = Part(party=party, run_id=run_id, resume=how.resume)
+        run = PartyRun.begin(settings, part, around)
         stack.callback(run.close)
         work = _Work(run, how, talk)
         stack.callback(work.close)

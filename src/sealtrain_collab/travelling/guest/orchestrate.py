@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,16 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
-from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
-from sealtrain.base.secret import Random
 from sealtrain.errors import (
     AlreadyExists,
     ClaimContradicted,
     SealtrainError,
     UsageError,
 )
-from sealtrain.guest.guest import secluded
+from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.training.telemetry.bar import Bar, progress_bar
 from sealtrain.training.telemetry.facts import environment
@@ -48,7 +45,6 @@ from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby, TakenO
 from sealtrain_collab.travelling.trainer_program import Training
 
 if TYPE_CHECKING:
-    from sealtrain.client.quorum import OnBrokerFailure
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.signing.runlog import RunLog
@@ -94,25 +90,19 @@ class Leading:
 def orchestrate(
     settings: RunSettings,
     how: Leading,
+    around: Surroundings,
     *,
     progress: bool,
-    on_failure: OnBrokerFailure,
     say: Callable[[str], None],
-    alone: bool = False,
-    clock: Clock = system_clock,
-    random: Random = os.urandom,
 ) -> Outcome | None:
     """Lead a run to its end.
 
     Args:
         settings: Where everything is; ``data`` is not read.
         how: With whom, and from where on.
+        around: What else the guest is given.
         progress: Show a bar on stderr.
-        on_failure: Called for each broker that did not help while others suffice.
         say: Called with a line when a standby waits and when it takes over.
-        alone: This process is for the run only: lock it down for good.
-        clock: Source of the time.
-        random: Source of ids, nonces and ephemeral keys.
 
     Returns:
         Where everything is; ``None`` for a standby whose run another orchestrator finished.
@@ -132,26 +122,17 @@ def orchestrate(
                     f"{how.states} holds sealed states of a run",
                     hint="take it over with --take-over, or name another folder",
                 )
-            lead = LeadRun.begin(
-                settings, on_failure=on_failure, alone=alone, clock=clock, random=random
-            )
+            lead = LeadRun.begin(settings, around)
         elif before is None:
             raise UsageError(f"{how.states} holds no run to take over")
         elif before.finished:
             return None
         else:
             say(f"taking over run {before.run_id}")
-            lead = LeadRun(
-                settings,
-                before.run_id,
-                on_failure=on_failure,
-                alone=alone,
-                clock=clock,
-                random=random,
-            )
+            lead = LeadRun.again(settings, before.run_id, around)
             settings.out.mkdir(exist_ok=True)
         stack.callback(lead.close)
-        work = _Work(lead, how, random)
+        work = _Work(lead, how)
         Standing(run_id=lead.run_id).write(how.states)
         outcome = secluded(
             lead,
@@ -187,7 +168,7 @@ class _Told:
 class _Work:
     """What is done once the process is secluded."""
 
-    def __init__(self, lead: LeadRun, how: Leading, random: Random) -> None:
+    def __init__(self, lead: LeadRun, how: Leading) -> None:
         travelling = of_kind(lead.recipe, Travelling)
         if set(how.holders) != set(lead.recipe.owners):
             raise UsageError(
@@ -199,7 +180,7 @@ class _Work:
             )
         self._lead = lead
         self._how = how
-        self._random = random
+        self._random = lead.around.random
         self._travelling = travelling
         self._parties = Parties(
             proof=ProveGuest.of(lead),
