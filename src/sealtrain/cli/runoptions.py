@@ -32,7 +32,6 @@ __all__ = [
     "LockFile",
     "ProductOptions",
     "Threads",
-    "broker_missed",
     "pairs",
     "run_settings",
     "served_alone",
@@ -170,7 +169,7 @@ def run_settings(
     )
 
 
-def broker_missed(url: str, error: SealtrainError) -> None:
+def _broker_missed(url: str, error: SealtrainError) -> None:
     """Say that a run goes on without a broker, and why."""
     say(f"broker {url}: {error.code}: {error.message}")
 
@@ -184,7 +183,7 @@ def served_alone(*, stages: bool = False) -> Surroundings:
     from sealtrain.guest.guest import Surroundings
 
     on_stage = say_stages(say) if stages else unsaid
-    return Surroundings(on_failure=broker_missed, on_stage=on_stage, alone=True)
+    return Surroundings(on_failure=_broker_missed, on_stage=on_stage, alone=True)
 
 
 def pairs(words: list[str]) -> dict[str, str]:
