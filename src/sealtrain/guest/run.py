@@ -2,7 +2,7 @@
 
 Steps in this order and no other:
 
-1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open; where the recipe has several
+1. to 4. as ``GuestRun.prepare``: admit, find, attest and obtain, open; where the recipe has several
    nodes, meet the others (``guest.fellows``);
 5. train in a workload with all its ranks, which was forked before the brokers were asked
    (``guest.workload``), or, with pads or several nodes, in this process and the ranks that it forks

@@ -43,7 +43,7 @@ def settings_of(folder: Path) -> RunSettings:
     )
 
 
-class Noted:
+class NotedSurroundings:
     """Surroundings that note what a guest asks of them."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Noted:
         return secrets.token_bytes(count)
 
 
-class Refused(DataGuest):
+class MeasuredOther(DataGuest):
     """A guest that measured another recipe."""
 
     def admit(self) -> NoReturn:
@@ -73,16 +73,16 @@ class Refused(DataGuest):
 
 @pytest.mark.parametrize("kind", MADE)
 def test_a_guest_that_was_made_has_done_nothing(kind: str, tmp_path: Path) -> None:
-    noted = Noted()
+    noted = NotedSurroundings()
     made = MADE[kind](settings_of(tmp_path), noted.around)
     assert (noted.stages, noted.asked, list(tmp_path.iterdir())) == ([], [], [])
     assert not hasattr(made, "admitted")
 
 
 def test_a_guest_that_is_not_admitted_asks_no_broker(tmp_path: Path) -> None:
-    noted = Noted()
+    noted = NotedSurroundings()
     asking = Asking(run_id=RUN_ID, resuming=False)
-    guest = Refused(settings_of(tmp_path), asking, noted.around, shared_out=False)
+    guest = MeasuredOther(settings_of(tmp_path), asking, noted.around, shared_out=False)
     with pytest.raises(RecipeChanged):
         guest.prepare()
     assert (len(noted.stages), noted.asked) == (1, [])
@@ -90,7 +90,7 @@ def test_a_guest_that_is_not_admitted_asks_no_broker(tmp_path: Path) -> None:
 
 
 def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path: Path) -> None:
-    noted = Noted()
+    noted = NotedSurroundings()
     with pytest.raises(SealtrainError):
         GuestRun.begin(settings_of(tmp_path), noted.around)
     assert (len(noted.stages), list(tmp_path.iterdir())) == (1, [])
