@@ -127,7 +127,7 @@ found["sockets"] = {
 found["loss"] = tried(lambda: run.metrics.offer(1, {"LEAK-METRIC " + record["prompt"]: 1.0}))
 child = os.fork()
 if child == 0:
-    os.setsid()
+    tried(os.setsid)
     if os.fork() == 0:
         time.sleep(3600)
     time.sleep(3600)

@@ -13,8 +13,9 @@ that a library which tries a newer call goes on with an older one. Arguments dec
    Without ``unix`` no unix socket is made: before its version 9 Landlock does not judge where one
    leads. Without ``network`` no socket is made or connected at all, for a process that has all its
    connections; a pair of streams is;
-3. other processes: limits, priorities and processors are set for the calling process only. To which
-   processes a signal goes is Landlock's;
+3. other processes: limits, priorities and processors are set for the calling process only, and a
+   process stays in the group it is in, so that one signal ends all of a group. To which processes
+   a signal goes is Landlock's;
 4. what stays: modes, times and attributes of files, and names of threads, are set to no effect;
    flags of files, hints, leases and owners of signals not at all; nor states of a terminal,
    namespaces, mounts, clocks, keyrings, queues of System V and POSIX;

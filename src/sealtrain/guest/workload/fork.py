@@ -9,8 +9,10 @@ the interpreter. Before, the workload gives up what would stay:
 
 Every capability of the kernel's goes too, once it has its memory (``give_up_capabilities``).
 
-It ends with the keeper, and all that it forked ends with it: the keeper adopts what lost its parent
-and kills what the kernel's filter marks as the workload's.
+It ends with the keeper, and all that it forked ends with it: it is a group of processes that the
+kernel's filter lets none of them leave, and one signal reaches a whole group, also processes that
+fork and end faster than any list of them is read. Beyond that the keeper adopts what lost its
+parent and kills what the filter marks as the workload's.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ from sealtrain.guest.workload.channel import ChannelEnds, connections
 
 __all__ = [
     "WorkloadProcess",
+    "end_group",
     "end_orphans",
+    "exit_status",
     "give_up_capabilities",
+    "grouped",
     "keep_orphans",
     "orphans_ended",
     "strip",
@@ -52,6 +57,7 @@ _SETTINGS: Final = re.compile(
 )
 """Variables that libraries read and that hold no secret of any service."""
 _FILTERED: Final = "Seccomp:\t2"
+_GROUP: Final = "NSpgid:\t"
 _LOOK_SECONDS: Final = 0.002
 _ENDING_SECONDS: Final = 10.0
 
@@ -87,8 +93,10 @@ class WorkloadProcess:
         self.pid = forked()
         if self.pid == 0:
             _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())})
+        grouped(self.pid)
         self.ends = tuple(ours)
         self._status: int | None = None
+        self._over = False
         self._looking = threading.Lock()
         for end in theirs:
             for each in end.all:
@@ -98,31 +106,62 @@ class WorkloadProcess:
     def status(self) -> int | None:
         """Its exit status as ``Popen.returncode``; ``None`` while it lives."""
         with self._looking:
-            self._look(os.WNOHANG)
+            if self._status is None:
+                self._status = exit_status(self.pid)
             return self._status
 
     def end(self) -> None:
         """Kill it and all that it forked; no answer of the channel is waited for. Idempotent."""
         with self._looking:
-            if self._status is None:
-                os.kill(self.pid, signal.SIGKILL)
-                self._look(0)
+            if not self._over:
+                self._over, self._status = True, end_group(self.pid)
         end_orphans()
         for end in self.ends:
             for each in end.all:
                 with contextlib.suppress(OSError):  # closed already
                     each.shutdown(socket.SHUT_RDWR)
 
-    def _look(self, how: int) -> None:
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, how)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-
     def close(self) -> None:
         """Close the channel, which no thread uses any more. Idempotent."""
         for end in self.ends:
             for each in end.all:
                 each.close()
+
+
+def grouped(pid: int = 0) -> None:
+    """Make a process the first of a group of its own. Parent and child both ask for it.
+
+    Args:
+        pid: Child of this process; 0 for this process itself.
+    """
+    with contextlib.suppress(OSError):  # it is already, and has another program or has ended
+        os.setpgid(pid, pid)
+
+
+def exit_status(pid: int) -> int | None:
+    """The status of a child as ``Popen.returncode``; ``None`` while it lives.
+
+    It is not waited for, so its number and that of its group are no other's until ``end_group``.
+
+    Raises:
+        ChildProcessError: It was waited for.
+    """
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def end_group(pid: int) -> int:
+    """Kill a child and the group that it began, and wait for the child; returns its status."""
+    try:
+        exit_status(pid)
+    except ChildProcessError:  # it was ended with what another one left
+        return -signal.SIGKILL
+    for kill in (os.killpg, os.kill):  # where the child has not begun, there is no group yet
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def keep_orphans(*, kept: bool = True) -> None:
@@ -145,14 +184,18 @@ def end_orphans() -> None:
     """Kill the children of this process that a run's filter binds, until there are none."""
     until = time.monotonic() + _ENDING_SECONDS
     while (found := list(_bound_children())) and time.monotonic() < until:
-        for pid in found:
+        for pid, group in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if group > 1 and group != os.getpgrp():
+                    os.killpg(group, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(_LOOK_SECONDS)
 
 
-def _bound_children() -> Iterator[int]:
+def _bound_children() -> Iterator[tuple[int, int]]:
+    """Children that a filter binds, each with its group; 0 where the kernel does not tell it."""
     parent = f"PPid:\t{os.getpid()}"
     for place in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -160,7 +203,8 @@ def _bound_children() -> Iterator[int]:
         except OSError:  # it ended
             continue
         if parent in lines and _FILTERED in lines:
-            yield int(place.parent.name)
+            groups = [line.split("\t")[1] for line in lines if line.startswith(_GROUP)]
+            yield int(place.parent.name), int(groups[0]) if groups else 0
 
 
 def _live(
@@ -173,6 +217,7 @@ def _live(
     """The workload's whole life."""
     status = 1
     try:
+        grouped()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the keeper decides when to stop
         signal.set_wakeup_fd(-1)

@@ -24,7 +24,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
 from sealtrain.errors import DecryptionLost, SealtrainError, StorageUnreachable, error_by_code
-from sealtrain.guest.workload.fork import strip
+from sealtrain.guest.workload.fork import end_group, exit_status, grouped, strip
 from sealtrain.guest.workload.frames import (
     BatchLaid,
     BatchWanted,
@@ -85,6 +85,7 @@ class Opener:
         self._pid = forked()
         if self._pid == 0:
             _live(keeper, lambda ends: (live or _begin)(importable, ends), ours, theirs)
+        grouped(self._pid)
         for end in theirs:
             end.close()
         self._control, *lines = ours
@@ -92,6 +93,7 @@ class Opener:
         self._asking = [threading.Lock() for _ in self._lines]
         self._looking = threading.Lock()
         self._status: int | None = None
+        self._over = False
         self._far: Mapping[int, tuple[RemoteFolder, Collection[str]]] = {}
         self._store_error: SealtrainError | None = None
         self._held: BorderClosed | None = None
@@ -182,16 +184,21 @@ class Opener:
     def status(self) -> int | None:
         """Its exit status as ``Popen.returncode``; ``None`` while it lives."""
         with self._looking:
-            self._look(os.WNOHANG)
+            if self._status is None:
+                try:
+                    self._status = exit_status(self._pid)
+                except ChildProcessError:  # it was ended with what the workload left
+                    self._status = -signal.SIGKILL
             return self._status
 
     def end(self) -> None:
-        """Kill it; no answer is waited for any more. Idempotent."""
+        """Kill it and all that it forked; no answer is waited for any more. Idempotent."""
+        status = self.status
         with self._looking:
-            self._look(os.WNOHANG)  # its number may be another's once it was waited for
-            if self._status is None:
-                os.kill(self._pid, signal.SIGKILL)
-                self._look(0)
+            if not self._over:
+                self._over = True
+                ended = end_group(self._pid)
+                self._status = ended if status is None else status
         for end in (self._control, *self._lines, *self._stores):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -200,16 +207,6 @@ class Opener:
         """Close the lines, which no thread uses any more. Idempotent."""
         for end in (self._control, *self._lines, *self._stores):
             end.close()
-
-    def _look(self, how: int) -> None:
-        if self._status is not None:
-            return
-        try:
-            pid, status = os.waitpid(self._pid, how)
-        except ChildProcessError:  # it was ended with what the workload left
-            self._status = -signal.SIGKILL
-        else:
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
 
     def _asked(self, rank: int, question: StrictModel, descriptor: int | None = None) -> BatchLaid:
         line = self._lines[rank]
@@ -305,6 +302,7 @@ def _live(
     """The opener's whole life."""
     status = 1
     try:
+        grouped()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the keeper ends it
         signal.set_wakeup_fd(-1)
