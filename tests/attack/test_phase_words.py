@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,13 +17,15 @@ from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, priva
 from sealtrain.base.encoding import from_base64
 from sealtrain.errors import DataInvalid
 from sealtrain.guest.keeper import Keeper
-from sealtrain.guest.phasewords import draws, in_memory, privacy_spent
+from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent
 from sealtrain.guest.sandbox.landlock import Held
 from sealtrain.guest.sandbox.output import Tally as Noted
-from sealtrain.guest.workload.channel import Misused, Reply
+from sealtrain.guest.workload.channel import Misused, Refusal, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
     FileDelivered,
+    LayBatch,
+    OfferMetrics,
     OpenModel,
     Parts,
     RankReady,
@@ -72,13 +74,22 @@ class Run:
     """A run of a phase whose workload is played here."""
 
     def __init__(
-        self, folder: Path, recipe: Any, *, resume: CheckpointRef | None = None, **given: Any
+        self,
+        folder: Path,
+        recipe: Any,
+        *,
+        resume: CheckpointRef | None = None,
+        history: Sequence[dict[str, Any]] = (),
+        **given: Any,
     ) -> None:
         self.recipe = recipe
         self.recorded: list[Any] = []
+        self.closed: list[Held] = []
+        self.released: list[tuple[int, Any]] = []
         self.said: list[str] = []
         self.stepped: list[int] = []
-        opened = sources("clinic-a", "clinic-b")
+        self.opened = opened = sources("clinic-a", "clinic-b")
+        self.served: dict[str, int] = {}
         run = SimpleNamespace(
             run_id=RUN_ID,
             sources=opened,
@@ -93,12 +104,14 @@ class Run:
             recipe=recipe,
             lock=SimpleNamespace(scripts={}),
             opener=OpenerHere(opened, ["prompt", "completion"]),
-            journal=SimpleNamespace(served={}),
+            journal=SimpleNamespace(served=self.served, history=history),
             base=folder,
             store=checkpoint_store(folder / "checkpoints"),
             lease_keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
             tally=Noted(),
-            closed=lambda _held: None,
+            closed=self.closed.append,
+            lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
+            released_metrics=lambda step, values: self.released.append((step, values)),
             record=lambda event, fields: self.recorded.append((event, fields)),
             **{"model": None, "secret": SECRET, **given},
         )
@@ -263,3 +276,145 @@ def test_a_file_of_the_base_model_that_ends_early_is_refused() -> None:
     model = SimpleNamespace(open_file=lambda _name: Short(b"weights"))
     with pytest.raises(DataInvalid):
         in_memory(cast("Any", model), "model.safetensors")
+
+
+@pytest.mark.claim("C604")
+def test_measurements_have_a_step_that_was_told_or_comes_next(tmp_path: Path) -> None:
+    made = Run(tmp_path, sft(), resume=CheckpointRef(counter=1, step=2, digest="00" * 32))
+    made.ready()
+    values = {"loss": 0.5}
+    for step in (259, 4711, 2**53 - 1):
+        with pytest.raises(Misused):
+            made.keeper.metrics(OfferMetrics(step=step, values=values))
+    made.keeper.step(Step(step=3))
+    made.keeper.metrics(OfferMetrics(step=3, values=values))
+    made.keeper.metrics(OfferMetrics(step=259, values=values))
+    assert [step for step, _ in made.released] == [3, 259]
+
+
+@pytest.mark.claim("C604")
+def test_a_run_that_is_resumed_releases_nothing_again(tmp_path: Path) -> None:
+    before = [{"step": step, "values": {"loss": 1.0}} for step in (1, 2)]
+    resume = CheckpointRef(counter=1, step=2, digest="00" * 32)
+    made = Run(tmp_path, sft(), resume=resume, history=before)
+    made.ready()
+    for step in (0, 1, 2, 3, 2, 1):
+        made.keeper.metrics(OfferMetrics(step=step, values={"loss": step + 0.25}))
+    made.keeper.metrics(OfferMetrics(step=2, values={"accuracy": 1.0}))
+    assert made.released == [(3, {"loss": 3.25}), (2, {"accuracy": 1.0})]
+
+
+@pytest.mark.claim("C604")
+def test_a_digest_of_tokens_comes_of_a_phase_that_takes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[Any] = []
+
+    def close_run(_run: object, trained: Any) -> Any:
+        signed.append(trained)
+        return SimpleNamespace(manifest="/out/manifest.json")
+
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", close_run)
+    made = ready_to_sign(tmp_path)
+    with pytest.raises(Misused):
+        made.keeper.sign(Sign(**SIGN, tokens_sha256="4b" * 32))
+    made.keeper.sign(Sign(**SIGN))
+    assert [trained.tokens_sha256 for trained in signed] == [None]
+    takes = {
+        (scripts, phase, digest): digests_tokens(
+            SimpleNamespace(
+                scripts=scripts, phase=phase, trainer=SimpleNamespace(token_digest=digest)
+            )
+        )
+        for scripts in ((), ("train.py",))
+        for phase in ("cpt", "sft")
+        for digest in (True, False)
+    }
+    assert [settings for settings, taken in takes.items() if taken] == [((), "cpt", True)]
+
+
+def ready_to_sign(folder: Path) -> Run:
+    made = Run(folder, sft())
+    made.ready()
+    made.keeper.tally(GOOD)
+    memory, descriptor = SharedMemory.made(8)
+    os.close(descriptor)
+    made.keeper.take(FileDelivered(name="model.safetensors", size=8), memory)
+    return made
+
+
+@pytest.mark.claim("C605")
+def test_no_record_is_read_that_the_signed_counts_leave_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ready_to_sign(tmp_path)
+    memory, slot_bytes, reply = made.keeper.slots(0)
+    assert reply.descriptor is not None
+    os.close(reply.descriptor)
+    wanted = LayBatch(dataset=1, batch=0, slot=0)
+
+    def close_run(_run: object, _trained: object) -> Any:
+        with pytest.raises(Refusal):  # another connection asks while the manifest is signed
+            made.keeper.lay(0, wanted, memory, slot_bytes)
+        return SimpleNamespace(manifest="/out/manifest.json")
+
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", close_run)
+    for _ in range(2):
+        made.keeper.lay(0, wanted, memory, slot_bytes)
+    made.keeper.sign(Sign(**SIGN))
+    with pytest.raises(Refusal) as refused:
+        made.keeper.lay(0, wanted, memory, slot_bytes)
+    assert refused.value.error.code == "data-invalid"
+    assert sum(made.served.values()) == 2 * ROWS
+
+
+@pytest.mark.claim("C605")
+def test_a_batch_that_does_not_open_is_not_counted(tmp_path: Path) -> None:
+    made = ready_to_sign(tmp_path)
+    memory, slot_bytes, reply = made.keeper.slots(0)
+    assert reply.descriptor is not None
+    os.close(reply.descriptor)
+
+    def broken(_number: int) -> Any:
+        raise DataInvalid("damaged")
+
+    made.opened[0].dataset.batch = broken
+    with pytest.raises(Refusal):
+        made.keeper.lay(0, LayBatch(dataset=0, batch=0, slot=0), memory, slot_bytes)
+    assert set(made.served.values()) <= {0}
+
+
+@pytest.mark.claim("C606")
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "weaker", [{"landlock": 0}, {"seccomp": False}, {"unbound": 2}, {"memory": "folder"}]
+)
+def test_the_log_says_how_far_the_border_of_the_weakest_rank_holds(
+    tmp_path: Path, first: int, weaker: dict[str, Any]
+) -> None:
+    made = Run(tmp_path, sft())
+    ready = [READY, RankReady.model_construct(**READY.to_dict() | weaker)]
+    for rank in (first, 1 - first):
+        made.keeper.begin(rank, ready[rank])
+    last = made.closed[-1].to_dict()
+    assert {name: last[name] for name in weaker} == weaker
+
+
+@pytest.mark.claim("C606")
+def test_ranks_that_are_as_strong_are_logged_once(tmp_path: Path) -> None:
+    made = Run(tmp_path, sft())
+    for rank in (0, 1, 2):
+        made.keeper.begin(rank, READY)
+    assert [held.landlock for held in made.closed] == [6]
+
+
+@pytest.mark.claim("C606")
+def test_no_rank_begins_after_the_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = SimpleNamespace(manifest="/out/manifest.json")
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", lambda _run, _trained: answer)
+    made = ready_to_sign(tmp_path)
+    made.keeper.sign(Sign(**SIGN))
+    with pytest.raises(Misused):
+        made.keeper.begin(1, READY)

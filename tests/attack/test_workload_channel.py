@@ -159,7 +159,7 @@ class World:
             lease_keeper=FakeLeaseKeeper(),
             lease=self.lease,
             tally=Tally(),
-            journal=SimpleNamespace(served={}),
+            journal=SimpleNamespace(served={}, history=[]),
             record=lambda event, fields: self.recorded.append((event, fields)),
             released_metrics=lambda step, values: self.released.append((step, values)),
             checkpointed=lambda ref: self.released.append(ref.counter),
@@ -689,3 +689,23 @@ def test_nothing_is_stored_once_the_manifest_is_signed(
     assert ended_by(world) == ("script-failed", "channel")
     assert [list(files) for files in signed] == [["model.safetensors"]]
     assert world.run.store.names() == ()
+
+
+@pytest.mark.claim("C605")
+def test_a_signed_run_needs_its_opener_no_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close_run(_run: object, _trained: object) -> Any:
+        world.run.opener.status = -9
+        time.sleep(0.6)  # the keeper looks meanwhile
+        return SimpleNamespace(manifest="/out/manifest.json")
+
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", close_run)
+    world.ready()
+    store, control = AskingEnd(world.theirs.store), AskingEnd(world.theirs.control)
+    store.ask(MakeRoom(size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16))
+    control.ask(Sign(steps=1, samples=1, tokens=None, metrics={}, counts={}))
+    world.theirs.control.sendall(framed(Ended().to_bytes()))
+    assert world.over() is None
+    assert world.outcome.manifest == "/out/manifest.json"

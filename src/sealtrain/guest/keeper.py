@@ -40,7 +40,7 @@ from sealtrain.errors import (
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.desk import RankDesk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
-from sealtrain.guest.phasewords import draws, in_memory, privacy_spent, tallied
+from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent, tallied
 from sealtrain.guest.sandbox.events import Named, Restated, restated
 from sealtrain.guest.sandbox.landlock import Held
 from sealtrain.guest.served import (
@@ -137,7 +137,7 @@ class Keeper:
         if run.opener is None:
             raise AssertionError("a run with a workload has an opener")
         self._opener = run.opener
-        self._held, self._leaving_seconds = self._opener.weaker(held), leaving_seconds
+        self._closed, self._leaving_seconds = self._opener.weaker(held), leaving_seconds
         self._bar, self._say = Bar() if bar is None else bar, say
         self._lock = threading.Lock()
         self.storing = threading.Lock()
@@ -152,13 +152,14 @@ class Keeper:
         self._resume = self._newest = resume
         self._step = 0 if resume is None else resume.step
         self._files: dict[str, bytes] = {}
-        self._releases = 0
+        self._releases = len(run.journal.history)
         recipe = run.recipe
         self._tallied: list[tuple[Source, Tally]] = []
         self._untallied = resume is None and not recipe.scripts and counts_records(recipe)
         released = self._release, self._bar.released, monitor.released
         self._gate = MetricGate(run.recipe.release_policy, *released)
         self._gate.besides = monitor.measured
+        self._gate.follow(run.journal.history)
         self._sources = run.sources
         self._model = None if recipe.scripts else run.model
         self._served = ServedRows(run.journal.served)
@@ -222,7 +223,7 @@ class Keeper:
         while not self._over.wait(_TICK_SECONDS):
             if self._workload.status is not None:
                 return
-            if self._opener.status is not None:
+            if self._opener.status is not None and not self._signing:
                 self.fail(self._opener.lost())
                 return
             if self._signing:
@@ -239,7 +240,7 @@ class Keeper:
             if not self._over.is_set() and self._workload.status is None:
                 self.fail(_misused(broken, scripts=bool(self._run.recipe.scripts)))
         except DecryptionLost as lost:  # which ends with the workload too
-            if not self._over.is_set() and self._workload.status is None:
+            if not (self._over.is_set() or self._signing) and self._workload.status is None:
                 self.fail(lost)
         except BaseException as error:  # raised where the run ends
             self.fail(error)
@@ -257,16 +258,20 @@ class Keeper:
         """Answer a rank that is ready with what it may ask for."""
         run, resume = self._run, self._resume
         model = self._model
-        if rank == 0:
-            self._ready = ready
-            run.closed(
-                self._held.weaker(
-                    landlock=ready.landlock,
-                    seccomp=ready.seccomp,
-                    unbound=ready.unbound,
-                    memory=ready.memory,
-                )
+        with self._lock:  # the log says how far the border of the weakest rank holds
+            if self._signing:
+                raise Misused("a rank is ready before the manifest is signed")
+            before = self._closed
+            self._closed = before.weaker(
+                landlock=ready.landlock,
+                seccomp=ready.seccomp,
+                unbound=ready.unbound,
+                memory=ready.memory,
             )
+            if rank == 0 or self._closed != before:
+                run.closed(self._closed)
+            if rank == 0:
+                self._ready = ready
         return Reply(
             {
                 "run_id": run.run_id,
@@ -337,7 +342,9 @@ class Keeper:
         self._step = step
 
     def metrics(self, question: OfferMetrics) -> Reply:
-        """Offer measurements to the release policy."""
+        """Offer measurements to the release policy, at a step that was told or comes next."""
+        if question.step > self._step + _STRIDE:
+            raise Misused("no step of these measurements")
         self._gate.offer(question.step, self._numbers(question.values))
         return Reply()
 
@@ -362,7 +369,10 @@ class Keeper:
                 raise Misused("parts of weights are missing")
             self._require_tallied()
             privacy = privacy_spent(question, run.recipe, self._sources)
+            if question.tokens_sha256 is not None and not digests_tokens(run.recipe):
+                raise Misused("a digest of tokens that this recipe does not take")
             self._signing = True
+        self._served.close()
         run.tally.add(question.counts)
         record_served(run, self._served.rows)
         trained = Trained(
@@ -435,7 +445,8 @@ class Keeper:
             raise Refusal(self._refusals[SchemaMismatch.code])
         run.lease.require()
         source = self._sources[number]
-        with self._refusing():
+        rows = source.dataset.batch_rows[question.batch]
+        with self._refusing(), self._served.serving(source.dataset.dataset_id, rows):
             length = self._opener.lay(
                 rank,
                 dataset=number,
@@ -443,7 +454,6 @@ class Keeper:
                 slot=question.slot,
                 slot_bytes=slot_bytes,
             )
-        self._served.add(source.dataset.dataset_id, source.dataset.batch_rows[question.batch])
         return Reply({"length": length})
 
     # Checkpoints and files of the model.

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from sealtrain.guest.workload.messages import Sign, TallyRecords
     from sealtrain.training.data.sources import SealedFolder, Source
 
-__all__ = ["draws", "in_memory", "privacy_spent", "tallied"]
+__all__ = ["digests_tokens", "draws", "in_memory", "privacy_spent", "tallied"]
+
+
+def digests_tokens(recipe: Any) -> bool:
+    """Whether a phase takes the digest of the tokens that it trains on."""
+    return not recipe.scripts and recipe.phase == "cpt" and bool(recipe.trainer.token_digest)
 
 
 def draws(recipe: Any) -> bool:

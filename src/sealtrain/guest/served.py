@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.encoding import to_base64
+from sealtrain.errors import DataInvalid
 from sealtrain.manifest.checks.counts import counts_public
 from sealtrain.manifest.limits import ROWS_SERVED
 
@@ -56,11 +58,35 @@ class ServedRows:
     def __init__(self, rows: dict[str, int]) -> None:
         self.rows = rows
         self._lock = threading.Lock()
+        self._closed = False
 
-    def add(self, dataset_id: str, rows: int) -> None:
-        """Count a record batch."""
+    @contextmanager
+    def serving(self, dataset_id: str, rows: int) -> Iterator[None]:
+        """Count a record batch that is served in the block, unless it is refused there.
+
+        Raises:
+            DataInvalid: The counts are closed.
+        """
         with self._lock:
-            self.rows[dataset_id] = self.rows.get(dataset_id, 0) + rows
+            if self._closed:
+                raise DataInvalid(
+                    "no record is read once the manifest is being signed", check="manifest"
+                )
+            self._add(dataset_id, rows)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._add(dataset_id, -rows)
+            raise
+
+    def close(self) -> None:
+        """Serve nothing more: the counts, with what is being served now, are signed."""
+        with self._lock:
+            self._closed = True
+
+    def _add(self, dataset_id: str, rows: int) -> None:
+        self.rows[dataset_id] = self.rows.get(dataset_id, 0) + rows
 
 
 def record_served(run: GuestRun, rows: Mapping[str, int]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from sealtrain.errors import DataInvalid
 from sealtrain.guest.served import (
     ServedRows,
     accelerators_here,
@@ -55,8 +57,10 @@ def test_an_entry_names_no_more_datasets_than_a_log_takes() -> None:
 def test_a_resumed_run_goes_on_counting() -> None:
     kept = {"a": 5}
     served = ServedRows(kept)
-    served.add("a", 3)
-    served.add("b", 1)
+    with served.serving("a", 3), served.serving("b", 1):
+        assert kept == {"a": 8, "b": 1}
+    with suppress(DataInvalid), served.serving("b", 7):
+        raise DataInvalid("damaged")
     assert kept == {"a": 8, "b": 1}
 
 

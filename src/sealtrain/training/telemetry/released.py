@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from sealtrain.recipe.terms import ReleasePolicy
 
@@ -28,6 +29,16 @@ class MetricGate:
         self._left_at: dict[str, int] = {}
         self.withheld: Counter[str] = Counter()
         self.besides: Callable[[int, Mapping[str, float]], Mapping[str, float]] | None = None
+
+    def follow(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Release nothing again that a run released before it was resumed.
+
+        Args:
+            history: ``{"step", "values"}`` of what was released.
+        """
+        for point in history:
+            for name in point["values"]:
+                self._left_at[name] = max(self._left_at.get(name, -1), point["step"])
 
     def offer(self, step: int, values: Mapping[str, float]) -> dict[str, float | None]:
         """Release the metrics that may leave at this step.
