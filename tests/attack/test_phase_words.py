@@ -56,7 +56,7 @@ class Folder:
         return io.BytesIO(self.files[name])
 
 
-def sources(*owners: str) -> list[Source]:
+def of_owners(*owners: str) -> list[Source]:
     row = {"prompt": "p", "completion": " a"}
     return [
         Source(
@@ -80,6 +80,7 @@ class Run:
         *,
         resume: CheckpointRef | None = None,
         history: Sequence[dict[str, Any]] = (),
+        sources: Sequence[Source] = (),
         **given: Any,
     ) -> None:
         self.recipe = recipe
@@ -88,7 +89,7 @@ class Run:
         self.released: list[tuple[int, Any]] = []
         self.said: list[str] = []
         self.stepped: list[int] = []
-        self.opened = opened = sources("clinic-a", "clinic-b")
+        self.opened = opened = list(sources) or of_owners("clinic-a", "clinic-b")
         self.served: dict[str, int] = {}
         run = SimpleNamespace(
             run_id=RUN_ID,
@@ -238,7 +239,7 @@ def spent(*epsilons: float, noise: float = 1.5) -> Spent:
 
 def test_what_private_training_spent_stays_within_the_recipe() -> None:
     recipe: Any = private_sft()
-    opened = sources("clinic-a", "clinic-b")
+    opened = of_owners("clinic-a", "clinic-b")
     most = recipe.privacy.target_epsilon
 
     def section(stated: Spent | None, **changed: Any) -> dict[str, Any]:
@@ -282,7 +283,7 @@ def test_a_file_of_the_base_model_that_ends_early_is_refused() -> None:
 def test_measurements_have_a_step_that_was_told_or_comes_next(tmp_path: Path) -> None:
     made = Run(tmp_path, sft(), resume=CheckpointRef(counter=1, step=2, digest="00" * 32))
     made.ready()
-    values = {"loss": 0.5}
+    values: dict[str, float | None] = {"loss": 0.5}
     for step in (259, 4711, 2**53 - 1):
         with pytest.raises(Misused):
             made.keeper.metrics(OfferMetrics(step=step, values=values))
@@ -378,7 +379,8 @@ def test_a_batch_that_does_not_open_is_not_counted(tmp_path: Path) -> None:
     def broken(_number: int) -> Any:
         raise DataInvalid("damaged")
 
-    made.opened[0].dataset.batch = broken
+    dataset: Any = made.opened[0].dataset
+    dataset.batch = broken
     with pytest.raises(Refusal):
         made.keeper.lay(0, LayBatch(dataset=0, batch=0, slot=0), memory, slot_bytes)
     assert set(made.served.values()) <= {0}
@@ -418,3 +420,22 @@ def test_no_rank_begins_after_the_signature(
     made.keeper.sign(Sign(**SIGN))
     with pytest.raises(Misused):
         made.keeper.begin(1, READY)
+
+
+@pytest.mark.claim("C558")
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_a_batch_of_narrow_numbers_fits_into_its_slot(tmp_path: Path, kind: str) -> None:
+    numbers = pa.array(range(100_000), pa.float64()).cast(kind, safe=False)
+    batch = pa.RecordBatch.from_arrays([numbers, numbers], names=["prompt", "completion"])
+    dataset: Any = PlainDataset([batch])
+    dataset.largest_batch = pa.ipc.get_record_batch_size(batch)
+    source = Source(role="train", owner="clinic-a", name="notes", weight=1.0, dataset=dataset)
+    made = Run(tmp_path, sft(), sources=[source])
+    memory, slot_bytes, reply = made.keeper.slots(0)
+    assert reply.descriptor is not None
+    os.close(reply.descriptor)
+    answer = made.keeper.lay(0, LayBatch(dataset=0, batch=0, slot=1), memory, slot_bytes)
+    laid = memory.view[slot_bytes : slot_bytes + answer.fields["length"]]
+    found = pa.ipc.open_stream(bytes(laid)).read_next_batch()
+    assert found.column(0).to_pylist()[:3] == [0.0, 1.0, 2.0]
+    assert found.schema.types == [pa.float64()] * 2

@@ -423,9 +423,13 @@ class Keeper:
     def slots(self, rank: int) -> tuple[SharedMemory, int, Reply]:
         """New slots for a rank: the memory, the bytes of a slot and the answer that passes it."""
         largest = max(
-            (getattr(one.dataset, "largest_batch", 0) for one in self._sources), default=0
+            (
+                getattr(source.dataset, "largest_batch", 0) * (1 if read is None else read.growth)
+                for source, read in zip(self._sources, self._projections, strict=True)
+            ),
+            default=0,
         )
-        # In other types, a batch may take some more than it did when it was sealed.
+        # In wider types, a batch takes more than it did when it was sealed.
         slot_bytes = largest + largest // 8 + 2 * SLOT_MARGIN
         count = max(2, min(_SLOTS, _SLOTS_BYTES // slot_bytes))
         memory, descriptor = SharedMemory.made(count * slot_bytes)

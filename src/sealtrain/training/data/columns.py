@@ -30,6 +30,7 @@ class Projection:
     Attributes:
         sources: In the order that ``read`` counts them.
         schema: Columns of the stream.
+        growth: How many times as long a column may become at most where it changes its type.
     """
 
     def __init__(
@@ -63,6 +64,15 @@ class Projection:
             for name, column in self._columns.items()
         }
         self.schema: pa.Schema = pa.schema([(name, _wider(kinds)) for name, kinds in found.items()])
+        self.growth: int = max(
+            (
+                -(-self.schema.field(name).type.bit_width // kind.bit_width)
+                for name, kinds in found.items()
+                for kind in kinds
+                if _is_widened(kind, self.schema.field(name).type)
+            ),
+            default=1,
+        )
         # A batch is read by position: the owner's names of its columns may be others.
         self._positions = [
             [schema.get_field_index(column) for column in self._columns.values()]
@@ -161,6 +171,11 @@ def _wider(kinds: list[pa.DataType]) -> pa.DataType:
     if any(pa.types.is_floating(kind) for kind in kinds) and _family(kinds[0]) == "number":
         return pa.float64()
     return kinds[0]
+
+
+def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of numbers is read as another type of number."""
+    return bool(kind != wanted) and _family(kind) == _family(wanted) == "number"
 
 
 def _family(kind: pa.DataType) -> str:
