@@ -15,7 +15,7 @@ from opener_here import OpenerHere
 from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, private_sft, sft
 
 from sealtrain.base.encoding import from_base64
-from sealtrain.errors import DataInvalid
+from sealtrain.errors import DataInvalid, SealRefused
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent
 from sealtrain.guest.sandbox.landlock import Held
@@ -26,6 +26,7 @@ from sealtrain.guest.workload.messages import (
     FileDelivered,
     LayBatch,
     OfferMetrics,
+    Open,
     OpenModel,
     Parts,
     RankReady,
@@ -110,6 +111,7 @@ class Run:
             store=checkpoint_store(folder / "checkpoints"),
             lease_keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
             tally=Noted(),
+            checkpointed=lambda _ref: None,
             closed=self.closed.append,
             lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
             released_metrics=lambda step, values: self.released.append((step, values)),
@@ -439,3 +441,23 @@ def test_a_batch_of_narrow_numbers_fits_into_its_slot(tmp_path: Path, kind: str)
     found = pa.ipc.open_stream(bytes(laid)).read_next_batch()
     assert found.column(0).to_pylist()[:3] == [0.0, 1.0, 2.0]
     assert found.schema.types == [pa.float64()] * 2
+
+
+def test_a_checkpoint_that_does_not_open_leaves_nothing_in_the_keeper(tmp_path: Path) -> None:
+    made = Run(tmp_path, sft())
+    made.ready()
+    made.keeper.tally(GOOD)
+    memory, descriptor = SharedMemory.made(1 << 20)
+    os.close(descriptor)
+    sealed = made.keeper.seal(Seal(counter=1, step=1, previous="", size=1 << 20), memory)
+    (file,) = (tmp_path / "checkpoints").iterdir()
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    question = Open(counter=1, step=1, digest=sealed.fields["digest"], previous="")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(Refusal) as refused:
+            made.keeper.open(question)
+        assert isinstance(refused.value.error, SealRefused)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -508,9 +508,7 @@ class Keeper:
             run.store.read(ref.name, ref.binding(run.run_id), root=ref.digest) as file,
         ):
             size = file.size
-            memory, descriptor = SharedMemory.made(max(1, size))
-            with memory.view[:size] as whole:
-                file.pread_into(0, whole)
+            memory, descriptor = SharedMemory.filled(size, partial(file.pread_into, 0))
         return memory, Reply({"size": size}, descriptor)
 
     def open_model(self, question: OpenModel) -> Reply:

@@ -98,13 +98,7 @@ def in_memory(model: SealedFolder, name: str) -> tuple[int, int]:
     with model.open_file(name) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        memory, descriptor = SharedMemory.made(max(1, size))
-        try:
-            with memory.view as view:
-                _fill(view[:size], file)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        _, descriptor = SharedMemory.filled(size, lambda view: _fill(view, file))
     return size, descriptor
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from collections.abc import Callable
 from typing import Final
 
 from sealtrain.errors import LimitExceeded
@@ -56,6 +57,24 @@ class SharedMemory:
                 got=f"{size} bytes",
                 hint="give this machine more memory",
             ) from error
+
+    @classmethod
+    def filled(cls, size: int, fill: Callable[[memoryview], object]) -> tuple[SharedMemory, int]:
+        """New memory of at least one byte, as ``made``; it is gone again where ``fill`` raises.
+
+        Args:
+            size: Bytes to fill.
+            fill: Writes them.
+        """
+        memory, descriptor = cls.made(max(1, size))
+        try:
+            with memory.view[:size] as view:
+                fill(view)
+        except BaseException:
+            os.close(descriptor)
+            memory.map.close()
+            raise
+        return memory, descriptor
 
     @classmethod
     def received(cls, descriptor: int) -> SharedMemory:
