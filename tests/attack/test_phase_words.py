@@ -336,6 +336,14 @@ def test_a_digest_of_tokens_comes_of_a_phase_that_takes_one(
     assert [settings for settings, taken in takes.items() if taken] == [((), "cpt", True)]
 
 
+@pytest.mark.claim("C604")
+def test_no_manifest_counts_steps_that_were_not_told(tmp_path: Path) -> None:
+    made = ready_to_sign(tmp_path)
+    for steps in (257, 4711, 2**53 - 1):
+        with pytest.raises(Misused):
+            made.keeper.sign(Sign(**SIGN | {"steps": steps}))
+
+
 def ready_to_sign(folder: Path) -> Run:
     made = Run(folder, sft())
     made.ready()

@@ -365,6 +365,8 @@ class Keeper:
         with self.storing:  # what is being stored is finished first, and nothing comes after it
             if self._ready is None or self._signing or not self._files:
                 raise Misused("nothing to sign")
+            if question.steps > self._step + _STRIDE:
+                raise Misused("steps that no training has got to")
             if not self._names.are_whole(self._files):
                 raise Misused("parts of weights are missing")
             self._require_tallied()
