@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, RELEASED, START, World, limits_of, make_world
-from run_logs import chained, fields_of
+from manifest_world import NOW, World, counting, make_world
 from second_verifier import Question, compare
 from world import OWNERS, RECIPE, digest
 
@@ -44,22 +43,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world_of(tmp_path_factory.mktemp("quiet"), logs="none")
-
-
-def counting(world: World, *counted: dict[str, Any]) -> bytes:
-    """The manifest of a run whose log counts so."""
-    told = [
-        ("run.started", fields_of("run.started"), START),
-        ("keys.released", fields_of("keys.released"), RELEASED),
-        *(("data.counted", one, RELEASED) for one in counted),
-        ("training.finished", fields_of("training.finished"), FINISHED),
-    ]
-
-    def change(facts: dict[str, Any]) -> None:
-        facts["run_log"] = chained(facts["run"]["run_id"], told)
-        facts["limits"] = limits_of(facts)
-
-    return world.manifest(change)
 
 
 def concealing(world: World, honest: bytes, limit: str) -> bytes:

@@ -16,6 +16,8 @@ from world import identity
 
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
+from sealtrain.manifest import form
+from sealtrain.manifest.trainedrecords import stated_records
 from sealtrain.web.curves import Curve, Curves
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
@@ -63,6 +65,17 @@ def test_a_submission_is_listed_with_who_says_what(world: ConsoleWorld) -> None:
     assert status == 200
     assert "nightly-7" in text
     assert "waiting" in text
+
+
+@pytest.mark.claim("C582")
+def test_a_completed_run_shows_what_became_of_its_records(world: ConsoleWorld) -> None:
+    status, text = got(world.url, f"/runs/{RUN_ID}")
+    assert status == 200
+    said = stated_records(form.read(world.audited.manifest()).predicate)
+    assert text.count('data-label="records"') == len(said.datasets) > 0
+    assert all(one.words in text for one in said.datasets)
+    assert 'data-limit="records-not-counted"' in text
+    assert 'data-label="records"' not in got(world.url, f"/runs/{LIVE_ID}")[1]
 
 
 def test_a_live_runs_curves_are_what_its_file_says_and_grow_with_it(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from run_logs import fields_of
+from run_logs import chained, fields_of
 from world import (
     BROKERS,
     DAY,
@@ -382,6 +382,22 @@ def limits_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The limits that a manifest with these facts must state."""
     predicate = Predicate.model_validate_json(_json({**facts, "limits": []}))
     return [one.to_dict() for one in limits_for(predicate)]
+
+
+def counting(world: World, *counted: dict[str, Any]) -> bytes:
+    """The manifest of a run whose log counts so."""
+    told = [
+        ("run.started", fields_of("run.started"), START),
+        ("keys.released", fields_of("keys.released"), RELEASED),
+        *(("data.counted", one, RELEASED) for one in counted),
+        ("training.finished", fields_of("training.finished"), FINISHED),
+    ]
+
+    def change(facts: dict[str, Any]) -> None:
+        facts["run_log"] = chained(facts["run"]["run_id"], told)
+        facts["limits"] = limits_of(facts)
+
+    return world.manifest(change)
 
 
 def _json(document: Mapping[str, Any]) -> str:

@@ -114,7 +114,11 @@ def _lines(model: ModelFiles) -> list[str]:
     if model.run_id is None:
         return ["manifest none"]
     verified = "not verified" if model.checks is None else f"{model.checks} checks passed"
-    return [f"run      {model.run_id}, finished {model.finished_at}", f"manifest {verified}"]
+    return [
+        f"run      {model.run_id}, finished {model.finished_at}",
+        f"manifest {verified}",
+        *([] if model.records is None else model.records.lines()),
+    ]
 
 
 def _counts(files: dict[str, dict[str, str]]) -> str:
@@ -132,4 +136,5 @@ def _of_run(model: ModelFiles) -> dict[str, Any]:
         "manifest": model.run_id is not None,
         "verified": model.checks is not None,
         "simulated": model.simulated,
+        **({} if model.records is None else model.records.to_dict()),
     }

@@ -17,6 +17,7 @@ from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.errors import NotSealed, UsageError
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
+from sealtrain.manifest.trainedrecords import StatedRecords, stated_records
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.description import MANIFEST_NAME
@@ -68,6 +69,7 @@ class ModelFiles:
         finished_at: The same.
         checks: How many checks of the manifest passed; ``None`` where it was not verified.
         simulated: The manifest says that the run was.
+        records: What the manifest says of the records that trained; ``None`` without a manifest.
     """
 
     files: dict[str, TrainedFile]
@@ -75,6 +77,7 @@ class ModelFiles:
     finished_at: str | None = None
     checks: int | None = None
     simulated: bool = False
+    records: StatedRecords | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +215,7 @@ def _model_at(sealed: Path, me: Identity, run: RunManifest) -> ModelFiles:
         finished_at=of_run.finished_at,
         checks=checks,
         simulated=read.predicate.simulated or read.predicate.deployment.platform == "simulator",
+        records=stated_records(read.predicate),
     )
 
 

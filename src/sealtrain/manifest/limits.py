@@ -35,6 +35,7 @@ __all__ = [
     "chain_open",
     "left_open",
     "limits_for",
+    "limits_of_records",
     "released_open",
     "required",
     "stated",
@@ -267,10 +268,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("workload-word")
     if _names_launch_script(predicate.recipe.lock):
         ids.append("platform-script")
-    if _half_left_out(predicate.run_log.entries):
-        ids.append("records-left-out")
-    if _trains_uncounted(predicate):
-        ids.append("records-not-counted")
+    ids += limits_of_records(predicate)
     if predicate.compute.accelerators:
         ids.append("accelerator-binding")
     if privacy.dp == "none":
@@ -283,6 +281,16 @@ def required(predicate: Predicate) -> tuple[str, ...]:
     if settings is not None:
         ids += settings.limits_of(_collaboration_in(predicate.recipe.lock))
     return (*ids, *_ALWAYS)
+
+
+def limits_of_records(predicate: Predicate) -> list[str]:
+    """Those of ``required`` that concern how many records trained."""
+    ids = []
+    if _half_left_out(predicate.run_log.entries):
+        ids.append("records-left-out")
+    if _trains_uncounted(predicate):
+        ids.append("records-not-counted")
+    return ids
 
 
 def limits_for(predicate: Predicate) -> tuple[Limit, ...]:

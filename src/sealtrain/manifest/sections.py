@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sealtrain.base.tiers import WORDS
 from sealtrain.consortium.approvals import Decision
-from sealtrain.manifest.checks.counts import counts_of
+from sealtrain.manifest.checks.counts import Counts, counts_of
 from sealtrain.manifest.checks.served import rows_of
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
@@ -17,6 +17,7 @@ from sealtrain.manifest.predicate import (
     PrivateCounting,
     PrivateTraining,
 )
+from sealtrain.manifest.trainedrecords import records_in_words
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
@@ -502,20 +503,11 @@ def _served(served: Mapping[str, int | None], dataset_id: str) -> str:
     return " rows served not public" if rows is None else f" {rows:,} rows served"
 
 
-def _trained(counted: Mapping[str, Mapping[str, int] | None], dataset_id: str, role: str) -> str:
+def _trained(counted: Mapping[str, Counts | None], dataset_id: str, role: str) -> str:
     """What became of a dataset's records, as the run log counts them."""
-    if dataset_id not in counted:
-        return "not counted" if role == "train" else ""
-    counts = counted[dataset_id]
-    if counts is None:
-        return "not public"
-    parts = {
-        "whole": counts["whole"],
-        "truncated": counts["truncated"],
-        "too long": counts["filtered"],
-        "nothing to learn": counts["empty"],
-    }
-    return ", ".join(f"{count:,} {words}" for words, count in parts.items() if count) or "0"
+    if role != "train" and dataset_id not in counted:
+        return ""
+    return records_in_words(counted, dataset_id)
 
 
 def _data_use(facts: Facts) -> list[Html]:

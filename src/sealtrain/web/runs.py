@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from sealtrain.errors import OutputStoreInvalid, PageUnknown, SealtrainError
 from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
+from sealtrain.manifest.trainedrecords import stated_records
 from sealtrain.recipe.privacy import spendings
 from sealtrain.web.app import Page
 from sealtrain.web.curves import Curve, Curves
@@ -131,6 +132,9 @@ def _run(request: Request, run_id: RunId) -> Response:
         twice=[one.path.name for one in _locals(sources, run_id)[1:]],
         trusted=bool(sources.trusts),
         judged=unjudged(),
+        records=None
+        if run is None or run.manifest is None
+        else stated_records(run.manifest.predicate),
         stores=sources.reads_stores,
         brokers=len(sources.brokers),
         live=run is not None and run.folder is not None,

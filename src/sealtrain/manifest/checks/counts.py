@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lockfile import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["counts_of", "counts_public", "counts_true"]
+__all__ = ["Counts", "counts_of", "counts_public", "counts_true"]
 
 _PARTS: Final = ("whole", "truncated", "filtered", "empty")
 
