@@ -82,7 +82,7 @@ def _tally(run: WorkloadRun) -> None:
             filtered=tally.filtered,
             empty=tally.empty,
         )
-        for _, tally in census(recipe, run.sources, tokenizer)
+        for _, tally in census(recipe, run.sources, tokenizer, run.base)
     ]
     for at in range(0, len(parts), MOST_TALLIED):
         run.ask(TallyRecords(datasets=tuple(parts[at : at + MOST_TALLIED])))

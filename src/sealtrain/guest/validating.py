@@ -80,7 +80,7 @@ def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
             None if recipe.model.tokenizer is None else build_tokenizer(recipe, run.base, run.model)
         )
 
-    record_counts(run, census(recipe, run.sources, tokenizer), say)
+    record_counts(run, census(recipe, run.sources, tokenizer, run.base), say)
 
 
 def record_counts(

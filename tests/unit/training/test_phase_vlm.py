@@ -29,10 +29,12 @@ from vision_world import (
 )
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
+from sealtrain.training.inputs.census import census
 from sealtrain.training.models.base import build_model, build_tokenizer
 from sealtrain.training.models.imageforms import image_layout
 
 if not COLLECTING:
+    from sealtrain.training.inputs.images import image_judge
     from sealtrain.training.models.imagetext import (
         IGNORED,
         ImageTextEncoder,
@@ -228,6 +230,64 @@ def test_a_black_image_is_no_padding_to_idefics() -> None:
     black = record() | {"image": encoded(Image.new("RGB", (16, 16)))}
     with torch.no_grad():
         assert torch.isfinite(model(**encode([record(), black])).loss)
+
+
+FEW = "72"
+MANY = "7" * 80
+
+
+@pytest.mark.claim("C583")
+@pytest.mark.parametrize(
+    "config", [LLAVA, IDEFICS, QWEN2, QWEN3, MLLAMA], ids=lambda one: one["model_type"]
+)
+def test_the_part_of_a_record_is_that_of_its_batch(config: dict[str, Any]) -> None:
+    recipe = image_reader(**reading(config))
+    encode, tokenizer, layout = encoder(recipe)
+    judge = image_judge(recipe, Path(), build_tokenizer(recipe, Path()))
+    images = [sized(*size) for size in ((16, 16), (40, 16), (8, 24), (9, 9))]
+    room = 64 - layout.most - 5
+    for image in images:
+        for answer in (FEW, *("7" * length for length in range(room, room + 12)), MANY):
+            asked = image | {"completion": answer}
+            learned = encode([asked])["labels"][0].tolist()
+            cut = learned[-1] != tokenizer.eos_token_id
+            assert judge([asked]) == ["truncated" if cut else "whole"]
+
+
+@pytest.mark.claim("C583")
+@pytest.mark.parametrize("bad", [record("p" * 64), record("<image> and <image>"), sized(1000, 2)])
+def test_a_record_that_the_phase_refuses_is_refused_as_it_is_counted(bad: dict[str, Any]) -> None:
+    recipe = image_reader(**reading(QWEN2))
+    judge = image_judge(recipe, Path(), build_tokenizer(recipe, Path()))
+    with pytest.raises(RecordInvalid):
+        judge([record(), bad])
+
+
+@pytest.mark.claim("C583")
+@pytest.mark.parametrize("config", [LLAVA, QWEN2], ids=lambda one: one["model_type"])
+def test_records_are_counted_without_the_weights_of_their_model(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    first = image_reader(**reading(config))
+    model, tokenizer, _ = ready(first)
+    model.config.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    saved = image_reader(model={"path": "base"}, preparation=first.preparation.model_dump())
+    records = [record(completion=FEW), record(completion=MANY)]
+    judge = image_judge(saved, tmp_path, build_tokenizer(saved, tmp_path))
+    assert judge(records) == ["whole", "truncated"]
+    assert sorted(path.suffix for path in (tmp_path / "base").iterdir()) == [".json"] * 3
+
+
+@pytest.mark.claim("C583")
+def test_records_with_images_are_counted_by_dataset(tmp_path: Path) -> None:
+    sealed = seal_digits(tmp_path, 8)
+    recipe = image_reader(columns={"image": "image", "text": "caption"}, trainer={"max_length": 24})
+    found = census(
+        recipe, sources_of(recipe, sealed), lambda: build_tokenizer(recipe, Path()), Path()
+    )
+    counted = [tally for _, tally in found]
+    assert [tally.truncated for tally in counted] == [tally.records for tally in counted] == [8, 8]
 
 
 def trainable(model: Any) -> set[str]:

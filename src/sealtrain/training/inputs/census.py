@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid, RecordInvalid
@@ -32,7 +33,10 @@ _NOT_TEXT: Final = ("label", "tools")
 
 
 def census(
-    recipe: Recipe, sources: Sequence[Source], tokenizer: Callable[[], Any]
+    recipe: Recipe,
+    sources: Sequence[Source],
+    tokenizer: Callable[[], Any],
+    base: Path = Path(),
 ) -> list[tuple[Source, Tally]]:
     """The counts of each training dataset.
 
@@ -41,6 +45,7 @@ def census(
         sources: The opened datasets; those of role ``train`` are counted.
         tokenizer: Builds the recipe's tokenizer, ``None`` where it names none; called if texts are
             read.
+        base: Folder that the recipe's paths start from.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: Records do not fit the recipe or its model.
@@ -51,7 +56,12 @@ def census(
         return [(source, Tally(whole=sum(source.dataset.batch_rows))) for source in trained]
     names = field_names(recipe.columns)
     count: Callable[[Iterable[pa.RecordBatch]], Tally] = _count_tokens
-    if recipe.phase != "cpt":
+    if recipe.phase == "vlm":
+        from sealtrain.training.inputs.images import image_judge
+
+        names = {name: name for name in recipe.columns.names}
+        count = partial(_tally_of, image_judge(recipe, base, tokenizer()), texts=False)
+    elif recipe.phase != "cpt":
         count = partial(_tally_of, judge_for(recipe, tokenizer()))
     found = []
     for source in trained:
@@ -61,12 +71,13 @@ def census(
     return found
 
 
-def _tally_of(judge: Judge, batches: Iterable[pa.RecordBatch]) -> Tally:
-    """Count records, which have the names of the recipe's fields."""
+def _tally_of(judge: Judge, batches: Iterable[pa.RecordBatch], *, texts: bool = True) -> Tally:
+    """Count records; those of texts have the names of the recipe's fields."""
     tally = Tally()
     rows = _rows(batches)
     while chunk := list(islice(rows, _AT_ONCE)):
-        require_texts(chunk)
+        if texts:
+            require_texts(chunk)
         tally.add(judge(chunk))
     return tally
 

@@ -52,8 +52,6 @@ Judge = Callable[[Sequence[Record]], list[Part]]
 """The part of each record; records have the names of the recipe's fields."""
 
 _IGNORED: Final = -100
-_UNCOUNTED: Final = ("evaluate", "vlm")
-"""Phases that train no record, or whose records hold images as tokens."""
 _OTHERS: Final = ("axolotl", "unsloth")
 """Backends that prepare rows by themselves."""
 
@@ -95,7 +93,7 @@ class Tally:
 def counts_records(recipe: Recipe) -> bool:
     """Whether a recipe's records are counted: scripts and some backends read them as they like."""
     backend = recipe.backend.name
-    return recipe.phase not in _UNCOUNTED and not recipe.scripts and backend not in _OTHERS
+    return recipe.phase != "evaluate" and not recipe.scripts and backend not in _OTHERS
 
 
 def needs_texts(recipe: Recipe) -> bool:
@@ -129,7 +127,8 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
     """The judge of a recipe's training records.
 
     Args:
-        recipe: One that ``counts_records`` and ``needs_texts``.
+        recipe: One that ``counts_records`` and ``needs_texts``. The judge of phase ``vlm`` is in
+            ``training.inputs.images``: it needs to know how the model takes images.
         tokenizer: The recipe's; phase ``cpt`` needs none.
 
     Raises:

@@ -11,7 +11,7 @@ torchvision), on images that ``training.data.images`` has decoded. Three forms:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -49,6 +49,13 @@ class Layout(Protocol):
 
         Raises:
             RecordInvalid: An image has a shape that the model cannot read.
+        """
+
+    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+        """Ids that take the place of an image's token, as ``read`` returns them.
+
+        Args:
+            image: Decodes it; called only if its shape matters.
         """
 
     def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
@@ -97,6 +104,10 @@ class Squares:
             values = values[:, None]
         return {"pixel_values": values}, [self.tokens] * len(images)
 
+    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+        """The same for each."""
+        return self.tokens
+
     def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """The same ids."""
         return image
@@ -135,6 +146,15 @@ class Grids:
         rows = [(self.token,) * (int(grid.prod()) // self.merged) for grid in grids]
         return {"pixel_values": seen["pixel_values"], "image_grid_thw": grids}, rows
 
+    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+        """By its shape, without its pixels."""
+        width, height = image().size
+        try:
+            patches = self.processor.get_number_of_image_patches(height, width, {})
+        except ValueError:
+            raise _unreadable() from None
+        return (self.token,) * (patches // self.merged)
+
     def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """Between the tokens that begin and end an image."""
         before, after = self.around
@@ -171,6 +191,10 @@ class Tiles:
         seen = _processed(self.processor, [[image] for image in images])
         names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
         return {name: seen[name] for name in names}, [(self.token,)] * len(images)
+
+    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+        """One."""
+        return (self.token,)
 
     def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """The same ids."""
@@ -211,19 +235,28 @@ def image_layout(model: Any, tokenizer: PreTrainedTokenizerBase, preparation: An
 
 
 def _squares(model: Any, tokenizer: PreTrainedTokenizerBase, preparation: Preparation) -> Squares:
-    """Tokens that an image takes are found by running the model on an image."""
+    """Tokens that an image takes are found by running the model on an image.
+
+    Of Idefics3 only what merges patches: what comes before it drops images of zeros, which a model
+    without numbers (``training.inputs.images``) cannot tell.
+    """
     import torch
 
     size = preparation.size
     several = model.config.model_type == "idefics3"
-    shape = (1, 1, 3, size, size) if several else (1, 3, size, size)
     training = model.training
     model.eval()
     with torch.no_grad():
-        seen = model.get_image_features(pixel_values=torch.ones(shape, dtype=model.dtype))
+        if several:
+            seeing = model.config.vision_config
+            patches = (1, (size // seeing.patch_size) ** 2, seeing.hidden_size)
+            taken = len(model.model.connector(torch.ones(patches, dtype=model.dtype))[0])
+        else:
+            one = torch.ones((1, 3, size, size), dtype=model.dtype)
+            taken = len(model.get_image_features(pixel_values=one).pooler_output[0])
     model.train(training)
     token = model.config.image_token_id
-    image = (token,) * len(seen.pooler_output[0])
+    image = (token,) * taken
     vocabulary = tokenizer.get_vocab()
     if several and all(name in vocabulary for name in _AROUND):
         around, whole = (vocabulary[name] for name in _AROUND)
@@ -279,11 +312,15 @@ def _processed(processor: Any, images: list[Any]) -> Any:
     try:
         return processor(images, return_tensors="pt")
     except ValueError:  # of a library, whose message may quote the image's shape
-        raise RecordInvalid(
-            "a record holds an image of a shape that the model cannot read",
-            check="images",
-            expected="sides that differ by no more than 200 times",
-        ) from None
+        raise _unreadable() from None
+
+
+def _unreadable() -> RecordInvalid:
+    return RecordInvalid(
+        "a record holds an image of a shape that the model cannot read",
+        check="images",
+        expected="sides that differ by no more than 200 times",
+    )
 
 
 def _same(what: str, got: Any, wanted: Any) -> None:

@@ -19,6 +19,7 @@ from sealtrain.training.models.adapters import adapt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from sealtrain.training.inputs.learnable import Part
     from sealtrain.training.models.imageforms import Layout
 
 __all__ = ["ImageTextEncoder", "name_image_token", "train_parts"]
@@ -205,8 +206,24 @@ class ImageTextEncoder:
             **self._layout.of_text(ids, tensors),
         }
 
+    def part(self, record: Encoded) -> Part:
+        """How much of a record trains, as it was sealed.
+
+        Raises:
+            RecordInvalid: As a call, but for an image whose shape says nothing about its tokens.
+        """
+        image = record[self._columns.image]
+        taken = self._layout.taken(lambda: decode(image, self._max_pixels))
+        _, _, cut = self._row(record, taken)
+        return "truncated" if cut else "whole"
+
     def _tokens(self, record: Encoded, image: tuple[int, ...]) -> tuple[list[int], int]:
         """Ids of a record, and the position of the first token to learn."""
+        ids, start, _ = self._row(record, image)
+        return ids, start
+
+    def _row(self, record: Encoded, image: tuple[int, ...]) -> tuple[list[int], int, bool]:
+        """Ids of a record, the position of the first to learn, and whether some were cut."""
         if self._columns.kind == "text":
             prompt, answer = "", record[self._columns.text]
         else:
@@ -217,14 +234,15 @@ class ImageTextEncoder:
         after = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
         if self._layout.token in after:
             raise RecordInvalid("a record's answer holds the token of an image", check="columns")
-        whole = [*before, *after, self._tokenizer.eos_token_id][: self._length]
-        if len(before) >= len(whole):
+        whole = [*before, *after, self._tokenizer.eos_token_id]
+        ids = whole[: self._length]
+        if len(before) >= len(ids):
             raise RecordInvalid(
                 "a record's prompt leaves no room for its answer",
                 check="columns",
                 hint="raise trainer.max_length, or leave out records of this length",
             )
-        return whole, len(before)
+        return ids, len(before), len(ids) < len(whole)
 
     def _with_image(self, prompt: list[int], image: tuple[int, ...]) -> list[int]:
         token = self._layout.token
