@@ -3,7 +3,9 @@
 Usage: ``python tools/bad_input_reference.py [--check]``
 
 ``tests/cli/bad_inputs.txt`` has a row for each call: command, what was replaced, by what, exit code
-and error code. The page counts them. With ``--check`` nothing is written; a stale page exits 1.
+and error code. The page counts them. ``tests/cli/bad_data.txt`` has a row for each kind of owner's
+file that no training can use; the page lists them. With ``--check`` nothing is written; a stale
+page exits 1.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["PAGE", "TABLE", "Row", "render", "rows"]
+__all__ = ["DATA_TABLE", "PAGE", "TABLE", "Row", "render", "rows"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TABLE = REPOSITORY / "tests" / "cli" / "bad_inputs.txt"
+DATA_TABLE = TABLE.with_name("bad_data.txt")
 PAGE = REPOSITORY / "docs" / "reference" / "bad-inputs.md"
 
 _EXITS = ("0", "serves", "1", "2", "3", "4", "5", "124", "varies")
@@ -50,6 +53,18 @@ codes](exit-codes.md).
 """
 
 
+_DATA = """\
+## By an owner's data
+
+Records that no training can use, or that would not be trained as their owner wrote them, and bases
+that cannot read them. `recipe check` refuses each before anything is sealed; a row of
+[bad_data.txt](../../tests/cli/bad_data.txt) each, which [a
+test](../../tests/cli/test_cli_bad_data.py) plays.
+
+| data or base | command | exit | code | what the user reads |
+|---|---|---:|---|---|"""
+
+
 class Row(NamedTuple):
     """A call of the table."""
 
@@ -65,8 +80,8 @@ def rows(table: str) -> list[Row]:
     return [Row(*line.split(" | ")) for line in table.splitlines()]
 
 
-def render(table: str) -> str:
-    """The page for a table."""
+def render(table: str, data: str) -> str:
+    """The page for a table of calls and one of owners' data."""
     calls = rows(table)
     statuses = Counter(row.status for row in calls)
     by_exit = [
@@ -84,6 +99,9 @@ def render(table: str) -> str:
             "\n## By input\n",
             *_counted(calls, "in place of the good one", lambda row: row.bad, code=False),
             "",
+            _DATA,
+            *map(_of_data, data.splitlines()),
+            "",
         ]
     )
 
@@ -100,6 +118,12 @@ def _counted(
         yield f"| {f'`{name}`' if code else name} | {statuses.total()} | {cells} |"
 
 
+def _of_data(line: str) -> str:
+    name, command, status, code, about, words = line.split(" | ")
+    said = f"{about}: {words}".replace("<", "&lt;")
+    return f"| {name} | `{command}` | {status} | [{code}](errors.md#{code}) | {said} |"
+
+
 def _codes(calls: Iterable[Row], status: str) -> str:
     codes = Counter(
         row.code for row in calls if row.status == status and row.code not in ("-", "varies")
@@ -112,7 +136,7 @@ def _codes(calls: Iterable[Row], status: str) -> str:
 
 def main() -> None:
     """Write the page, or with ``--check`` compare it."""
-    fresh = render(TABLE.read_text("utf-8"))
+    fresh = render(TABLE.read_text("utf-8"), DATA_TABLE.read_text("utf-8"))
     if PAGE.exists() and PAGE.read_text("utf-8") == fresh:
         return
     if "--check" in sys.argv[1:]:

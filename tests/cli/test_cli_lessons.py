@@ -1,20 +1,14 @@
-"""What ``recipe check`` says of a base model and of what the first records leave to learn.
-
-``JUDGED`` is a table of inputs that training cannot use; the guest refuses each in the same words.
-"""
+"""What ``recipe check`` says of what the first records leave to learn."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from bad_data import LONG, PAIRED, desk
 from carrying import carries
-from language_world import TEMPLATE, write_base
-from training_world import LLAMA, TRAINER, releasing
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
@@ -27,106 +21,12 @@ from sealtrain.sealing.sealer import SealOptions
 
 pytestmark = pytest.mark.claim("C575")
 
-Rows = list[dict[str, Any]]
-PAIRED: Rows = [{"prompt": f"{at}?", "completion": " yes"} for at in range(6)]
-TALKS: Rows = [
-    {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}
-] * 4
-UNANSWERED: Rows = [{"messages": [{"role": "user", "content": "x"}]}] * 4
-LONG = {"prompt": "?" * 60, "completion": " yes"}
-RAISES = "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
-
-
-def desk(folder: Path, rows: Rows, **changed: Any) -> Path:
-    """A recipe, its base model and records."""
-    write_base(folder / "base", LLAMA)
-    (folder / "base" / "chat_template.jinja").unlink(missing_ok=True)
-    trainer = TRAINER | {"max_length": 48} | changed.pop("trainer", {})
-    settings = folder / "base" / "tokenizer_config.json"
-    values = json.loads(settings.read_bytes()) | changed.pop("tokenizer", {})
-    settings.write_text(json.dumps(values))
-    recipe = {
-        "version": 1,
-        "name": "tiny",
-        "phase": "sft",
-        "model": {"path": "base"},
-        "datasets": [{"owner": "hospital-a", "name": "records", "role": "train"}],
-        "columns": {"prompt": "prompt", "completion": "completion"},
-        "peft": None,
-        "privacy": {"dp": "none"},
-        "release_policy": releasing("loss"),
-        "hardware": {
-            "platforms": ["simulator"],
-            "tier": "processor",
-            "image": None,
-            "key_provider": "none",
-            "key_provider_id": None,
-        },
-    } | changed
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"trainer": trainer}))
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "rows.jsonl").write_text(lines)
-    return folder
-
 
 def check(folder: Path) -> tuple[int, dict[str, Any]]:
     records = f"hospital-a.records={folder / 'rows.jsonl'}"
     words = ["recipe", "check", str(folder / "recipe.yaml"), "--records", records, "--json"]
     done = CliRunner().invoke(app, words)
     return done.exit_code, json.loads(done.stdout)
-
-
-TALKING = {"columns": {"messages": "messages"}, "tokenizer": {"chat_template": TEMPLATE}}
-JUDGED: dict[str, tuple[Callable[[Path], Path], int, str, str]] = {
-    "no end token": (
-        lambda folder: desk(folder, PAIRED, tokenizer={"eos_token": None}),
-        2, "recipe-invalid", "model.tokenizer",
-    ),
-    "tokens beyond the embedding": (
-        lambda folder: desk(folder, PAIRED, tokenizer={"additional_special_tokens": ["<new>"]}),
-        2, "recipe-invalid", "model",
-    ),
-    "a metric without test records": (
-        lambda folder: desk(folder, PAIRED, release_policy=releasing("loss", "accuracy")),
-        2, "recipe-invalid", "release_policy.metrics",
-    ),
-    "conversations without a template": (
-        lambda folder: desk(folder, TALKS, **TALKING | {"tokenizer": {"chat_template": None}}),
-        2, "recipe-invalid", "columns.messages",
-    ),
-    "a template that raises": (
-        lambda folder: desk(folder, TALKS, **TALKING | {"tokenizer": {"chat_template": RAISES}}),
-        5, "record-invalid", "data hospital-a.records",
-    ),
-    "a template without marks": (
-        lambda folder: desk(
-            folder, TALKS, **TALKING | {"tokenizer": {"chat_template": "{{ messages }}"}},
-            trainer={"assistant_only_loss": True},
-        ),
-        2, "recipe-invalid", "trainer.assistant_only_loss",
-    ),
-    "a length below every prompt": (
-        lambda folder: desk(folder, [LONG] * 5),
-        5, "data-invalid", "data hospital-a.records",
-    ),
-    "no answer to learn": (
-        lambda folder: desk(folder, UNANSWERED, **TALKING, trainer={"assistant_only_loss": True}),
-        5, "data-invalid", "data hospital-a.records",
-    ),
-    "texts of one token": (
-        lambda folder: desk(folder, [{"text": ""}] * 3, columns={"text": "text"}),
-        5, "data-invalid", "data hospital-a.records",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", JUDGED)
-def test_what_no_training_can_use_is_refused_at_the_desk(name: str, tmp_path: Path) -> None:
-    made, exit_code, code, about = JUDGED[name]
-    ended, said = check(made(tmp_path))
-    assert ended == exit_code
-    assert [(wrong["code"], wrong["about"]) for wrong in said["wrong"]] == [(code, about)]
-    assert not said["fits"]
 
 
 def test_the_first_records_are_counted(tmp_path: Path) -> None:

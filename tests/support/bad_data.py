@@ -1,0 +1,230 @@
+"""Recipes, base models and owners' files that no training can use, and what first judges them.
+
+``JUDGED`` are texts that teach nothing and bases that cannot read them; ``FILES`` are owners' files
+that cannot be read as records, or whose records would not be trained as their owner wrote them.
+``tests/cli/bad_data.txt`` has a row for each: exit code, error code, what it is about, and the
+words that the user reads.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from language_world import TEMPLATE, write_base
+from training_world import LLAMA, TRAINER, releasing
+
+Rows = list[dict[str, Any]]
+PAIRED: Rows = [{"prompt": f"{at}?", "completion": " yes"} for at in range(6)]
+TALKS: Rows = [
+    {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}
+] * 4
+UNANSWERED: Rows = [{"messages": [{"role": "user", "content": "x"}]}] * 4
+LONG = {"prompt": "?" * 60, "completion": " yes"}
+RAISES = "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
+
+
+def desk(folder: Path, rows: Rows, **changed: Any) -> Path:
+    """A recipe, its base model and records."""
+    write_base(folder / "base", LLAMA)
+    (folder / "base" / "chat_template.jinja").unlink(missing_ok=True)
+    trainer = TRAINER | {"max_length": 48} | changed.pop("trainer", {})
+    settings = folder / "base" / "tokenizer_config.json"
+    values = json.loads(settings.read_bytes()) | changed.pop("tokenizer", {})
+    settings.write_text(json.dumps(values))
+    recipe = {
+        "version": 1,
+        "name": "tiny",
+        "phase": "sft",
+        "model": {"path": "base"},
+        "datasets": [{"owner": "hospital-a", "name": "records", "role": "train"}],
+        "columns": {"prompt": "prompt", "completion": "completion"},
+        "peft": None,
+        "privacy": {"dp": "none"},
+        "release_policy": releasing("loss"),
+        "hardware": {
+            "platforms": ["simulator"],
+            "tier": "processor",
+            "image": None,
+            "key_provider": "none",
+            "key_provider_id": None,
+        },
+    } | changed
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"trainer": trainer}))
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "rows.jsonl").write_text(lines)
+    return folder
+
+
+TALKING = {"columns": {"messages": "messages"}, "tokenizer": {"chat_template": TEMPLATE}}
+JUDGED: Final[dict[str, Callable[[Path], Path]]] = {
+    "no end token": lambda folder: desk(folder, PAIRED, tokenizer={"eos_token": None}),
+    "tokens beyond the embedding": lambda folder: desk(
+        folder, PAIRED, tokenizer={"additional_special_tokens": ["<new>"]}
+    ),
+    "a metric without test records": lambda folder: desk(
+        folder, PAIRED, release_policy=releasing("loss", "accuracy")
+    ),
+    "conversations without a template": lambda folder: desk(
+        folder, TALKS, **TALKING | {"tokenizer": {"chat_template": None}}
+    ),
+    "a template that raises": lambda folder: desk(
+        folder, TALKS, **TALKING | {"tokenizer": {"chat_template": RAISES}}
+    ),
+    "a template without marks": lambda folder: desk(
+        folder,
+        TALKS,
+        **TALKING | {"tokenizer": {"chat_template": "{{ messages }}"}},
+        trainer={"assistant_only_loss": True},
+    ),
+    "a length below every prompt": lambda folder: desk(folder, [LONG] * 5),
+    "no answer to learn": lambda folder: desk(
+        folder, UNANSWERED, **TALKING, trainer={"assistant_only_loss": True}
+    ),
+    "texts of one token": lambda folder: desk(folder, [{"text": ""}] * 3, columns={"text": "text"}),
+}
+"""By kind: what makes a recipe, its base model and ``rows.jsonl``."""
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An owner's file.
+
+    Attributes:
+        name: Of the file; how it ends says its form.
+        content: Or what makes it.
+        recipe: What the recipe says in place of pairs of prompt and completion.
+    """
+
+    name: str
+    content: str | bytes | Callable[[], bytes]
+    recipe: dict[str, Any] | None = None
+
+    def make(self, folder: Path) -> Path:
+        """The file, beside a recipe and its base model."""
+        changed = {} if self.recipe is None else dict(self.recipe)
+        path = desk(folder, PAIRED, **changed) / self.name
+        content = self.content() if callable(self.content) else self.content
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+
+def _lines(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _said(*turns: object) -> dict[str, Any]:
+    return {"messages": list(turns)}
+
+
+def _two_columns_of_one_name() -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    words = pa.array(["a", "b"])
+    kept = io.BytesIO()
+    table = pa.Table.from_arrays([words] * 3, names=["prompt", "completion", "prompt"])
+    parquet.write_table(table, kept)
+    return kept.getvalue()
+
+
+_ASK: Final = {"role": "user", "content": "a"}
+_ANSWER: Final = {"role": "assistant", "content": "b"}
+_PARTS: Final = [{"type": "text", "text": "a"}]
+_GOOD: Final = _said(_ASK, _ANSWER)
+_PAIR: Final = PAIRED[0]
+_TALKING: Final[dict[str, Any]] = {**TALKING}
+_PREFER: Final[dict[str, Any]] = {
+    "phase": "dpo",
+    "columns": {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"},
+    "tokenizer": {"chat_template": TEMPLATE},
+}
+FILES: Final[dict[str, BadFile]] = {
+    "an integer that a float would round": BadFile(
+        "rows.jsonl", _lines(_PAIR | {"x": 0.5}, _PAIR | {"x": (1 << 53) + 1})
+    ),
+    "the same in a list": BadFile(
+        "rows.jsonl", _lines(_PAIR | {"x": [0.5]}, _PAIR | {"x": [(1 << 53) + 1]})
+    ),
+    "the same in a CSV": BadFile(
+        "rows.csv", "prompt,completion,x\na,b,0.5\na,b,9007199254740993\n"
+    ),
+    "an integer of 20 digits": BadFile("rows.jsonl", _lines(_PAIR | {"x": 10**19})),
+    "a key twice": BadFile(
+        "rows.jsonl", _lines(_PAIR) + '{"prompt": "a", "prompt": "b", "completion": "c"}\n'
+    ),
+    "a list of several types": BadFile("rows.jsonl", _lines(_PAIR | {"ner": [[0, 4, "Protein"]]})),
+    "a field that changes its type": BadFile("rows.jsonl", _lines(_PAIR, _PAIR | {"prompt": 1})),
+    "a record that is cut": BadFile("rows.jsonl", _lines(_PAIR) + '{"prompt": "a'),
+    "a record that is no object": BadFile("rows.jsonl", _lines(_PAIR) + '"a"\n'),
+    "two columns of one name": BadFile("rows.parquet", _two_columns_of_one_name),
+    "a CSV column without a name": BadFile("rows.csv", ",prompt,completion\n0,a,b\n"),
+    "a CSV in another encoding": BadFile(
+        "rows.csv", "prompt,completion\na,Gr\xfc\xdfe\n".encode("latin-1")
+    ),
+    "a CSV in UTF-16": BadFile("rows.csv", "\ufeffprompt,completion\na,b\n".encode("utf-16-le")),
+    "a CSV row with another number of cells": BadFile(
+        "rows.csv", "prompt,completion\na,b\na,b,c\n"
+    ),
+    "a column that the recipe reads is missing": BadFile("rows.jsonl", _lines({"prompt": "a"})),
+    "no record": BadFile("rows.jsonl", ""),
+    "an empty conversation": BadFile("rows.jsonl", _lines(_GOOD, _said()), _TALKING),
+    "a message with neither text nor a call": BadFile(
+        "rows.jsonl", _lines(_GOOD, _said({"role": "user", "content": None})), _TALKING
+    ),
+    "a message without a role": BadFile(
+        "rows.jsonl", _lines(_GOOD, _said({"role": None, "content": "a"})), _TALKING
+    ),
+    "a message whose calls are none": BadFile(
+        "rows.jsonl",
+        _lines(_GOOD, _said({"role": "user", "content": None, "tool_calls": []})),
+        _TALKING,
+    ),
+    "content in parts": BadFile(
+        "rows.jsonl",
+        _lines(
+            _said({"role": "user", "content": _PARTS}, {"role": "assistant", "content": _PARTS})
+        ),
+        _TALKING,
+    ),
+    "content in parts beside text": BadFile(
+        "rows.jsonl", _lines(_said({"role": "user", "content": _PARTS}, _ANSWER)), _TALKING
+    ),
+    "tools that are no JSON": BadFile(
+        "rows.jsonl",
+        _lines(_GOOD | {"tools": "beds("}),
+        _TALKING | {"columns": {"messages": "messages", "tools": "tools"}},
+    ),
+    "an empty conversation as a prompt": BadFile(
+        "rows.jsonl",
+        _lines(
+            *(
+                {"prompt": prompt, "chosen": [_ANSWER], "rejected": [_ASK]}
+                for prompt in ([_ASK], [])
+            )
+        ),
+        _PREFER,
+    ),
+    "labels of one class for KTO": BadFile(
+        "rows.jsonl",
+        _lines(*[{"prompt": "a", "completion": "b", "label": True}] * 4),
+        {
+            "phase": "dpo",
+            "columns": {"prompt": "prompt", "completion": "completion", "label": "label"},
+            "trainer": {"loss_type": "kto", "per_device_train_batch_size": 2},
+        },
+    ),
+}
+"""By kind."""
+
+
+def judged(name: str, folder: Path) -> Path:
+    """The owner's file of a case of ``JUDGED`` or ``FILES``, beside the recipe."""
+    if name in FILES:
+        return FILES[name].make(folder)
+    return JUDGED[name](folder) / "rows.jsonl"
