@@ -55,7 +55,7 @@ def image_judge(recipe: Recipe, base: Path, tokenizer: PreTrainedTokenizerBase |
     encode = ImageTextEncoder(recipe, tokenizer, layout, preparation.max_pixels)
 
     def judge(records: Sequence[Any]) -> list[Part]:
-        return [encode.part(record) for record in records]
+        return ["truncated" if encode.cuts(record) else "whole" for record in records]
 
     return judge
 
@@ -70,7 +70,8 @@ def _shapes(recipe: Any, base: Path) -> Any:
         config = AutoConfig.from_pretrained(
             base / recipe.model.path, local_files_only=True, trust_remote_code=False
         )
-        return AutoModelForImageTextToText.from_config(config)
+        kind: Any = AutoModelForImageTextToText
+        return kind.from_config(config)
     except Exception as error:  # libraries have errors of their own for a bad config
         raise ModelInvalid(
             "the base model cannot be built",

@@ -150,7 +150,7 @@ class Grids:
         """By its shape, without its pixels."""
         width, height = image().size
         try:
-            patches = self.processor.get_number_of_image_patches(height, width, {})
+            patches = int(self.processor.get_number_of_image_patches(height, width, {}))
         except ValueError:
             raise _unreadable() from None
         return (self.token,) * (patches // self.merged)

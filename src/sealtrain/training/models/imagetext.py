@@ -19,7 +19,6 @@ from sealtrain.training.models.adapters import adapt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.inputs.learnable import Part
     from sealtrain.training.models.imageforms import Layout
 
 __all__ = ["ImageTextEncoder", "name_image_token", "train_parts"]
@@ -206,16 +205,15 @@ class ImageTextEncoder:
             **self._layout.of_text(ids, tensors),
         }
 
-    def part(self, record: Encoded) -> Part:
-        """How much of a record trains, as it was sealed.
+    def cuts(self, record: Encoded) -> bool:
+        """Whether a record, with its image as it was sealed, is longer than what trains of it.
 
         Raises:
             RecordInvalid: As a call, but for an image whose shape says nothing about its tokens.
         """
         image = record[self._columns.image]
         taken = self._layout.taken(lambda: decode(image, self._max_pixels))
-        _, _, cut = self._row(record, taken)
-        return "truncated" if cut else "whole"
+        return self._row(record, taken)[2]
 
     def _tokens(self, record: Encoded, image: tuple[int, ...]) -> tuple[list[int], int]:
         """Ids of a record, and the position of the first token to learn."""
