@@ -8,11 +8,17 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 from manifest_world import NOW, World
+from typer.testing import CliRunner
 from world import OWNERS
 
+from sealtrain.base.yamltext import yaml_text
+from sealtrain.cli import app
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.markup import Html, join, tag
 from sealtrain.manifest.report import render
@@ -102,6 +108,56 @@ def test_the_files_of_the_base_are_listed_where_the_model_was_opened(
     rows = listed.text.count("generation_config.json"), listed.text.count("<b>.json")
     assert rows == (1, 1)
     assert "generation_config.json" not in page
+
+
+def reported(world: World, honest: bytes, folder: Path, listed: Any) -> Any:
+    """``report --opened`` of a model whose list of its base's files says so."""
+    (folder / "manifest.json").write_bytes(honest)
+    (folder / "trust.yaml").write_text(yaml_text(world.trust_document()))
+    opened = folder / "opened"
+    opened.mkdir()
+    if listed is not None:
+        (opened / "base_files.json").write_text(json.dumps(listed))
+    words = [
+        "report", folder / "manifest.json", "--trust", folder / "trust.yaml",
+        "--artefacts", world.artefacts, "--opened", opened, "--out", folder / "report.html",
+    ]  # fmt: skip
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+@pytest.mark.claim("C585")
+def test_report_lists_the_base_files_of_an_opened_model(
+    world: World, honest: bytes, tmp_path: Path
+) -> None:
+    files = {
+        "config.json": {"state": "changed", "reason": "written-anew"},
+        "chat_template.jinja": {"state": "kept", "reason": "unchanged"},
+        "logo.png": {"state": "left-out", "reason": "not-read"},
+    }
+    done = reported(world, honest, tmp_path, {"files": files})
+    assert done.exit_code in (0, 3), done.output  # the page is written whatever the checks say
+    page = Page((tmp_path / "report.html").read_text("utf-8"))
+    for name, entry in files.items():
+        row = name + entry["state"] + entry["reason"].replace("-", " ")
+        assert row in page.text.replace("\n", "")
+
+
+@pytest.mark.claim("C585")
+@pytest.mark.parametrize(
+    ("listed", "error"),
+    [
+        (None, UsageError),
+        ([], DataInvalid),
+        ({"files": {"a": {"state": "kept"}}}, DataInvalid),
+        ({"files": {"a": {"state": "lost", "reason": "unchanged"}}}, DataInvalid),
+    ],
+)
+def test_report_refuses_an_opened_folder_without_that_list(
+    world: World, honest: bytes, tmp_path: Path, listed: Any, error: type[Exception]
+) -> None:
+    done = reported(world, honest, tmp_path, listed)
+    assert isinstance(done.exception, error)
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_the_page_asks_for_nothing_and_runs_one_script_named_by_its_hash(page: str) -> None:
