@@ -152,7 +152,9 @@ def federated(
     """
     turn = threading.Lock()
     events: list[str] = []
-    terms: Any = SimpleNamespace(aggregation=rule, trim=None, max_update_norm=None, products=None)
+    terms: Any = SimpleNamespace(
+        aggregation=rule, trim=None, max_update_norm=None, products=None, local_steps=1
+    )
     run: Any = SimpleNamespace(recipe=recipe)
     merging = _Merge(run, terms, next(iter(learners.values())).form)
     merging.states = []

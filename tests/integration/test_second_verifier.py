@@ -27,7 +27,7 @@ from manifest_world import (
 )
 from meeting_world import nodes_world, receipt_of
 from mutants import DataUses, Mutants
-from node_judges import judge
+from node_judges import judge, node
 from programs import need
 from record_examinations import recorded
 from run_logs import fields_of
@@ -36,7 +36,6 @@ from second_verifier import (
     Question,
     compare,
     counted,
-    node,
     second_answers,
 )
 from world import DAY, OWNERS, RECIPE

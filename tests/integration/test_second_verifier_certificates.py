@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
+from node_judges import node
 from odd_certificates import PLACES, keys, odd_chain, oddities
-from second_verifier import node
 
 from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.base.encoding import to_base64

@@ -78,10 +78,19 @@ SHARES = {owner: owner_share(owner)["share"] for owner in OWNERS}
 KEY = joint({owner: bytes.fromhex(one) for owner, one in SHARES.items()}, PURPOSE, COMPOSE, RUN)
 
 
-def blob(folder: str, name: str, binding: dict[str, Any], content: bytes) -> Made:
+LENGTH = "fixed:512"
+"""Of the plaintext of every checkpoint ([checkpoint] §2.1), which is far longer in a real run."""
+
+
+def blob(
+    folder: str, name: str, binding: dict[str, Any], content: bytes, padding: str = "none"
+) -> Made:
     """A sealed blob of the server's folder."""
     key = derive(derive(KEY, folder), "store", RUN)
-    core = core_of(dataset_id="", owner_id="", name=f"{RUN}/{name}", kind="blob", binding=binding)
+    core = core_of(
+        dataset_id="", owner_id="", name=f"{RUN}/{name}", kind="blob", binding=binding,
+        padding=padding,
+    )  # fmt: skip
     return Made(content, key=key, core=core, salt=f"{folder} {name}")
 
 
@@ -144,7 +153,7 @@ def state(counter: int, before: list[State], *, previous: str | None = None) -> 
     follows = chain[-1]["digest"] if chain and previous is None else previous
     name = f"checkpoint-{counter:08d}-{step:010d}"
     binding = {"run_id": RUN, "counter": counter, "step": step, "previous": follows or ""}
-    checkpoint = blob("checkpoints", name, binding, checkpoint_content(step))
+    checkpoint = blob("checkpoints", name, binding, checkpoint_content(step), LENGTH)
     root = checkpoint.root().hex()
     named = {"counter": counter, "step": step, "digest": root, "previous": follows}
     events: list[tuple[str, dict[str, Any]]] = [
@@ -163,13 +172,14 @@ def state(counter: int, before: list[State], *, previous: str | None = None) -> 
         "releases": [],
         "resumes": [],
         "history": [{"step": step, "values": {"loss": 0.5}}],
+        "served": {},
         "wall_s": counter + 0.25,
     }
     parts = {
         f"checkpoints/{name}.sealed": checkpoint,
         f"arrived/arrived-{counter:08d}.sealed": came(counter, root, arrived(counter)),
         f"journal/journal-{counter:08d}.sealed": blob(
-            "journal", f"journal-{counter:08d}", {"counter": counter}, canonical(journal)
+            "journal", f"journal-{counter:08d}", {"counter": counter}, canonical(journal), "bucket"
         ),
     }
     return State(named, journal, {path: made.file() for path, made in parts.items()})
@@ -190,7 +200,7 @@ def states() -> dict[str, Any]:
     branch = state(3, [one, two], previous=digest("another branch"))
     at = three.paths
     torn = files[at["checkpoints"]][:-100]
-    altered = flip(files[at["checkpoints"]], len(files[at["checkpoints"]]) // 2)
+    altered = flip(files[at["checkpoints"]], 100)  # in its header
     misnamed = at["checkpoints"].replace("-0000000006", "-0000000007")
     odd = came(3, three.named["digest"], arrived(3) | {"left": {}}).file()
     elsewhere = came(3, two.named["digest"], arrived(3)).file()
