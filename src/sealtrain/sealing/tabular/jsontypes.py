@@ -227,7 +227,8 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
                 f"{name}: {why}",
                 check="record",
                 column=column,
-                hint="give every record, and every item of a list, the same type in the same field",
+                hint="give every record, and every item of a list, the same type in the same "
+                "field; of chat logs, join content in parts into one text",
             )
     return RecordInvalid(
         f"{name}: records {first + 1} to {first + len(lines)} do not fit one schema",
