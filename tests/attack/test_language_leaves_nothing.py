@@ -6,7 +6,7 @@ import pytest
 from remains import Remains, remains_of
 from training_world import CANARY
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.nightly]
 
 OURS = ("owner", "sealed", "checkpoints", "base")
 

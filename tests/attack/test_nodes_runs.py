@@ -29,7 +29,7 @@ if not COLLECTING:
     import torch
     from nodes_world import Nodes, recipe_of, weights
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(280)]
 
 
 def revoke(world: Stage, nodes: Nodes) -> None:

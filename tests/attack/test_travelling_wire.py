@@ -166,6 +166,7 @@ def test_who_meddles_with_a_chunk_voids_the_trip_and_nothing_of_it_counts(meddle
         assert not world.lies_there()
 
 
+@pytest.mark.nightly
 def test_two_holders_who_recorded_everything_open_nothing_of_the_third() -> None:
     """They have every secret that they were ever lent, and all bytes of every wire."""
     lent: list[tuple[str, WriteCapability]] = []

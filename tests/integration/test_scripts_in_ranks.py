@@ -239,7 +239,7 @@ UNSIGNING = {
 
 
 @pytest.mark.claim("C200")
-@pytest.mark.parametrize("name", variants(UNSIGNING, each_time=["unjoined"]))
+@pytest.mark.parametrize("name", variants(UNSIGNING, each_time=[]))
 def test_ranks_without_one_model_sign_nothing(world: Stage, name: str) -> None:
     script, error = UNSIGNING[name]
     folder = proposed(world, name, script, ranks=2)
