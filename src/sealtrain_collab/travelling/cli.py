@@ -304,10 +304,11 @@ def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: boo
     """Be orchestrator or standby of a deployment document (``cli.guest``)."""
     from sealtrain.recipe.lockfile import load_lock
     from sealtrain_collab.travelling.guest.orchestrate import Leading
+    from sealtrain_collab.travelling.guest.standby_folder import Standing
 
     gpu = load_lock(settings.lock).recipe.hardware.gpu
     states = settings.out.parent / "states" if ticket.states is None else Path(ticket.states)
-    begun = states.is_dir() and any(states.iterdir())
+    begun = Standing.read(states) is not None
     place: Place = "standby" if ticket.role == "standby" else "take-over" if begun else "first"
     how = Leading(
         accelerator=ticket.peer("accelerator"),

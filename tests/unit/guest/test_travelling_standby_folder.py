@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
-from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
+from sealtrain_collab.travelling.guest.standby_folder import Standing, await_run, leading
 
 LEADS = """
 import sys, time
@@ -66,3 +66,24 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError), leading(tmp_path / "file", wait=0, waiting=never):
         pytest.fail("it was made")
+
+
+def test_a_standby_waits_for_the_run_to_begin_and_leads_nothing_meanwhile(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def begin() -> None:
+        said.append("waits")
+        with leading(tmp_path, wait=0.0, waiting=lambda: None):
+            Standing(run_id="5a" * 16).write(tmp_path)
+
+    await_run(tmp_path, wait=20.0, waiting=begin)
+    assert said == ["waits"]
+    await_run(tmp_path, wait=20.0, waiting=begin)
+    assert said == ["waits"]
+
+
+def test_a_standby_waits_no_longer_than_it_was_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    await_run(tmp_path, wait=0.0, waiting=lambda: said.append("waits"))
+    assert said == ["waits"]
+    assert Standing.read(tmp_path) is None

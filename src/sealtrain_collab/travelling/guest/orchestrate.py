@@ -34,7 +34,7 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import checked_report, close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
-from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
+from sealtrain_collab.travelling.guest.standby_folder import Standing, await_run, leading
 from sealtrain_collab.travelling.history import first_open
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
@@ -114,6 +114,9 @@ def orchestrate(
     """
     wait = how.wait if how.place == "standby" else 0.0
     waiting = partial(say, "standing by: another orchestrator leads")
+    if how.place == "standby":
+        none_yet = partial(say, "standing by: no orchestrator has begun")
+        await_run(how.states, wait=how.wait, waiting=none_yet)
     with leading(how.states, wait=wait, waiting=waiting), ExitStack() as stack:
         before = Standing.read(how.states)
         if how.place == "first":

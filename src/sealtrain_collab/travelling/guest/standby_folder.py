@@ -18,7 +18,7 @@ from sealtrain.base.files import atomic_write, locked, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
 
-__all__ = ["Standing", "leading"]
+__all__ = ["Standing", "await_run", "leading"]
 
 _POLL_S: Final = 0.2
 _MAX_BYTES: Final = 4096
@@ -46,6 +46,26 @@ class Standing(StrictModel):
     def write(self, folder: Path) -> None:
         """Keep it in a folder."""
         atomic_write(folder / "run.json", canonical_json(self.to_dict()), overwrite=True)
+
+
+def await_run(folder: Path, *, wait: float, waiting: Callable[[], None]) -> None:
+    """Wait until an orchestrator has begun the run of a folder, at most for a time.
+
+    A standby that took the lead before would keep the first orchestrator out.
+
+    Args:
+        folder: Of sealed states, there or not.
+        wait: Seconds.
+        waiting: Called once where no run has begun.
+
+    Raises:
+        LockInvalid: What says which run it is is malformed.
+    """
+    until = time.monotonic() + wait
+    if Standing.read(folder) is None:
+        waiting()
+    while Standing.read(folder) is None and time.monotonic() < until:
+        time.sleep(_POLL_S)
 
 
 @contextmanager
