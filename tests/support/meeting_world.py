@@ -23,6 +23,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt
 from sealtrain.errors import SealtrainError
+from sealtrain.guest.guest import Surroundings
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
@@ -126,6 +127,7 @@ class Run:
         self.receipts: list[dict[str, Any]] = []
         self.address: tuple[str, int] | None = None
         self.opened = threading.Event()
+        self.around = Surroundings(on_stage=self.stage)
 
     def collect(self, binding: Binding) -> Any:
         with self._collecting:
