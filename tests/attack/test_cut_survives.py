@@ -40,6 +40,7 @@ if not COLLECTING:
     from sealtrain_collab.cut.learning import Learning
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
     pytest.mark.usefixtures("one_thread"),
 ]
