@@ -84,17 +84,19 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
         words = [*world.train_words(folder, "run"), "--wait-for-lease", "60s"]
         with Part("group", world.folder, words, start=start) as training:
             wait_until(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
-            processes = group(training.pid)
-            assert len(processes) >= 4  # supervisor, keeper, rank 0, rank 1
+            processes = family(training.pid)
+            assert len(processes) >= 5  # supervisor, keeper, opener, rank 0, rank 1
             [keeper] = {parent(one) for one in processes if begun_anew(one)} - {
                 one for one in processes if begun_anew(one)
             }
+            assert {training.pid, keeper} <= set(group(training.pid))
             assert peak_bytes(keeper) <= MOST_OF_A_KEEPER
             before = newest(out)
             os.killpg(training.pid, signal.SIGTERM)
             status = training.wait(within=DEADLINE_SECONDS)
             assert (status, json.loads(training.printed())["error"]["code"]) == (143, "run-stopped")
             assert group(training.pid) == []
+            assert not [one for one in processes if Path(f"/proc/{one}").exists()]
         assert newest(out) > before
         assert not (out / "manifest.json").exists()
 
@@ -126,4 +128,14 @@ def group(leader: int) -> list[int]:
             stat = (process / "stat").read_text().rsplit(")", 1)[1].split()
             if int(stat[2]) == leader and stat[0] != "Z":
                 found.append(int(process.name))
+    return found
+
+
+def family(leader: int) -> list[int]:
+    """A process and all below it: workload and opener are groups of their own."""
+    found = [leader]
+    for process in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{process}/task").glob("[0-9]*"):
+                found += [int(child) for child in (task / "children").read_text().split()]
     return found
