@@ -7,7 +7,6 @@ first and forks the others, which live as it does.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -26,6 +25,7 @@ from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady
@@ -47,14 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Workload", "begin_anew"]
 
-BEGIN: Final = """\
-import json, os, sys
-with os.fdopen(int(sys.argv.pop(1))) as file:
-    given = json.load(file)
-sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = given.pop("python")
-from sealtrain.guest.life import begin_anew
-begin_anew(given)
-"""
 _STREAMS: Final = 3
 
 
@@ -109,7 +101,6 @@ class Workload:
             self.work(ends)
             return
         given = {
-            "python": [[*filter(os.path.isdir, sys.path)], sys.prefix, sys.exec_prefix],
             "lock": to_base64(self.lock_bytes),
             "packages": self.importable.listed,
             "base": str(self.base),
@@ -119,18 +110,7 @@ class Workload:
             "on": self.on,
             "ends": [[each.fileno() for each in end.all] for end in ends],
         }
-        document = os.memfd_create("sealtrain-workload")
-        with os.fdopen(os.dup(document), "w") as file:
-            json.dump(given, file)
-        os.lseek(document, 0, os.SEEK_SET)
-        copied = [int(place.name) for place in Path("/proc/self/fd").iterdir()]
-        for number in (*range(_STREAMS), *copied):
-            with suppress(OSError):  # of the listing itself
-                if number < _STREAMS or not _leads_nowhere(number):
-                    os.set_inheritable(number, True)
-        flags = ["-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}"]
-        words = [sys.executable, *flags, "-c", BEGIN, str(document)]
-        os.execve(sys.executable, words, dict(os.environ))  # noqa: S606  # our own program
+        execute_anew("sealtrain.guest.life", given, inherited=_inherited())
 
     def work(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it in this image; reports how it ends over the first rank's channel."""
@@ -199,6 +179,17 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
         status = 0
     finally:
         os._exit(status)
+
+
+def _inherited() -> list[int]:
+    """The streams, and each descriptor that leads somewhere."""
+    found = [*range(_STREAMS)]
+    for place in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # of the listing itself
+            number = int(place.name)
+            if number >= _STREAMS and not _leads_nowhere(number):
+                found.append(number)
+    return found
 
 
 def _leads_nowhere(descriptor: int) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
 from sealtrain.errors import DecryptionLost, SealtrainError, StorageUnreachable, error_by_code
+from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.fork import end_group, exit_status, grouped, strip
 from sealtrain.guest.workload.frames import (
     BatchLaid,
@@ -52,14 +52,6 @@ __all__ = ["Opener"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _Answer = TypeVar("_Answer", bound=StrictModel)
-BEGIN: Final = """\
-import json, os, sys
-with os.fdopen(int(sys.argv.pop(1))) as file:
-    given = json.load(file)
-sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = given.pop("python")
-from sealtrain.guest.workload.opening import begin_anew
-begin_anew(given)
-"""
 
 
 class Opener:
@@ -326,17 +318,9 @@ def _begin(importable: Importable, ends: Sequence[socket.socket]) -> None:
         control, *lines = ends
         serve(control, list(zip(lines[::2], lines[1::2], strict=True)))
         return
-    given = {
-        "python": [[*filter(os.path.isdir, sys.path)], sys.prefix, sys.exec_prefix],
-        "packages": importable.listed,
-        "ends": [end.fileno() for end in ends],
-    }
-    document = os.memfd_create("sealtrain-opener")
-    with os.fdopen(os.dup(document), "w") as file:
-        json.dump(given, file)
-    os.lseek(document, 0, os.SEEK_SET)
-    for number in (0, 1, 2, document, *(end.fileno() for end in ends)):
-        os.set_inheritable(number, True)
-    flags = ["-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}"]
-    words = [sys.executable, *flags, "-c", BEGIN, str(document)]
-    os.execve(sys.executable, words, dict(os.environ))  # noqa: S606  # our own program
+    numbers = [end.fileno() for end in ends]
+    execute_anew(
+        "sealtrain.guest.workload.opening",
+        {"packages": importable.listed, "ends": numbers},
+        inherited=(0, 1, 2, *numbers),
+    )
