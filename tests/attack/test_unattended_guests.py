@@ -115,7 +115,9 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
         )
         run_id = index_of(store)["run_id"]
         assert run_id == before["run_id"]
+        keeper = Path("/proc") / str(run_process(guest.pid))
         guest.kill()
+    wait_until(lambda: not keeper.exists())  # it ends by itself, and writes into its folder so long
     assert index_of(store)["state"] == "checkpointed"
     shutil.rmtree(world.folder / "first")
     everything = b"".join(one.read_bytes() for one in store.rglob("*") if one.is_file())

@@ -420,7 +420,7 @@ COMMANDS: Final[Entries] = {
     ),
     "inspect": Entry(
         "sealtrain.cli.inspecting:inspect",
-        "Show what a sealed dataset or file tells without any key.",
+        "Show what a sealed file or dataset, or a run's manifest, tells without any key.",
     ),
     "open": Entry(
         "sealtrain.cli.opening:open_sealed",
