@@ -51,7 +51,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
-from sealtrain.training.data.part import Part
+from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream, read_all
 
@@ -276,7 +276,7 @@ def same_for_ranks(data: Data, steps: int = 40, size: int = 64) -> bool:
                 [
                     one
                     for batch in stream.rounds(
-                        0, steps * size, part=Part(rank=rank, world=world, step=size)
+                        0, steps * size, part=RankPart(rank=rank, world=world, step=size)
                     )
                     for one in batch.column("id").to_pylist()
                 ]

@@ -52,7 +52,7 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.http.server import serve_app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grant import Asked, Grant, obtain
+from sealtrain.client.grant import Grant, KeyRequest, obtain
 from sealtrain.client.transport import Transport
 from sealtrain.release.messages import Challenge, ReleaseAnswer, ReleaseRequest
 
@@ -131,7 +131,7 @@ class Guest:
             self.client,
             attested,
             self._collect,
-            Asked(
+            KeyRequest(
                 run_id=os.urandom(16).hex(),
                 recipe_hash=world.locked.recipe_hash,
                 datasets=[one.asked for one in world.sealed.values()],

@@ -31,7 +31,7 @@ from scale_node import Read, Task, planned, read
 from scale_page import page
 from scale_plan import Plan, broker_constants, plan, run_log_bytes
 from scale_store import ROWS_A_SHARD, Generated, SealedSet, sealed_sets, serving
-from sealtrain.training.data.part import Part
+from sealtrain.training.data.part import RankPart
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks" / "scale.md"
 STEP = 1024
@@ -111,7 +111,7 @@ def _read(
         task = Task(
             url=f"{store.url}/{one.name}",
             root=one.root,
-            part=Part(rank=rank, world=world, step=STEP),
+            part=RankPart(rank=rank, world=world, step=STEP),
             windows=stretches,
         )
         here, there = NODES.Pipe()

@@ -19,7 +19,7 @@ import numpy as np
 from scale_store import KEY, ROWS_A_BATCH
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.connect import open_folder
-from sealtrain.training.data.part import Part
+from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream
 
@@ -39,7 +39,7 @@ class Task:
 
     url: str
     root: str
-    part: Part
+    part: RankPart
     windows: Sequence[tuple[int, int]]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.grant import Asked, Grant, obtain, renew
+from sealtrain.client.grant import Grant, KeyRequest, obtain, renew
 from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES, OVERHEAD
@@ -70,7 +70,7 @@ def _released(site: Any, client: BrokerClient, collect: Any) -> Grant:
         client,
         site.attested,
         collect,
-        Asked(
+        KeyRequest(
             run_id=os.urandom(16).hex(),
             recipe_hash=world.locked.recipe_hash,
             datasets=[one.asked for one in world.sealed.values()],

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from collaboration.federate_story import HOSPITALS, RECIPE, Stage, records
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import run_log
 from sealtrain.errors import Unreachable
 
@@ -96,12 +96,12 @@ class Killed(Stage):
             self.seen.append(seen)
         return {"trained": parts[LEAD].ended(within=WITHIN_S)}
 
-    def _again(self, role: str, number: int) -> Part:
+    def _again(self, role: str, number: int) -> SideProgram:
         if role == LEAD:
             return self._part(f"lead-{number}", *self._lead_words)
         return self._joined(self._path, f"{role}-{number}", role, self._run_id)
 
-    def _told(self, lead: Part, least: int) -> int:
+    def _told(self, lead: SideProgram, least: int) -> int:
         """The newest round that a lead told of, once it is so far; of what another lead told, 0."""
         until = time.monotonic() + WITHIN_S
         while time.monotonic() < until:

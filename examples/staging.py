@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.base.processes import end_with_starter
-from sealtrain.cli.programs import Part, program, tied
+from sealtrain.cli.programs import SideProgram, program, tied
 
 __all__ = ["Stage", "emptied"]
 
@@ -55,25 +55,25 @@ class Stage:
         )
         return _answer(done.returncode, done.stdout, done.stderr or "", expect)
 
-    def server(self, ready: str, *arguments: str | Path) -> tuple[Part, str]:
+    def server(self, ready: str, *arguments: str | Path) -> tuple[SideProgram, str]:
         """Start a server; it, and the last word of the line that says that it is ready."""
         part = self._part(arguments, answers=False)
         return part, part.place(ready, within=_SOON_S)
 
-    def beside(self, *arguments: str | Path) -> Part:
+    def beside(self, *arguments: str | Path) -> SideProgram:
         """Start a command that runs beside the story until ``ended``."""
         self._shown(arguments)
         return self._part(arguments, answers=True)
 
-    def ended(self, part: Part, *, expect: int) -> dict[str, Any]:
+    def ended(self, part: SideProgram, *, expect: int) -> dict[str, Any]:
         """Wait for the end of a command, and return its JSON answer."""
         status = part.wait(within=_AT_LAST_S)
         return _answer(status, part.printed(), "\n".join(part.said()), expect)
 
-    def _part(self, arguments: tuple[str | Path, ...], *, answers: bool) -> Part:
+    def _part(self, arguments: tuple[str | Path, ...], *, answers: bool) -> SideProgram:
         name = f"program-{len(list(self.out.glob('program-*.log'))) + 1}"
         return self.stack.enter_context(
-            Part(name, self.out, arguments, answers=answers, start=tied)
+            SideProgram(name, self.out, arguments, answers=answers, start=tied)
         )
 
     def _shown(self, arguments: tuple[str | Path, ...]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.cli.walkrun import prepared
-from sealtrain.walk.switch import Outcome
+from sealtrain.walk.switch import StepOutcome
 from sealtrain.walk.table import TITLES, play_all
 
 __all__ = ["PAGE", "table_of", "written"]
@@ -26,7 +26,7 @@ _BEGIN: Final = "<!-- begin: tools/walk_page.py -->\n"
 _END: Final = "<!-- end: tools/walk_page.py -->\n"
 
 
-def table_of(outcomes: Iterable[Outcome]) -> str:
+def table_of(outcomes: Iterable[StepOutcome]) -> str:
     """The switches that were switched off, step by step, as Markdown.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from split_acts import CLINICS, DATASETS, Played, made_up
 
 from sealtrain.cli.output import metric_lines
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines
 from sealtrain.errors import ClaimContradicted, ComposeHashMismatch, SealtrainError, UsageError
 
@@ -115,7 +115,7 @@ class Stage(Rehearsal):
             return error
         raise UsageError("the client was to refuse the guest, and did not")
 
-    def _client(self, name: str, clinic: str, deployment: Path, place: str) -> Part:
+    def _client(self, name: str, clinic: str, deployment: Path, place: str) -> SideProgram:
         return self._part(
             name, "split", "client", "--deployment", deployment, "--server", place,
             "--identity", self._identity(clinic), "--consortium", self._consortium,

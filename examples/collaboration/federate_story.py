@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.cli.output import metric_lines
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
@@ -121,7 +121,7 @@ class Stage(Rehearsal):
         self._follow(lead, parties, told, until=None)
         return {"trained": lead.answer()}
 
-    def _begun(self, path: Path) -> tuple[Part, str, dict[str, Part]]:
+    def _begun(self, path: Path) -> tuple[SideProgram, str, dict[str, SideProgram]]:
         """Start everything: the lead, the run's id, and the hospitals' guests."""
         from sealtrain_collab.federated.flower import Flower
 
@@ -141,7 +141,7 @@ class Stage(Rehearsal):
         self._say("rounds: each hospital learns, the lead merges")
         return lead, run_id, parties
 
-    def _joined(self, path: Path, name: str, hospital: str, run_id: str) -> Part:
+    def _joined(self, path: Path, name: str, hospital: str, run_id: str) -> SideProgram:
         ticket = self._ticket(
             hospital, "party", *self._brokers, "--base", path.resolve().parent,
             "--data", self._sealed, "--party", hospital, "--run", run_id, *self._peers(hospital),
@@ -162,7 +162,7 @@ class Stage(Rehearsal):
         return place / "relay.sock"
 
     def _follow(
-        self, lead: Part, parties: Mapping[str, Part], told: int, *, until: str | None
+        self, lead: SideProgram, parties: Mapping[str, SideProgram], told: int, *, until: str | None
     ) -> int:
         """Tell of the lead's rounds from one on, up to a word or to its end; how many were told."""
         limit = time.monotonic() + _WITHIN_S

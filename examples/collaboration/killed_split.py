@@ -20,7 +20,7 @@ import cut_act
 import pads_act
 from split_acts import CLINICS, made_up
 
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import free_ports, run_log
 from sealtrain.errors import CheckpointRefused, SealtrainError, Unreachable
 
@@ -88,7 +88,7 @@ class _KilledPads(pads_act.Stage):
             self._say(f"killed {role}: back in {back} s")
         return {"trained": parts[_GUEST].ended(within=_WITHIN_S)}
 
-    def _start(self, role: str) -> Part:
+    def _start(self, role: str) -> SideProgram:
         self._starts += 1
         name = f"{role}-{self._starts}"
         part = self._part(name, *self._words[role], answers=role == _GUEST)
@@ -96,7 +96,7 @@ class _KilledPads(pads_act.Stage):
             part.line(f"{role} ready", within=_WITHIN_S)
         return part
 
-    def _paused(self, guest: Part, before: int) -> str:
+    def _paused(self, guest: SideProgram, before: int) -> str:
         """The code that the guest paused with, once it did; empty where it ended without."""
         until = time.monotonic() + _WITHIN_S
         while time.monotonic() < until:
@@ -115,7 +115,7 @@ class _KilledPads(pads_act.Stage):
         found = (self.out / _GUEST / "out" / "checkpoints").glob("*.sealed")
         return max((one.name for one in found), default="")
 
-    def _newer(self, guest: Part, than: str) -> str:
+    def _newer(self, guest: SideProgram, than: str) -> str:
         """Name of the newest sealed checkpoint, once it is newer; the same where all is done."""
         until = time.monotonic() + _WITHIN_S
         while time.monotonic() < until:
@@ -189,7 +189,7 @@ class _KilledCut(cut_act.Stage):
             client.ended(within=_WITHIN_S)
         return {"trained": trained}
 
-    def _kill_all(self, server: Part, clients: dict[str, Part]) -> None:
+    def _kill_all(self, server: SideProgram, clients: dict[str, SideProgram]) -> None:
         for part in (server, *clients.values()):
             part.kill()
         self._states.rename(self.out / "newest")
@@ -212,17 +212,17 @@ class _KilledCut(cut_act.Stage):
         self.seen.append({"kind": "cut", "role": role, "saw": saw, "over_already": over})
         self._say(f"killed the {role}: {saw}")
 
-    def _served(self, at: int) -> Part:
+    def _served(self, at: int) -> SideProgram:
         self._starts += 1
         part = self._part(f"server-run-{self._starts}", *self._server_words[at])
         part.place("cut server ready", within=_WITHIN_S)
         return part
 
-    def _again(self, clinic: str, place: str) -> Part:
+    def _again(self, clinic: str, place: str) -> SideProgram:
         self._starts += 1
         return self._client(f"{clinic}-{self._starts}", clinic, self._deployment, place)
 
-    def _newer(self, server: Part, than: str, *, by: int = 1) -> str:
+    def _newer(self, server: SideProgram, than: str, *, by: int = 1) -> str:
         """Name of the newest sealed state, at a random moment after ``by`` were sealed."""
         names: set[str] = set()
         until = time.monotonic() + _WITHIN_S
@@ -237,13 +237,13 @@ class _KilledCut(cut_act.Stage):
         raise Unreachable("the server seals no further state", hint=f"see {server.log}")
 
 
-def _pauses(guest: Part) -> list[str]:
+def _pauses(guest: SideProgram) -> list[str]:
     """Codes of what a guest's supervisor waited for."""
     lines = [line for line in guest.said() if line.startswith(_PAUSED)]
     return [line.removeprefix(_PAUSED).partition("]")[0] for line in lines]
 
 
-def _code(part: Part) -> str:
+def _code(part: SideProgram) -> str:
     """The code that a part ended with; empty where it ended well."""
     try:
         part.ended(within=_WITHIN_S)

@@ -16,7 +16,7 @@ from typing import Any
 
 from travel_story import HOLDERS, RECIPE, Stage, texts
 
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import free_ports, run_log
 from sealtrain.errors import AcceleratorUnreachable, Unreachable
 
@@ -51,7 +51,7 @@ class _Killed(Stage):
         self._drawn = drawn
         self._tickets: dict[str, Path] = {}
         self._starts = 0
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, SideProgram] = {}
         self._moves = 0
         self.seen: list[dict[str, Any]] = []
 
@@ -78,7 +78,7 @@ class _Killed(Stage):
             self._parts[holder].ended(within=_WITHIN_S)
         return {"trained": trained}
 
-    def _restarted_at_once(self, leader: Part) -> Part:
+    def _restarted_at_once(self, leader: SideProgram) -> SideProgram:
         """Kill the orchestrator in its first moments; the one that goes on."""
         until = time.monotonic() + _WITHIN_S
         while not (self._states / "run.json").exists() and not leader.gone:
@@ -121,7 +121,7 @@ class _Killed(Stage):
     def _written(self, name: str, role: str, *words: str | Path) -> None:
         self._tickets[name] = self._ticket(f"{name}-{self._moves}", role, *words)
 
-    def _start(self, role: str) -> Part:
+    def _start(self, role: str) -> SideProgram:
         """Start a role, and wait until it is there."""
         ready = {
             _ACCELERATOR: "accelerator ready", _STANDBY: "standing by", _LEADER: None
@@ -137,7 +137,7 @@ class _Killed(Stage):
         self._parts[role] = part
         return part
 
-    def _kill(self, role: str, leader: Part) -> Part:
+    def _kill(self, role: str, leader: SideProgram) -> SideProgram:
         """Kill a role and bring it back; whoever leads afterwards."""
         seen: dict[str, Any] = {"kind": "travelling", "role": role}
         over = leader.gone
@@ -177,7 +177,7 @@ class _Killed(Stage):
         self._say(f"killed {role}: back in {seen['back_after_s']} s")
         return leader
 
-    def _left(self, leader: Part) -> str:
+    def _left(self, leader: SideProgram) -> str:
         """What an orchestrator says whose accelerator is gone."""
         try:
             leader.ended(within=_WITHIN_S)
@@ -185,7 +185,7 @@ class _Killed(Stage):
             return f"the orchestrator ended [{error.code}]"
         raise Unreachable("the orchestrator went on without its accelerator")
 
-    def _newer(self, leader: Part, than: int) -> int:
+    def _newer(self, leader: SideProgram, than: int) -> int:
         """Entries of the newest sealed state, once it is newer; the same where the run is over."""
         until = time.monotonic() + _WITHIN_S
         while time.monotonic() < until:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
@@ -129,11 +129,11 @@ class Stage(Rehearsal):
     def _states(self) -> Path:
         return self.out / "states"
 
-    def _leader(self, role: str, *words: str | Path) -> Part:
+    def _leader(self, role: str, *words: str | Path) -> SideProgram:
         ticket = self._ticket(role, role, *words, *self._brokers, "--states", self._states)
         return self._part(f"{role}-run", *self._started(role, ticket))
 
-    def _await_state(self, first: Part) -> None:
+    def _await_state(self, first: SideProgram) -> None:
         """Until a state is sealed."""
         until = time.monotonic() + _WITHIN_S
         while not list(self._states.glob("*.sealed")):

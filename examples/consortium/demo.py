@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "three_hospitals")]
 
 from records import write_records  # noqa: E402 - lies beside the other story
 
-from sealtrain.cli.programs import Part  # noqa: E402
+from sealtrain.cli.programs import SideProgram  # noqa: E402
 from staging import Stage, emptied  # noqa: E402 - lies beside the stories
 
 HOLDERS = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
@@ -60,7 +60,7 @@ class Story:
         self.root = out / "simulated-root"
         self.guest = out / "guest"
         self.ticket = out / "ticket.json"
-        self.servers: dict[str, Part] = {}
+        self.servers: dict[str, SideProgram] = {}
 
     def play(self) -> None:
         """The whole story."""
@@ -254,7 +254,7 @@ class Story:
             "--folder", self.guest, "--simulator", self.root,
         ]  # fmt: skip
 
-    def checkpoints(self, training: Part) -> Iterator[int]:
+    def checkpoints(self, training: SideProgram) -> Iterator[int]:
         """Steps of the sealed checkpoints of the run, as they appear."""
         deadline, seen = time.monotonic() + _SOON, 0
         while not training.gone and time.monotonic() < deadline:

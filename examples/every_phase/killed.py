@@ -25,7 +25,7 @@ from run import playable, prepare
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import Rehearsal
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.schema import load_recipe
@@ -70,7 +70,7 @@ class Killed(Rehearsal):
         metrics = (done["trained"]["metrics"], done["whole"]["metrics"])
         return metrics[0] == metrics[1] and files(Path(done["model"])) == files(opened)
 
-    def _moments(self, part: Part, run: str, most: int | None = None) -> list[float]:
+    def _moments(self, part: SideProgram, run: str, most: int | None = None) -> list[float]:
         """When each checkpoint was there, until the run ends or there are so many."""
         found: list[float] = []
         newest, until = 0, time.monotonic() + WITHIN_S

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuClaims, GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
-from sealtrain.attest.nvidia.spdm import DIGEST_BYTES, NONCE_BYTES, FeatureFlag, Field
+from sealtrain.attest.nvidia.spdm import DIGEST_BYTES, NONCE_BYTES, FeatureFlag, OpaqueField
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed, TrustInvalid
@@ -304,29 +304,29 @@ def _gpu_fields(statement: _Statement) -> dict[int, bytes]:
     wires = [pdi[::-1] for pdi in statement.switches]
     fields: dict[int, bytes] = {
         # Backwards, and the last part stands in the other half.
-        Field.VBIOS_VERSION: (bytes(3) + parts[4:] + parts[:4])[::-1],
-        Field.BOARD_ID: bytes(4),
-        Field.CHIP_SKU: b"000\0",
-        Field.PROJECT: b"0000\0",
-        Field.PROJECT_SKU: b"0000\0",
-        Field.DRIVER_VERSION: statement.driver.encode("ascii") + b"\0",
-        Field.NVDEC0_STATUS: off,
-        Field.FWID: statement.device.fwid,
-        Field.PROTECTED_PCIE: on if statement.mode == "protected_pcie" else off,
-        Field.OPAQUE_VERSION: struct.pack("<H", 1),
-        Field.FEATURE_FLAG: struct.pack("<H", _FLAGS[statement.mode]),
+        OpaqueField.VBIOS_VERSION: (bytes(3) + parts[4:] + parts[:4])[::-1],
+        OpaqueField.BOARD_ID: bytes(4),
+        OpaqueField.CHIP_SKU: b"000\0",
+        OpaqueField.PROJECT: b"0000\0",
+        OpaqueField.PROJECT_SKU: b"0000\0",
+        OpaqueField.DRIVER_VERSION: statement.driver.encode("ascii") + b"\0",
+        OpaqueField.NVDEC0_STATUS: off,
+        OpaqueField.FWID: statement.device.fwid,
+        OpaqueField.PROTECTED_PCIE: on if statement.mode == "protected_pcie" else off,
+        OpaqueField.OPAQUE_VERSION: struct.pack("<H", 1),
+        OpaqueField.FEATURE_FLAG: struct.pack("<H", _FLAGS[statement.mode]),
     }
     if wires:
-        fields[Field.PDI] = b"".join(wires[wire % len(wires)] for wire in range(_WIRES))
+        fields[OpaqueField.PDI] = b"".join(wires[wire % len(wires)] for wire in range(_WIRES))
     return fields
 
 
 def _switch_fields(statement: _Statement) -> dict[int, bytes]:
     return {
-        Field.VBIOS_VERSION: SWITCH_VBIOS.encode("ascii"),
-        Field.PDI: statement.device.pdi,
-        Field.POSITION: struct.pack("<H", 1),
-        Field.LOCK: struct.pack("<H", 1),
-        Field.FWID: statement.device.fwid,
-        Field.GPU_PDIS: b"".join(statement.gpus).ljust(8 * _GPUS_OF_A_BOARD, b"\0") + _PORTS,
+        OpaqueField.VBIOS_VERSION: SWITCH_VBIOS.encode("ascii"),
+        OpaqueField.PDI: statement.device.pdi,
+        OpaqueField.POSITION: struct.pack("<H", 1),
+        OpaqueField.LOCK: struct.pack("<H", 1),
+        OpaqueField.FWID: statement.device.fwid,
+        OpaqueField.GPU_PDIS: b"".join(statement.gpus).ljust(8 * _GPUS_OF_A_BOARD, b"\0") + _PORTS,
     }

@@ -18,10 +18,10 @@ from sealtrain.cli.review import change_lines
 from sealtrain.client import approving
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.registered import merged
 from sealtrain.client.sealing import Publication, Sealed, register, seal
-from sealtrain.consortium.approvals import Tally
+from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import read_dataset_envelope, reissue_dataset
 from sealtrain.consortium.decisions import Decision, sign_decision
 from sealtrain.consortium.members import Consortium
@@ -38,7 +38,7 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.keys.identity import Identity
-from sealtrain.recipe.diff import Change
+from sealtrain.recipe.diff import RecipeChange
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.signing.dsse import Envelope
 
@@ -89,8 +89,8 @@ class Desk:
     def deployment(self) -> Path:
         return self.folder / "mine.json"
 
-    def owner(self, name: str = A) -> Owner:
-        return Owner(
+    def owner(self, name: str = A) -> OwnerFiles:
+        return OwnerFiles(
             identity=self.site.folder / f"{name}.identity.json",
             brokers=(self.site.folder / "broker.yaml",),
         )
@@ -108,12 +108,12 @@ class Desk:
     def prepare(self, name: str = A, **said: Any) -> approving.Intent:
         return approving.prepare(self.owner(name), self.deployment, self.site.consortium, **said)
 
-    def approve(self, name: str = A, **said: Any) -> Tally:
+    def approve(self, name: str = A, **said: Any) -> ApprovalTally:
         answers = approving.approve(self.owner(name), self.deployment, self.site.consortium, **said)
         (tally,) = answers.done.values()
         return tally
 
-    def revoke(self, name: str = A) -> Tally:
+    def revoke(self, name: str = A) -> ApprovalTally:
         answers = approving.revoke(self.owner(name), self.deployment, self.site.consortium)
         (tally,) = answers.done.values()
         return tally
@@ -189,7 +189,7 @@ def test_differences_are_shown_only_to_what_the_owner_approved(desk: Desk) -> No
 @pytest.mark.claim("C152")
 def test_what_a_table_cuts_of_a_change_stands_below_it(desk: Desk) -> None:
     honest = [f"clinic-number-{number}" for number in range(9)]
-    hidden = Change(
+    hidden = RecipeChange(
         path="recipe.release_policy.model.recipients", kind="changed", before=honest,
         after=[*honest, "eve"], area="release policy", severity="critical",
     )  # fmt: skip
@@ -352,7 +352,7 @@ def test_neither_another_consortium_nor_other_keys_approve(desk: Desk, tmp_path:
     for name, error in ((A, ApprovalUnknown), ("stranger", ConsortiumInvalid)):
         path = tmp_path / f"{name}.json"
         Identity.generate(name).save(path)
-        who = Owner(identity=path, brokers=desk.owner().brokers)
+        who = OwnerFiles(identity=path, brokers=desk.owner().brokers)
         with pytest.raises(error):
             approving.prepare(who, desk.deployment, desk.site.consortium)
     desk.lock("astray", ("ab" * 32,))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
@@ -40,7 +40,7 @@ SHOWN = GUEST.evidence(OLD, collateral=COLLATERAL)
 POLICY = insecure_simulator_policy(PKI.root_der)
 
 
-def audited(data: bytes, given: Beside, policy: AppraisalPolicy = POLICY) -> Examined:
+def audited(data: bytes, given: Attachments, policy: AppraisalPolicy = POLICY) -> Examined:
     inner, kept = unwrapped(recognise(data), given)
     return examine(inner, kept, policy, NOW)
 
@@ -48,7 +48,7 @@ def audited(data: bytes, given: Beside, policy: AppraisalPolicy = POLICY) -> Exa
 def bundle(**changed: Any) -> bytes:
     """An attacker's bundle: genuine evidence, and whatever they write beside it."""
     made = Bundle.build(
-        "evidence", SHOWN.to_bytes(), Beside(binding=OLD), policy=POLICY, verified_at=NOW
+        "evidence", SHOWN.to_bytes(), Attachments(binding=OLD), policy=POLICY, verified_at=NOW
     )
     return Bundle.model_construct(**{**made.__dict__, **changed}).to_bytes()
 
@@ -56,14 +56,16 @@ def bundle(**changed: Any) -> bytes:
 @pytest.mark.negative(23)
 def test_a_document_that_a_bundle_names_does_not_stand_in_for_the_auditors() -> None:
     lying = bundle(compose_hash=sha256_hex(RUNS))
-    assert audited(lying, Beside(binding=OLD)).bound
-    for given in (Beside(app_compose=NAMED), Beside(compose_hash=sha256_hex(NAMED))):
+    assert audited(lying, Attachments(binding=OLD)).bound
+    for given in (Attachments(app_compose=NAMED), Attachments(compose_hash=sha256_hex(NAMED))):
         with pytest.raises(ComposeHashMismatch):
             audited(lying, replace(given, binding=OLD))
-    for given in (Beside(app_compose=RUNS), Beside(compose_hash=sha256_hex(RUNS))):
+    for given in (Attachments(app_compose=RUNS), Attachments(compose_hash=sha256_hex(RUNS))):
         audited(lying, replace(given, binding=OLD))
         with pytest.raises(ComposeHashMismatch):
-            audited(bundle(compose_hash=sha256_hex(NAMED)), Beside(app_compose=RUNS, binding=OLD))
+            audited(
+                bundle(compose_hash=sha256_hex(NAMED)), Attachments(app_compose=RUNS, binding=OLD)
+            )
 
 
 def test_what_a_kind_is_not_compared_with_is_no_bundle() -> None:
@@ -75,14 +77,14 @@ def test_what_a_kind_is_not_compared_with_is_no_bundle() -> None:
         bundle(kind="tdx-quote", evidence=quote),
     ):
         with pytest.raises(EvidenceMalformed):
-            audited(lying, Beside())
+            audited(lying, Attachments())
 
 
 def test_the_conversation_of_a_bundle_does_not_stand_in_for_the_auditors() -> None:
     with pytest.raises(ReportDataMismatch):
-        audited(bundle(), Beside(binding=MINE))
-    assert not audited(bundle(conversation=None), Beside()).bound
-    unbound = audited(SHOWN.to_bytes(), Beside(nonce=bytes(32)))
+        audited(bundle(), Attachments(binding=MINE))
+    assert not audited(bundle(conversation=None), Attachments()).bound
+    unbound = audited(SHOWN.to_bytes(), Attachments(nonce=bytes(32)))
     assert (unbound.bound, unbound.missing) == (False, ("conversation",))
 
 
@@ -90,7 +92,7 @@ def test_two_documents_that_are_named_are_not_one() -> None:
     with pytest.raises(ComposeHashMismatch):
         audited(
             SHOWN.to_bytes(),
-            Beside(binding=OLD, app_compose=RUNS, compose_hash=sha256_hex(NAMED)),
+            Attachments(binding=OLD, app_compose=RUNS, compose_hash=sha256_hex(NAMED)),
         )
 
 
@@ -114,11 +116,11 @@ def test_nothing_says_that_spliced_parts_belong_together() -> None:
     """In a conversation they are refused; without one, their reader is told of it."""
     evidence, policy = spliced()
     with pytest.raises(GpuNonceMismatch):
-        audited(evidence.to_bytes(), Beside(binding=OLD), policy)
-    found = audited(evidence.to_bytes(), Beside(), policy)
+        audited(evidence.to_bytes(), Attachments(binding=OLD), policy)
+    found = audited(evidence.to_bytes(), Attachments(), policy)
     assert found.missing == ("conversation", "tie")
-    again = bundled(recognise(evidence.to_bytes()), Beside(), policy, NOW)
-    assert audited(again.to_bytes(), Beside(), policy).missing == ("conversation", "tie")
+    again = bundled(recognise(evidence.to_bytes()), Attachments(), policy, NOW)
+    assert audited(again.to_bytes(), Attachments(), policy).missing == ("conversation", "tie")
 
 
 def test_a_processor_alone_does_not_pass_for_a_machine_with_accelerators() -> None:
@@ -126,7 +128,9 @@ def test_a_processor_alone_does_not_pass_for_a_machine_with_accelerators() -> No
     quote = SHOWN.cpu.quote_bytes  # type: ignore[union-attr]  # of a dstack guest
     rules = insecure_simulator_policy(PKI.root_der, tee="tdx", gpu=policy.gpu)  # type: ignore[arg-type]  # rules
     said = OLD.report_data()
-    found = audited(quote, Beside(collateral=COLLATERAL, nonce=said), rules)
+    found = audited(quote, Attachments(collateral=COLLATERAL, nonce=said), rules)
     assert (found.bound, found.missing) == (True, ("document", "accelerators"))
     none = insecure_simulator_policy(PKI.root_der, tee="tdx")
-    assert audited(quote, Beside(collateral=COLLATERAL, nonce=said), none).missing == ("document",)
+    assert audited(quote, Attachments(collateral=COLLATERAL, nonce=said), none).missing == (
+        "document",
+    )

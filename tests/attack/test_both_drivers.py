@@ -16,7 +16,7 @@ from exhibit_world import REFUSED, accepted, exhibit_of
 from machines_world import ASKED, ELSEWHERE, MACHINES, NOW, MachinePark
 from two_drivers import both_examine, both_judge
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.policy import policy_from_dict
@@ -43,10 +43,10 @@ def test_both_accept_the_truth_and_refuse_it_elsewhere_and_at_other_times(
     park: MachinePark, name: str
 ) -> None:
     evidence, policy = park.evidence(MACHINES[name]), park.trust(MACHINES[name])
-    here = Beside(binding=ASKED)
+    here = Attachments(binding=ASKED)
     assert both_judge(evidence, policy, NOW, here) is None
-    assert both_judge(evidence, policy, NOW, Beside(binding=ELSEWHERE)) is not None
-    other = Beside(binding=ASKED, compose_hash="ab" * 32)
+    assert both_judge(evidence, policy, NOW, Attachments(binding=ELSEWHERE)) is not None
+    other = Attachments(binding=ASKED, compose_hash="ab" * 32)
     assert both_judge(evidence, policy, NOW, other) == "compose-hash-mismatch"
     for moment in (0, NOW - 400 * DAY, NOW + 2 * DAY, NOW + 40 * DAY, NOW + 20_000 * DAY):
         both_judge(evidence, policy, moment, here)
@@ -64,7 +64,7 @@ def test_both_end_altered_evidence_alike(park: MachinePark, name: str) -> None:
             evidence = Evidence.from_bytes(canonical_json(document))
         except SealtrainError:
             continue  # no evidence at all: neither driver sees it
-        ended.add(both_judge(evidence, policy, NOW, Beside(binding=ASKED)))
+        ended.add(both_judge(evidence, policy, NOW, Attachments(binding=ASKED)))
     assert len(ended) > 2
 
 
@@ -95,7 +95,7 @@ def _altered(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_both_end_every_vector_alike() -> None:
     vectors = json.loads(VECTORS.read_text())
     policy = policy_from_dict(vectors["policy"])
-    beside = Beside(
+    beside = Attachments(
         binding=Binding(vectors["purpose"], vectors["transcript"]),
         compose_hash=vectors["compose_hash"],
     )

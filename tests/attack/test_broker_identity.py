@@ -23,7 +23,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.client.attested import pinned_identity
-from sealtrain.client.grants import Grants, Wanted
+from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.quorum import Quorum
 from sealtrain.consortium.members import Consortium
@@ -264,7 +264,7 @@ class Asked:
 
     def obtain(self, run_id: str, *, resume: bool = False) -> Grants:
         wanted = [
-            Wanted(
+            WantedKey(
                 dataset_id=one.dataset_id,
                 root=one.root,
                 owner=one.owner,

@@ -24,7 +24,7 @@ from sealtrain.broker.serve import listening
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.tokens import TokenState, make_token
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.grant import Asked, obtain
+from sealtrain.client.grant import KeyRequest, obtain
 from sealtrain.errors import (
     BrokerUnreachable,
     ChainUnreachable,
@@ -73,7 +73,7 @@ def asked(world: ReleaseWorld, url: str) -> None:
             client,
             world.attest(),
             world.collect(world.guest()),
-            Asked(
+            KeyRequest(
                 run_id="ab" * 16,
                 recipe_hash=world.locked.recipe_hash,
                 datasets=[one.asked for one in world.sealed.values()],

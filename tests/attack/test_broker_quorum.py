@@ -16,7 +16,7 @@ from world import OWNERS
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.client.grant import Asked, AskedKey, obtain
+from sealtrain.client.grant import AskedKey, KeyRequest, obtain
 from sealtrain.client.grants import Grants
 from sealtrain.errors import (
     AnswerInvalid,
@@ -218,7 +218,7 @@ def asked_with(world: QuorumWorld, place: int, position: int, **changed: Any) ->
         wire,
         broker,
         world.collect,
-        Asked(
+        KeyRequest(
             run_id="ab" * 16,
             recipe_hash=world.first.locked.recipe_hash,
             datasets=[AskedKey(one.owner_id, one.dataset_id, one.root, replace(honest, **changed))],

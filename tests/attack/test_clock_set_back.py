@@ -11,12 +11,12 @@ from world import DAY
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ApprovalExpired, SealtrainError
-from sealtrain.ledger.audit import BACKWARDS_SECONDS, Auditor, Finding
+from sealtrain.ledger.audit import BACKWARDS_SECONDS, AuditFailure, Auditor
 
 pytestmark = pytest.mark.claim("C97")
 
 
-def audited(world: ReleaseWorld) -> tuple[Finding, ...]:
+def audited(world: ReleaseWorld) -> tuple[AuditFailure, ...]:
     auditor = Auditor(
         world.consortium,
         world.keyring.signer.public,

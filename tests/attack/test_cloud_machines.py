@@ -29,7 +29,7 @@ from machines_world import (
     judge,
 )
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.part import Situation
@@ -407,7 +407,7 @@ def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark, name: str
     with pytest.raises(EvidenceRefused) as decided:
         judge(evidence, policy)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
-    part = tee_of(name).verifier.part(evidence.cpu, Beside(collateral=evidence.collateral), at)
+    part = tee_of(name).verifier.part(evidence.cpu, Attachments(collateral=evidence.collateral), at)
     with pytest.raises(EvidenceRefused) as explained:
         require_groups(part.verify().groups)
     assert decided.value.code == explained.value.code == "measurement-mismatch"

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.approvals import (
+    ApprovalTally,
     Decision,
     SignedDecision,
-    Tally,
     Target,
     require,
     sign_decision,
@@ -89,7 +89,7 @@ class Board:
             self.kept.append(verify_decision(read, LABS, now=NOW))
         return self
 
-    def status(self, target: Target = TARGET, now: int = NOW) -> Tally:
+    def status(self, target: Target = TARGET, now: int = NOW) -> ApprovalTally:
         return tally(self.kept, LABS, target, now, needs=NEEDS)
 
 

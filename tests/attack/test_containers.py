@@ -29,8 +29,8 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
-from sealtrain.cli.container import Place, container
-from sealtrain.cli.programs import Part
+from sealtrain.cli.container import ContainerPaths, container
+from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import EvidenceRefused, LockInvalid, SimulatedEvidence
 from sealtrain.image.own import CONFIG
 from sealtrain.image.unpacked import unpacked
@@ -255,7 +255,7 @@ def test_no_policy_for_hardware_accepts_a_containers_evidence(
     (site / "guest/run-data/wait").touch()
     binding = Binding("release", {"challenge": "attack"})
     measured = compose_hash((site / "document.json").read_bytes())
-    with Part("executor", site, words(site, toy[0]), answers=False) as part:
+    with SideProgram("executor", site, words(site, toy[0]), answers=False) as part:
         part.line("waiting", within=SECONDS)
         collateral = f"file:{site / 'root/collateral.json'}"
         for claimed in ("simulator", "dstack"):
@@ -314,7 +314,7 @@ def test_what_the_executor_does_not_know_is_refused(site: Path, asked: dict[str,
     (site / "altered.json").write_bytes(data)
     assert refused(site, site / "none", "altered.json")[0] == "lock-invalid"
     # The container's own reader refuses it as well, if the document's should let it pass.
-    place = Place(root=site, sources={}, volumes={})
+    place = ContainerPaths(root=site, sources={}, volumes={})
     with pytest.raises(LockInvalid):
         container(frame_of(data), CONFIG, place)
 
@@ -324,10 +324,10 @@ def test_signals_reach_the_program_and_it_ends_with_its_executor(
 ) -> None:
     (site / "guest/run-data").mkdir(parents=True)
     (site / "guest/run-data/wait").touch()
-    with Part("first", site, words(site, toy[0]), answers=False) as part:
+    with SideProgram("first", site, words(site, toy[0]), answers=False) as part:
         part.line("waiting", within=SECONDS)
         assert part.end(signal.SIGTERM) == 7
-    with Part("second", site, words(site, toy[0]), answers=False) as part:
+    with SideProgram("second", site, words(site, toy[0]), answers=False) as part:
         part.line("waiting", within=SECONDS)
         held = f"{site}/guest/image/root".encode()
         assert _running(held)

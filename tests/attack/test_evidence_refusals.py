@@ -20,7 +20,7 @@ import pytest
 from exhibit_world import accepted, exhibit_of, gpu_rules, nitro_rules, snp_rules, tdx_rules
 from gpu_world import NONCE, machine, nvat_file
 
-from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
@@ -47,12 +47,12 @@ pytestmark = pytest.mark.claim("C117")
 LATE = 1_800_000_000
 
 
-def refused(data: bytes, policy: dict[str, Any], beside: Beside | None = None) -> Refused:
+def refused(data: bytes, policy: dict[str, Any], beside: Attachments | None = None) -> Refused:
     """How a file ends under a policy: it must be a refusal, from whichever step."""
     rules = policy_from_dict(policy)
 
     def judge() -> None:
-        inner, kept = unwrapped(recognise(data), beside or Beside())
+        inner, kept = unwrapped(recognise(data), beside or Attachments())
         examine(inner, kept, rules, LATE)
 
     with pytest.raises(Refused) as ended:
@@ -139,7 +139,7 @@ def test_a_forged_algorithm_of_a_verdict_is_a_refusal(header: dict[str, Any]) ->
             archived = GpuCollateral.build(
                 rims={}, ocsp=(), nras=RemoteVerdict(token=inner, jwks=service.jwks)
             )
-            beside = Beside(nonce=vendor.NONCE, gpu_collateral=archived)
+            beside = Attachments(nonce=vendor.NONCE, gpu_collateral=archived)
             rules = gpu_rules(nras="require")
             assert isinstance(refused(text.encode(), rules, beside), RemoteVerdictRefused)
             explain(recognise(text.encode()), beside, policy_from_dict(rules), LATE)
@@ -274,13 +274,13 @@ def test_keys_that_come_in_a_bundle_vouch_for_no_verdict() -> None:
     archived = GpuCollateral.build(rims={}, ocsp=(), nras=verdict)
     policy = policy_from_dict(gpu_rules())
     exhibit = recognise(verdict.token.encode())
-    beside = Beside(nonce=vendor.NONCE, gpu_collateral=archived)
+    beside = Attachments(nonce=vendor.NONCE, gpu_collateral=archived)
     made = bundled(exhibit, beside, policy, vendor.NOW)  # its maker trusts these keys
-    inner, kept = unwrapped(recognise(made.to_bytes()), Beside())
+    inner, kept = unwrapped(recognise(made.to_bytes()), Attachments())
     with pytest.raises(RemoteVerdictRefused):
         examine(inner, kept, policy, vendor.NOW)
     # Somebody who archived the keys names them, and it counts.
-    inner, kept = unwrapped(recognise(made.to_bytes()), Beside(gpu_collateral=archived))
+    inner, kept = unwrapped(recognise(made.to_bytes()), Attachments(gpu_collateral=archived))
     assert examine(inner, kept, policy, vendor.NOW).compared
 
 

@@ -23,7 +23,7 @@ from sealtrain.cli.review import change_lines, page, screen_width, within
 from sealtrain.errors import ConfigError, RecipeInvalid
 from sealtrain.manifest.exports.model_facts import plain
 from sealtrain.manifest.markup import tag
-from sealtrain.recipe.diff import Change
+from sealtrain.recipe.diff import RecipeChange
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.scripts import read_scripts, script_problem
 from sealtrain.signing.datause import DataUse
@@ -164,7 +164,7 @@ def test_a_long_text_stays_in_its_column(width: int, filler: str) -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_a_long_line_of_a_script_paints_no_line_of_the_page(width: int) -> None:
     script = "x = 1  #" + " " * 400 + "privacy     differential privacy" + "漢" * 200 + "\n"
-    change = Change(
+    change = RecipeChange(
         path="scripts[train.py]",
         kind="added",
         before=None,

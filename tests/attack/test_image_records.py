@@ -24,7 +24,7 @@ from sealtrain.cli import app
 from sealtrain.cli.review import page
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.imagerecords import image_records
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 from sealtrain.consortium.verifications import PAYLOAD_TYPE
 from sealtrain.errors import SealtrainError
 from sealtrain.image.layout import read_image
@@ -146,7 +146,7 @@ def code(result: Result) -> str:
 def image_line(desk: Desk, *others: Path) -> str:
     """What the page says of machines and image."""
     records = image_records(
-        Owner(identity=desk.identity),
+        OwnerFiles(identity=desk.identity),
         desk.locked.lock,
         desk.site.consortium,
         others,

@@ -27,7 +27,7 @@ from sealtrain.broker.serve import listening
 from sealtrain.broker.store import group_commit as together
 from sealtrain.broker.store.audited import read_beside
 from sealtrain.broker.store.database import begun, commit, engine_of
-from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.tables import metadata
@@ -120,9 +120,9 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The next commit that has entries fails, as on a full disk, after the ledger's own."""
     reached: list[int] = []
     failed: list[int] = []
-    advance = Following.advance
+    advance = LedgerFollower.advance
 
-    def noted(self: Following, connection: Any, before: int, entries: Any) -> None:
+    def noted(self: LedgerFollower, connection: Any, before: int, entries: Any) -> None:
         advance(self, connection, before, entries)
         reached.append(before + len(entries))
 
@@ -133,7 +133,7 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         commit(connection)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Following, "advance", noted)
+        patched.setattr(LedgerFollower, "advance", noted)
         patched.setattr(together, "commit", full)
         yield
     assert failed, "nothing of it reached the ledger"

@@ -19,7 +19,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.measured import lay_out
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import LockInvalid, Unreachable
 from sealtrain.recipe.compose import build_compose
@@ -155,10 +155,12 @@ def test_a_broker_serves_the_files_that_its_guest_shows_and_no_others(
 ) -> None:
     agent = ("--deployment", tmp_path / "document.json", "--simulator", tmp_path / "root")
     socket = ("--socket", tmp_path / "guest.sock")
-    with Part("agent", tmp_path, ("simulator", "serve", *agent, *socket), answers=False) as guest:
+    with SideProgram(
+        "agent", tmp_path, ("simulator", "serve", *agent, *socket), answers=False
+    ) as guest:
         guest.place("guest API", within=60)
         words = (*measured, "--policy", f"{FROM_DOCUMENT}policy.json")
-        with Part("broker", tmp_path, words, answers=False) as broker:
+        with SideProgram("broker", tmp_path, words, answers=False) as broker:
             url = broker.place("broker ready", within=60)
             with BrokerClient(url.rpartition(" ")[2]) as client:
                 client.health()
@@ -167,6 +169,9 @@ def test_a_broker_serves_the_files_that_its_guest_shows_and_no_others(
             (tmp_path / "policy.yaml").read_bytes()
         )
         words = (*measured, "--policy", tmp_path / "laxer.yaml")
-        with Part("other", tmp_path, words, answers=False) as other, pytest.raises(Unreachable):
+        with (
+            SideProgram("other", tmp_path, words, answers=False) as other,
+            pytest.raises(Unreachable),
+        ):
             other.place("broker ready", within=60)
         assert "document-mismatch" in (tmp_path / "other.log").read_text()

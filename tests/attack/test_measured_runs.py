@@ -21,7 +21,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
-from sealtrain.cli.programs import Part, Process
+from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.errors import LockInvalid
 from sealtrain.recipe.compose import extract_lock
 from sealtrain_simulator.state import ensure
@@ -121,12 +121,12 @@ def refused(site: Path, *given: str) -> str:
 
 
 @contextmanager
-def started(site: Path, **variables: str) -> Iterator[Part]:
+def started(site: Path, **variables: str) -> Iterator[SideProgram]:
     def begin(asked: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
         env = os.environ | variables
         return subprocess.Popen([*COMMAND, *asked], stdout=stdout, stderr=stderr, env=env, cwd=site)
 
-    with Part("started", site, words(site), answers=False, start=begin) as part:
+    with SideProgram("started", site, words(site), answers=False, start=begin) as part:
         part.place("broker ready", within=SECONDS)
         yield part
 

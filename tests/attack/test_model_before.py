@@ -33,7 +33,7 @@ from sealtrain.broker.store.recording import record
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant
 from sealtrain.client.grants import WantedModel
-from sealtrain.client.readiness import Run, ask
+from sealtrain.client.readiness import PlannedRun, ask
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
@@ -376,7 +376,7 @@ def test_status_says_no_of_a_chain_that_read_withdrawn_data(tmp_path: Path) -> N
     with served_world(tmp_path) as (world, url):
         grown(world)
         chain = Runs(world=world, folder=tmp_path)
-        run = Run(lock=world.locked.lock, target=world.target, platform="simulator")
+        run = PlannedRun(lock=world.locked.lock, target=world.target, platform="simulator")
         pin = world.pin.model_copy(update={"url": url})
 
         def told() -> list[str]:

@@ -22,7 +22,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grants import Grants, Wanted
+from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.quorum import Quorum
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import sign_dataset
@@ -157,7 +157,7 @@ class HandedOn:
     ) -> Grants:
         """A guest of a recipe asks for the model's key."""
         locked = locked or self.room
-        wanted = Wanted(
+        wanted = WantedKey(
             **{
                 "dataset_id": made.dataset_id,
                 "root": made.root,

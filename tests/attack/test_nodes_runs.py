@@ -16,7 +16,7 @@ from ports import free_port
 from relays import altering, carried
 from stage import OWNERS, Stage, stage
 
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import (
     ApprovalRevoked,
     BrokerUnreachable,
@@ -91,7 +91,7 @@ def test_a_node_whose_lease_lapses_unheard_ends_the_run_at_its_last_checkpoint(
         assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-def met_anew(both: Nodes, lead: Part, place: str) -> str:
+def met_anew(both: Nodes, lead: SideProgram, place: str) -> str:
     """The place at which the lead waits for its nodes again."""
     return str(wait_until(lambda: (found := both.place(lead)) != place and found))
 
@@ -135,7 +135,7 @@ def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) 
     with stage(tmp_path) as world, ExitStack() as stack:
         three = Nodes(world, "three", recipe_of(3, steps=40))
 
-        def joined(name: str, place: str) -> list[Part]:
+        def joined(name: str, place: str) -> list[SideProgram]:
             return [
                 stack.enter_context(three.join(node, place, out=f"{name}{node}")) for node in (1, 2)
             ]
@@ -262,7 +262,7 @@ def test_a_node_that_is_withheld_for_longer_than_a_lease_costs_nothing(tmp_path:
         three = Nodes(world, "three", recipe_of(3, steps=400))
         out = tmp_path / "run"
 
-        def joined(node: int, place: str, name: str) -> Part:
+        def joined(node: int, place: str, name: str) -> SideProgram:
             words = ("--listen", f"127.0.0.{node + 6}:0", "--wait-for-lease", "4m")
             return stack.enter_context(three.join(node, place, *words, out=name))
 

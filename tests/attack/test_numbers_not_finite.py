@@ -46,8 +46,8 @@ if not COLLECTING:
     from sharing_world import Held
     from travel_world import PROGRAM
 
-    from sealtrain.training.checkpoints.callback import RunContext, SealedRun
-    from sealtrain.training.checkpoints.loop import SealedLoop
+    from sealtrain.training.checkpoints.callback import RunCallback, RunContext
+    from sealtrain.training.checkpoints.loop import RunLoop
     from sealtrain.training.data.stream import RecordStream
 
 pytestmark = [
@@ -261,7 +261,7 @@ def test_a_loop_of_a_script_ends_too(
     )
     model = torch.nn.Linear(2, 2)
     train = [one for one in sources_of(recipe, sealed) if one.role == "train"]
-    loop = SealedLoop(
+    loop = RunLoop(
         context,
         RecordStream(train, ["size", "spread"], seed=7),
         recipe.trainer,
@@ -406,5 +406,5 @@ def test_a_trainer_that_a_script_made_filters_nothing(tmp_path: Path) -> None:
     )
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     assert arguments.logging_nan_inf_filter
-    trainer = Trainer(model=net(1.0), args=arguments, callbacks=[SealedRun(context)])
+    trainer = Trainer(model=net(1.0), args=arguments, callbacks=[RunCallback(context)])
     assert not trainer.args.logging_nan_inf_filter

@@ -27,12 +27,12 @@ from gpu_world import (
     showing,
 )
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
-from sealtrain.attest.nvidia.spdm import Field
+from sealtrain.attest.nvidia.spdm import OpaqueField
 from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.errors import (
@@ -60,12 +60,12 @@ def judged(evidence: GpuEvidence, **changes: Any) -> VerifiedGpus:
 
 
 def examined(
-    devices: tuple[GpuDevice, ...], beside: Beside | None = None, **changes: Any
+    devices: tuple[GpuDevice, ...], beside: Attachments | None = None, **changes: Any
 ) -> Examined:
     """A file of NVIDIA's tools under the machine's policy."""
     rules = GPUS.policy(**{"reference_values": "any", **changes})
     policy = insecure_simulator_policy(CPU_ROOT, gpu=rules)
-    return examine(recognise(nvat_file(devices)), beside or Beside(), policy, NOW)
+    return examine(recognise(nvat_file(devices)), beside or Attachments(), policy, NOW)
 
 
 def told(at: int, change: Callable[[Parts], Parts]) -> GpuEvidence:
@@ -110,7 +110,7 @@ def test_a_gpu_that_the_switches_do_not_name_is_refused() -> None:
     shown = GpuEvidence.build(
         (*EVIDENCE.devices[:3], swapped, *EVIDENCE.devices[4:]), EVIDENCE.claims
     )
-    own = resigned(shown, 3, device, lambda parts: parts.with_field(Field.FWID, device.fwid))
+    own = resigned(shown, 3, device, lambda parts: parts.with_field(OpaqueField.FWID, device.fwid))
     for decide in (judged, lambda evidence: examined(evidence.devices)):
         with pytest.raises(GpuSetRefused) as refused:
             decide(own)
@@ -133,7 +133,7 @@ def test_a_gpu_that_the_switches_do_not_name_is_refused() -> None:
     ids=["empty", "zeros", "one less", "one more", "backwards", "behind the list"],
 )
 def test_a_switch_that_names_other_gpus_is_refused(named: bytes) -> None:
-    evidence = told(5, lambda parts: parts.with_field(Field.GPU_PDIS, named))
+    evidence = told(5, lambda parts: parts.with_field(OpaqueField.GPU_PDIS, named))
     for decide in (judged, lambda evidence: examined(evidence.devices)):
         with pytest.raises(GpuSetRefused) as refused:
             decide(evidence)
@@ -143,7 +143,7 @@ def test_a_switch_that_names_other_gpus_is_refused(named: bytes) -> None:
 @pytest.mark.negative(48)
 def test_a_switch_that_does_not_name_gpus_at_all_is_refused() -> None:
     with pytest.raises(GpuSetRefused):
-        judged(told(4, lambda parts: parts.with_field(Field.GPU_PDIS, None)))
+        judged(told(4, lambda parts: parts.with_field(OpaqueField.GPU_PDIS, None)))
 
 
 @pytest.mark.negative(48)
@@ -160,7 +160,9 @@ def test_a_switch_that_reports_another_identity_than_its_certificate_is_refused(
         shown,
         5,
         stranger,
-        lambda parts: parts.with_field(Field.FWID, stranger.fwid).with_field(Field.PDI, taken.pdi),
+        lambda parts: parts.with_field(OpaqueField.FWID, stranger.fwid).with_field(
+            OpaqueField.PDI, taken.pdi
+        ),
     )
     with pytest.raises(GpuSetRefused) as refused:
         judged(posing)
@@ -173,7 +175,7 @@ def test_protected_gpus_that_name_no_switch_are_no_board() -> None:
     evidence = EVIDENCE
     for at in GPU_PLACES:
         evidence = resigned(
-            evidence, at, DEVICES[at], lambda parts: parts.with_field(Field.PDI, bytes(144))
+            evidence, at, DEVICES[at], lambda parts: parts.with_field(OpaqueField.PDI, bytes(144))
         )
     alone = showing(evidence, *GPU_PLACES)
     for changes in ({"switch_count": "any"}, {"switch_count": "any", "gpu_count": 4}):
@@ -195,7 +197,7 @@ def test_captured_gpus_of_a_board_are_not_the_board(shared: Path) -> None:
             rules = gpu_rules(gpu_count=count, switch_count=switches, mode=["protected_pcie"])
             exhibit = recognise(nvat_file(captured(shared, name)))
             with pytest.raises(GpuSetRefused):
-                examine(exhibit, Beside(), policy_from_dict(rules), NOW)
+                examine(exhibit, Attachments(), policy_from_dict(rules), NOW)
 
 
 # --- Files of NVIDIA's own tools ------------------------------------------------------------------
@@ -203,7 +205,7 @@ def test_captured_gpus_of_a_board_are_not_the_board(shared: Path) -> None:
 
 def test_a_whole_board_in_two_files_is_accepted_and_in_one_is_not() -> None:
     gpus, switches = EVIDENCE.devices[:4], EVIDENCE.devices[4:]
-    found = examined(gpus, Beside(switches=switches))
+    found = examined(gpus, Attachments(switches=switches))
     names = {one.name: one for one in found.submods["gpus"].claims}
     assert names["GPU topology"].outcome == names["NVSwitch topology"].outcome == "equal"
     assert names["GPU mode"].got == "protected_pcie"
@@ -217,12 +219,12 @@ def test_a_whole_board_in_two_files_is_accepted_and_in_one_is_not() -> None:
     with pytest.raises(GpuSetRefused):
         examined(switches)
     with pytest.raises(GpuSetRefused):
-        examined(gpus, Beside(switches=switches[:1]))
+        examined(gpus, Attachments(switches=switches[:1]))
 
 
 def test_files_without_a_guest_are_not_called_verified_without_a_word() -> None:
     hardware = replace(
-        examined(EVIDENCE.devices, Beside(nonce=NONCE)), simulated=False
+        examined(EVIDENCE.devices, Attachments(nonce=NONCE)), simulated=False
     )  # the simulator's own label says more
     assert "no guest vouches" in hardware.label
 
@@ -237,7 +239,7 @@ def test_reports_of_two_conversations_are_not_one_machine() -> None:
             examined(tuple(devices))
     gpus, switches = EVIDENCE.devices[:4], other.devices[4:]
     with pytest.raises(GpuNonceMismatch):
-        examined(gpus, Beside(switches=switches))
+        examined(gpus, Attachments(switches=switches))
 
 
 @pytest.mark.negative(46)
@@ -264,8 +266,8 @@ def test_the_mode_is_read_from_what_gpus_sign(
         alone.evidence(NONCE),
         0,
         alone.gpu_devices[0],
-        lambda parts: parts.with_field(Field.PROTECTED_PCIE, status).with_field(
-            Field.FEATURE_FLAG, flag
+        lambda parts: parts.with_field(OpaqueField.PROTECTED_PCIE, status).with_field(
+            OpaqueField.FEATURE_FLAG, flag
         ),
     )
     modes = ["single", "mpt", "protected_pcie"] if mode is None else [mode]
@@ -273,10 +275,10 @@ def test_the_mode_is_read_from_what_gpus_sign(
     policy = insecure_simulator_policy(CPU_ROOT, gpu=rules)
     exhibit = recognise(nvat_file(evidence.devices))
     if accepted:
-        assert examine(exhibit, Beside(), policy, NOW).submods["gpus"].claims
+        assert examine(exhibit, Attachments(), policy, NOW).submods["gpus"].claims
         return
     with pytest.raises(GpuModeRefused):
-        examine(exhibit, Beside(), policy, NOW)
+        examine(exhibit, Attachments(), policy, NOW)
 
 
 @pytest.mark.negative(46)
@@ -286,12 +288,12 @@ def test_several_gpus_that_say_nothing_of_how_they_talk_are_refused_from_a_file(
     for at in (0, 1):
         device: SimulatedDevice = mpt.gpu_devices[at]
         evidence = resigned(
-            evidence, at, device, lambda parts: parts.with_field(Field.FEATURE_FLAG, None)
+            evidence, at, device, lambda parts: parts.with_field(OpaqueField.FEATURE_FLAG, None)
         )
     rules = mpt.policy(reference_values="any", mode=["single", "mpt"])
     policy = insecure_simulator_policy(CPU_ROOT, gpu=rules)
     with pytest.raises(GpuModeRefused):
-        examine(recognise(nvat_file(evidence.devices)), Beside(), policy, NOW)
+        examine(recognise(nvat_file(evidence.devices)), Attachments(), policy, NOW)
 
 
 def test_one_report_by_itself_meets_the_same_comparisons() -> None:
@@ -306,7 +308,7 @@ def test_one_report_by_itself_meets_the_same_comparisons() -> None:
     report = recognise(gpu.report_bytes)
     for switches in ((), tuple(others[3:])):
         with pytest.raises(GpuSetRefused):
-            examine(report, Beside(certificates=chain, switches=switches), policy, NOW)
+            examine(report, Attachments(certificates=chain, switches=switches), policy, NOW)
 
 
 def test_an_explanation_shows_what_the_decision_refuses() -> None:
@@ -314,20 +316,20 @@ def test_an_explanation_shows_what_the_decision_refuses() -> None:
         CPU_ROOT, gpu=GPUS.policy(reference_values="any", switch_count="any")
     )
     gpus, switches = EVIDENCE.devices[:4], EVIDENCE.devices[4:]
-    whole = explain(recognise(nvat_file(gpus)), Beside(switches=switches), policy, NOW)
+    whole = explain(recognise(nvat_file(gpus)), Attachments(switches=switches), policy, NOW)
     assert not [line for line in whole.lines if line.standing == "broken"]
-    part = explain(recognise(nvat_file(gpus)), Beside(), policy, NOW)
+    part = explain(recognise(nvat_file(gpus)), Attachments(), policy, NOW)
     assert {line.code for line in part.lines if line.standing == "broken"} == {"gpu-set-refused"}
 
 
 def test_a_bundle_keeps_both_files() -> None:
     gpus, switches = EVIDENCE.devices[:4], EVIDENCE.devices[4:]
     policy = insecure_simulator_policy(CPU_ROOT, gpu=GPUS.policy(reference_values="any"))
-    beside = Beside(nonce=NONCE, switches=switches)
+    beside = Attachments(nonce=NONCE, switches=switches)
     made = bundled(recognise(nvat_file(gpus)), beside, policy, NOW)
-    inner, kept = unwrapped(recognise(made.to_bytes()), Beside())
+    inner, kept = unwrapped(recognise(made.to_bytes()), Attachments())
     assert kept.switches == switches
     assert examine(inner, kept, policy, NOW).bound
     lost = recognise(made.model_copy(update={"switches": ()}).to_bytes())
     with pytest.raises(EvidenceRefused):
-        examine(*unwrapped(lost, Beside()), policy, NOW)
+        examine(*unwrapped(lost, Attachments()), policy, NOW)

@@ -35,7 +35,7 @@ from gpu_world import (
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.nvidia.spdm import Field
+from sealtrain.attest.nvidia.spdm import OpaqueField
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
@@ -240,8 +240,8 @@ def test_gpus_that_do_not_report_the_protected_mode_are_refused(
     for at in places:
         evidence = told(
             at,
-            lambda parts: parts.with_field(Field.PROTECTED_PCIE, status).with_field(
-                Field.FEATURE_FLAG, flag
+            lambda parts: parts.with_field(OpaqueField.PROTECTED_PCIE, status).with_field(
+                OpaqueField.FEATURE_FLAG, flag
             ),
             evidence,
         )
@@ -283,8 +283,8 @@ def test_driver_status_and_flag_must_agree(
         claiming(alone.evidence(NONCE), multi_gpu_mode=driver),
         0,
         alone.gpu_devices[0],
-        lambda parts: parts.with_field(Field.PROTECTED_PCIE, status).with_field(
-            Field.FEATURE_FLAG, flag
+        lambda parts: parts.with_field(OpaqueField.PROTECTED_PCIE, status).with_field(
+            OpaqueField.FEATURE_FLAG, flag
         ),
     )
 
@@ -328,7 +328,7 @@ def test_several_gpus_that_do_not_say_how_they_talk_are_refused() -> None:
             evidence,
             at,
             mpt.gpu_devices[at],
-            lambda parts: parts.with_field(Field.FEATURE_FLAG, None),
+            lambda parts: parts.with_field(OpaqueField.FEATURE_FLAG, None),
         )
     with pytest.raises(GpuModeRefused, check=carries(check="GPU mode")):
         judged_by(
@@ -344,7 +344,7 @@ def test_gpus_that_are_passed_on_differently_are_no_set(at: int) -> None:
         mpt.evidence(NONCE),
         at,
         mpt.gpu_devices[at],
-        lambda parts: parts.with_field(Field.FEATURE_FLAG, b"\x00\x00"),
+        lambda parts: parts.with_field(OpaqueField.FEATURE_FLAG, b"\x00\x00"),
     )
     with pytest.raises(GpuModeRefused, check=carries(check="GPU mode", expected="one mode")):
         judged_by(mpt, alone, None, mode=["single", "mpt"], reference_values="any")
@@ -391,20 +391,20 @@ def test_gpus_wired_to_other_switches_are_refused() -> None:
         b"",
     ):
         with pytest.raises(GpuSetRefused) as refused:
-            judged(told(1, lambda parts, wires=wires: parts.with_field(Field.PDI, wires)))  # type: ignore[misc]
+            judged(told(1, lambda parts, wires=wires: parts.with_field(OpaqueField.PDI, wires)))  # type: ignore[misc]
         assert refused.value.check == "GPU topology"
         everywhere = EVIDENCE
         for at in GPU_PLACES:
             everywhere = told(
                 at,
-                lambda parts, wires=wires: parts.with_field(Field.PDI, wires),  # type: ignore[misc]
+                lambda parts, wires=wires: parts.with_field(OpaqueField.PDI, wires),  # type: ignore[misc]
                 everywhere,
             )
         with pytest.raises(GpuSetRefused):
             judged(everywhere)
     # Ports without a switch read zero and count for nothing.
     some = (own[0] + own[1] + bytes(8)) * 6
-    assert judged(told(1, lambda parts: parts.with_field(Field.PDI, some)))
+    assert judged(told(1, lambda parts: parts.with_field(OpaqueField.PDI, some)))
 
 
 @pytest.mark.negative(48)
@@ -458,7 +458,7 @@ def test_the_chain_of_another_gpu_is_refused(shared: Path) -> None:
 def test_a_key_made_for_other_firmware_is_refused() -> None:
     for fwid in (bytes(48), GPUS.gpu_devices[1].fwid):
         with pytest.raises(CertificateChainInvalid, check=carries(check="firmware id")):
-            judged(told(0, lambda parts, fwid=fwid: parts.with_field(Field.FWID, fwid)))  # type: ignore[misc]
+            judged(told(0, lambda parts, fwid=fwid: parts.with_field(OpaqueField.FWID, fwid)))  # type: ignore[misc]
 
 
 @pytest.mark.negative(49)
@@ -472,7 +472,7 @@ def test_a_device_under_another_name_is_refused() -> None:
         with pytest.raises(GpuReportInvalid, check=carries(check="GPU architecture")):
             verify_device(device.model_copy(update=update), simulator_root=GPUS.root_der, now=NOW)
     # A switch that claims a driver would read as a GPU; its certificate says otherwise.
-    parts = take_apart(switch.report_bytes).with_field(Field.DRIVER_VERSION, b"580.95.05\0")
+    parts = take_apart(switch.report_bytes).with_field(OpaqueField.DRIVER_VERSION, b"580.95.05\0")
     report = put_together(parts, GPUS.switch_devices[0].key)
     for update in (
         {"architecture": "HOPPER", "kind": "gpu"},
@@ -487,12 +487,14 @@ def test_a_device_under_another_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("at", "field", "value"),
     [
-        (2, Field.DRIVER_VERSION, b"580.95.04\0"),
-        (2, Field.VBIOS_VERSION, bytes.fromhex("00d0009602000000")),
-        (5, Field.VBIOS_VERSION, b"96.10.73.00.02"),
+        (2, OpaqueField.DRIVER_VERSION, b"580.95.04\0"),
+        (2, OpaqueField.VBIOS_VERSION, bytes.fromhex("00d0009602000000")),
+        (5, OpaqueField.VBIOS_VERSION, b"96.10.73.00.02"),
     ],
 )
-def test_devices_of_different_firmware_are_no_set(at: int, field: Field, value: bytes) -> None:
+def test_devices_of_different_firmware_are_no_set(
+    at: int, field: OpaqueField, value: bytes
+) -> None:
     with pytest.raises(GpuSetRefused, check=carries(expected="one version")):
         judged(told(at, lambda parts: parts.with_field(field, value)), reference_values="any")
 

@@ -28,7 +28,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.grant import Asked, obtain
+from sealtrain.client.grant import KeyRequest, obtain
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalRevoked,
@@ -491,7 +491,7 @@ def test_of_guests_that_ask_for_one_run_at_once_one_gets_keys(world: ReleaseWorl
                 Wire(broker=world.broker),
                 attested,
                 collect,
-                Asked(
+                KeyRequest(
                     run_id=run_id,
                     recipe_hash=world.locked.recipe_hash,
                     datasets=[one.asked for one in world.sealed.values()],

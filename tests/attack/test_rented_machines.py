@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from machines_world import ASKED, ELSEWHERE, LIES, MACHINES, NOW, Lie, MachinePark, judge
 from tpm_world import ACTION, BOOT, boot_log, hcl_report
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.dstack.parse import runtime_preimage
 from sealtrain.attest.evidence import Evidence
@@ -335,7 +335,7 @@ def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark) -> None:
     with pytest.raises(EvidenceRefused) as decided:
         judge(evidence, policy)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
-    beside = Beside(collateral=evidence.collateral)
+    beside = Attachments(collateral=evidence.collateral)
     part = tee_of(GOOGLE.tee).verifier.part(evidence.cpu, beside, at)
     with pytest.raises(EvidenceRefused) as explained:
         require_groups(part.verify().groups)

@@ -97,7 +97,7 @@ def test_a_lease_of_the_former_key_is_not_renewed_by_the_next(world: ReleaseWorl
 def test_what_an_owner_seals_afterwards_names_the_present_key(world: ReleaseWorld) -> None:
     from world import identity
 
-    from sealtrain.client.grants import Wanted
+    from sealtrain.client.grants import WantedKey
 
     with rotated(world) as broker:
         found = attested(world, wire_of(broker))
@@ -106,7 +106,7 @@ def test_what_an_owner_seals_afterwards_names_the_present_key(world: ReleaseWorl
         fresh = wrap_for_brokers(
             one.key, dataset_id=one.dataset_id, owner=me, brokers=[found], threshold=None
         )
-        wanted = Wanted(
+        wanted = WantedKey(
             dataset_id=one.dataset_id,
             root=one.root,
             owner=one.owner,

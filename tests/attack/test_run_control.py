@@ -22,7 +22,7 @@ from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store import group_commit
 from sealtrain.broker.store.database import commit
-from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.memory import Store
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import RunStop, Submission, sign_control
@@ -118,10 +118,10 @@ def test_a_store_that_is_full_records_a_submission_once(
     control: ControlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is full behind the ledger's commit and before the database's; whoever asked, asks anew."""
-    advance = Following.advance
+    advance = LedgerFollower.advance
     reached: list[int] = []
 
-    def noted(self: Following, connection: Any, before: int, entries: Any) -> None:
+    def noted(self: LedgerFollower, connection: Any, before: int, entries: Any) -> None:
         advance(self, connection, before, entries)
         reached.append(before)
 
@@ -131,7 +131,7 @@ def test_a_store_that_is_full_records_a_submission_once(
         commit(connection)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Following, "advance", noted)
+        patched.setattr(LedgerFollower, "advance", noted)
         patched.setattr(group_commit, "commit", full)
         with pytest.raises(SealtrainError) as caught:
             control.submit()

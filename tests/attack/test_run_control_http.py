@@ -20,7 +20,7 @@ from world import identity
 from sealtrain.broker.store.recording import record
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.runs import Desk, Waiting
+from sealtrain.client.runs import RunDesk, Waiting
 from sealtrain.client.ticket import parse_ticket
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
@@ -44,14 +44,14 @@ class Site:
         self.control, self.url = control, url
 
     @contextmanager
-    def desk(self, name: str = SUBMITTER) -> Iterator[Desk]:
+    def desk(self, name: str = SUBMITTER) -> Iterator[RunDesk]:
         pin = self.control.world.pin
         kept = BrokerPin(**{**dict(pin), "url": self.url})
         signer = identity(name).signer
         with BrokerClient(
             self.url, signer=signer, broker=kept.broker_id, clock=self.control.world.clock
         ) as client:
-            yield Desk(client=client, pin=kept, signer=signer, clock=self.control.world.clock)
+            yield RunDesk(client=client, pin=kept, signer=signer, clock=self.control.world.clock)
 
     def completed(self) -> tuple[ShownSubmission, str]:
         """A submission whose run has a manifest in the ledger."""
@@ -173,7 +173,7 @@ def test_another_brokers_ledger_proves_nothing(site: Site) -> None:
             replace(desk, pin=pin).require_completed(shown)
 
 
-def _waiting(desk: Desk) -> Waiting:
+def _waiting(desk: RunDesk) -> Waiting:
     seconds = iter(range(0, 10_000, 7))
     return Waiting(desk=desk, monotonic=lambda: next(seconds), sleep=lambda _: None)
 

@@ -20,7 +20,7 @@ from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.grant import Grant, renew
-from sealtrain.client.grants import Wanted
+from sealtrain.client.grants import WantedKey
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import BudgetSpent, LeaseStale, RunMismatch, SealtrainError
@@ -220,7 +220,7 @@ def brokers(tmp_path: Path) -> Iterator[QuorumWorld]:
         yield made
 
 
-def owned(world: QuorumWorld, owner: str, name: str, *at: int) -> Wanted:
+def owned(world: QuorumWorld, owner: str, name: str, *at: int) -> WantedKey:
     """Data that its owner sealed for some brokers, each of which has the whole key."""
     one = world.sealed[owner] = world.first.seal(owner, name=name)
     attested = world.attested()
@@ -237,7 +237,7 @@ def owned(world: QuorumWorld, owner: str, name: str, *at: int) -> Wanted:
     ]
     for place in at:
         world.worlds[place].register(one)
-    return Wanted(
+    return WantedKey(
         dataset_id=one.dataset_id,
         root=one.root,
         owner=owner,

@@ -26,7 +26,7 @@ from sealtrain.cli.starter import own_program
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.places import Places
-from sealtrain.client.runs import Desk
+from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.errors import AlreadyExists, TicketInvalid, UsageError
 
@@ -63,7 +63,7 @@ class Site:
     seconds: Seconds = field(default_factory=Seconds)
     said: list[str] = field(default_factory=list)
 
-    def desk(self, name: str, url: str | None = None) -> Desk:
+    def desk(self, name: str, url: str | None = None) -> RunDesk:
         pin = self.control.world.pin
         kept = BrokerPin(**{**dict(pin), "url": url or self.url})
         clock: TestClock = self.control.world.clock
@@ -76,7 +76,7 @@ class Site:
                 timeout=5.0,
             )
         )
-        return Desk(client=client, pin=kept, signer=identity(name).signer, clock=clock)
+        return RunDesk(client=client, pin=kept, signer=identity(name).signer, clock=clock)
 
     def runner(self, name: str = RUNNER, place: str = "one", url: str | None = None) -> Runner:
         folder = self.folder / place

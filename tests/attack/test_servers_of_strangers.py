@@ -24,7 +24,7 @@ from collecting import COLLECTING
 from polling import wait_until
 
 from sealtrain.base.connections import Caps
-from sealtrain.base.wsgi import Limits, bound
+from sealtrain.base.wsgi import ServerLimits, bound
 from sealtrain.cli.lender import lending
 from sealtrain.errors import SealtrainError
 from sealtrain.web.serving import serving
@@ -35,19 +35,19 @@ if not COLLECTING:
     from pads_world import DEVICE, random_entries, random_matrix
 
     from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.multiplying import Limits as AcceleratorLimits
+    from sealtrain_collab.pads.multiplying import ServerLimits as AcceleratorLimits
     from sealtrain_collab.pads.serving import Multiplier
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C44")]
 
 WITHIN = 20.0
 LOOPBACK = ("127.0.0.1", 0)
-SMALL = Limits(
+SMALL = ServerLimits(
     caps=Caps(connections=6, connections_per_address=4, body_bytes=100_000),
     body_bytes=64 << 10,
     seconds=1.5,
 )
-LONG = Limits(caps=SMALL.caps, body_bytes=SMALL.body_bytes, seconds=60.0)
+LONG = ServerLimits(caps=SMALL.caps, body_bytes=SMALL.body_bytes, seconds=60.0)
 Place = tuple[str, int]
 
 
@@ -62,7 +62,7 @@ class Lent:
 
 
 @contextmanager
-def lender(limits: Limits) -> Iterator[Place]:
+def lender(limits: ServerLimits) -> Iterator[Place]:
     lends: Any = Lent()
     with running(lending(lends, "127.0.0.1:0", limits=limits)) as place:
         yield place
@@ -118,7 +118,7 @@ def test_a_whole_request_is_served_and_a_longer_one_is_not_read() -> None:
         assert answered(place, GET).endswith(b'{"challenge": 1}')
         assert answered(place, post(64 << 10, 64 << 10)).endswith(b'{"got": 65536}')
         assert b"request-too-large" in answered(place, post(9 << 20, 0))
-    with lender(Limits(caps=LONG.caps, body_bytes=1000, seconds=60.0)) as place:
+    with lender(ServerLimits(caps=LONG.caps, body_bytes=1000, seconds=60.0)) as place:
         # What the server takes is less than what the lender would: it ends there.
         assert b"data-invalid" in answered(place, post(30_000, 30_000))
 

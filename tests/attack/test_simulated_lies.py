@@ -12,7 +12,7 @@ from node_judges import node
 from second_evidence import EvidenceQuestion, compare_codes, own_code
 from two_drivers import both_judge
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.errors import SealtrainError
 from sealtrain_simulator.machine import fault_meanings
 
@@ -62,7 +62,7 @@ def test_a_lie_ends_in_the_refusal_it_names(park: MachinePark, lie: Lie) -> None
 @pytest.mark.parametrize("lie", ROWS)
 def test_both_drivers_end_a_lie_alike(park: MachinePark, lie: Lie) -> None:
     evidence, honest = park.evidence(lie.machine), MACHINES[lie.name]
-    beside = Beside(binding=ASKED)
+    beside = Attachments(binding=ASKED)
     assert both_judge(evidence, park.pin(honest), NOW, beside) == lie.code
     # Not every lie is one under a policy that accepts any image: what matters is one ending.
     both_judge(evidence, park.trust(honest), NOW, beside)

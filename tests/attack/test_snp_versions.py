@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from policies import snp
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
@@ -53,7 +53,7 @@ def rules(guest: SimulatedSnp, **changes: Any) -> AppraisalPolicy:
 def judged(guest: SimulatedSnp, raw: bytes | None = None, **changes: Any) -> dict[str, str]:
     """Claims of a bare report under rules, by their outcome."""
     report = guest.report(ASKED, COMPOSE) if raw is None else raw
-    beside = Beside(nonce=ASKED, certificates=guest.certificates(), app_compose=COMPOSE)
+    beside = Attachments(nonce=ASKED, certificates=guest.certificates(), app_compose=COMPOSE)
     found = examine(recognise(report), beside, rules(guest, **changes), NOW)
     return {one.name: one.outcome for one in found.submods["cpu0"].claims}
 
@@ -83,7 +83,7 @@ def examine_evidence(guest: SimulatedSnp) -> None:
 
     shown = guest.shown(ASKED, COMPOSE, now=NOW)
     evidence = Evidence.build("simulator", app_compose=COMPOSE, **shown)
-    examine(recognise(evidence.to_bytes()), Beside(), rules(guest), NOW)
+    examine(recognise(evidence.to_bytes()), Attachments(), rules(guest), NOW)
 
 
 @pytest.mark.parametrize("told", VERSIONS)
@@ -144,15 +144,15 @@ def test_a_platform_without_the_flags_that_are_asked_for_is_refused(version: int
 def test_a_bare_report_meets_required_revocation_with_a_list_beside_it() -> None:
     guest = guest_of(3)
     demanding, exhibit = rules(guest, revocation="require"), recognise(guest.report(ASKED, COMPOSE))
-    beside = Beside(certificates=guest.certificates(), crl=guest.revocations(NOW))
+    beside = Attachments(certificates=guest.certificates(), crl=guest.revocations(NOW))
     found = examine(exhibit, beside, demanding, NOW)
     assert {one.outcome for one in found.submods["cpu0"].claims if one.name == "revocation"} == {
         "equal"
     }
     kept = recognise(bundled(exhibit, beside, demanding, NOW).to_bytes())
-    assert examine(*unwrapped(kept, Beside()), demanding, NOW).identities == found.identities
+    assert examine(*unwrapped(kept, Attachments()), demanding, NOW).identities == found.identities
     with pytest.raises(RevocationUnknown):
-        examine(exhibit, Beside(certificates=guest.certificates()), demanding, NOW)
+        examine(exhibit, Attachments(certificates=guest.certificates()), demanding, NOW)
 
 
 def test_own_evidence_is_held_against_the_verifiers_own_list() -> None:
@@ -166,15 +166,15 @@ def test_own_evidence_is_held_against_the_verifiers_own_list() -> None:
     demanding = rules(guest, revocation="require")
     newer = guest.revocations(NOW, issuer_revoked=True)
     for binding in (None, asked):
-        examine(exhibit, Beside(binding=binding), demanding, NOW)
+        examine(exhibit, Attachments(binding=binding), demanding, NOW)
         with pytest.raises(CertificateRevoked):
-            examine(exhibit, Beside(binding=binding, crl=newer), demanding, NOW)
+            examine(exhibit, Attachments(binding=binding, crl=newer), demanding, NOW)
 
 
 @pytest.mark.parametrize("days", [-1, 31])
 def test_a_list_of_another_time_is_none(days: int) -> None:
     guest = guest_of(3)
-    beside = Beside(certificates=guest.certificates(), crl=guest.revocations(NOW))
+    beside = Attachments(certificates=guest.certificates(), crl=guest.revocations(NOW))
     with pytest.raises(RevocationUnknown):
         examine(
             recognise(guest.report(ASKED, COMPOSE)),
@@ -196,7 +196,9 @@ def test_a_list_that_somebody_else_signed_is_none() -> None:
         *(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(0, len(good), 7)),
     ):
         with pytest.raises((RevocationUnknown, CertificateRevoked)):
-            examine(exhibit, Beside(certificates=guest.certificates(), crl=crl), demanding, NOW)
+            examine(
+                exhibit, Attachments(certificates=guest.certificates(), crl=crl), demanding, NOW
+            )
 
 
 def test_lists_as_amd_signs_them_are_read() -> None:

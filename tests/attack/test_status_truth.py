@@ -21,13 +21,13 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.grants import Wanted
+from sealtrain.client.grants import WantedKey
 from sealtrain.client.readiness import (
     AtHand,
     GuestHere,
     Obstacle,
+    PlannedRun,
     Readiness,
-    Run,
     Together,
     ask,
 )
@@ -69,7 +69,7 @@ def status(
     at_hand: AtHand | None = None,
 ) -> Readiness:
     locked = world.locked
-    run = Run(
+    run = PlannedRun(
         lock=locked.lock,
         target=world.target,
         platform="simulator",
@@ -296,9 +296,9 @@ def test_a_sealing_without_a_key_for_the_broker(tmp_path: Path) -> None:
         assert code(found) == released(world, datasets=datasets) == "no-stanza"
 
 
-def wanted(world: ReleaseWorld, owner: str, stanza: Stanza | None = None) -> Wanted:
+def wanted(world: ReleaseWorld, owner: str, stanza: Stanza | None = None) -> WantedKey:
     sealed = world.sealed[owner]
-    return Wanted(
+    return WantedKey(
         dataset_id=sealed.dataset_id,
         root=sealed.root,
         owner=owner,

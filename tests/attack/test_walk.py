@@ -26,11 +26,11 @@ from stage import interpreter
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.walkrun import prepared
 from sealtrain.errors import AlreadyExists, DataInvalid, ProtectionMissing, Refused, UsageError
 from sealtrain.walk.prepared import MARKER, Prepared, is_fresh, is_walk
-from sealtrain.walk.switch import Outcome, Switch
+from sealtrain.walk.switch import StepOutcome, Switch
 from sealtrain.walk.table import SWITCHES, play, switch_named
 from sealtrain.web.serving import serving
 
@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 @pytest.fixture(scope="module")
-def outcomes(run: Prepared) -> dict[tuple[str, bool], Outcome]:
+def outcomes(run: Prepared) -> dict[tuple[str, bool], StepOutcome]:
     """Every switch, on and off, over one run; what lay in its folder is still the same."""
     before = digests(run.folder)
     played = {(one.name, off): play(run, one, off=off) for one in SWITCHES for off in (False, True)}
@@ -94,7 +94,7 @@ def told(*words: str) -> tuple[int, dict[str, Any], BaseException | None]:
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.name)
 def test_a_step_passes_with_its_protection_and_is_refused_without_it(
-    switch: Switch, outcomes: dict[tuple[str, bool], Outcome]
+    switch: Switch, outcomes: dict[tuple[str, bool], StepOutcome]
 ) -> None:
     on, off = outcomes[switch.name, False], outcomes[switch.name, True]
     assert (on.as_promised, on.refusal) == (True, None)
@@ -107,7 +107,7 @@ def test_a_step_passes_with_its_protection_and_is_refused_without_it(
     assert max(on.seconds, off.seconds) < SECONDS * PATIENCE
 
 
-def test_what_came_back_is_told_whole(outcomes: dict[tuple[str, bool], Outcome]) -> None:
+def test_what_came_back_is_told_whole(outcomes: dict[tuple[str, bool], StepOutcome]) -> None:
     document = outcomes["approve-own-data", True].to_dict()
     assert document["refusal"]["code"] == "approvals-missing"
     assert document["refusal"]["exit_code"] == 3
@@ -117,7 +117,7 @@ def test_what_came_back_is_told_whole(outcomes: dict[tuple[str, bool], Outcome])
 
 
 def test_the_guides_table_is_that_of_a_real_walk(
-    outcomes: dict[tuple[str, bool], Outcome],
+    outcomes: dict[tuple[str, bool], StepOutcome],
 ) -> None:
     sys.path.insert(0, str(ROOT / "tools"))
     try:
@@ -284,7 +284,7 @@ def test_the_command_serves_the_page_on_loopback_until_it_is_told_to_end(
     run: Prepared, tmp_path: Path
 ) -> None:
     words = ("walk", "--out", str(run.folder), "--port", "0")
-    with Part("walk", tmp_path, words, answers=False) as served:
+    with SideProgram("walk", tmp_path, words, answers=False) as served:
         url = served.place("walk ready", within=120)
         assert httpx.get(f"{url}/walk", timeout=60).status_code == 200
         assert urlsplit(url).hostname == "localhost"
@@ -314,7 +314,7 @@ def walked(page: str, width: int, hand: str, scheme: str = "light") -> dict[str,
 
 
 def shows_refusals(
-    answer: dict[str, Any], outcomes: dict[tuple[str, bool], Outcome], width: int
+    answer: dict[str, Any], outcomes: dict[tuple[str, bool], StepOutcome], width: int
 ) -> None:
     for row in answer["rows"]:
         refusal = outcomes[row["name"], True].refusal
@@ -328,7 +328,7 @@ def shows_refusals(
 
 @pytest.mark.nightly
 def test_every_switch_is_pressed_by_keyboard_alone(
-    page: str, outcomes: dict[tuple[str, bool], Outcome]
+    page: str, outcomes: dict[tuple[str, bool], StepOutcome]
 ) -> None:
     answer = walked(page, 1280, "keys")
     shows_refusals(answer, outcomes, 1280)
@@ -343,6 +343,6 @@ def test_every_switch_is_pressed_by_keyboard_alone(
 
 @pytest.mark.nightly
 def test_every_switch_is_pressed_on_a_phone_in_the_dark(
-    page: str, outcomes: dict[tuple[str, bool], Outcome]
+    page: str, outcomes: dict[tuple[str, bool], StepOutcome]
 ) -> None:
     shows_refusals(walked(page, 390, "mouse", "dark"), outcomes, 390)

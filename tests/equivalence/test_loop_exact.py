@@ -27,7 +27,7 @@ from sealtrain.training.telemetry.released import MetricGate
 
 if not COLLECTING:
     from sealtrain.training.checkpoints.callback import RunContext
-    from sealtrain.training.checkpoints.loop import SealedLoop
+    from sealtrain.training.checkpoints.loop import RunLoop
 
 RECIPE = classify(trainer={"max_steps": 9})
 
@@ -45,7 +45,7 @@ def run(
     stop_at: int | None = None,
     resume: Any = None,
     lease_keeper: StopsAfter | None = None,
-) -> tuple[str, list[Any], SealedLoop]:
+) -> tuple[str, list[Any], RunLoop]:
     """Train a perceptron with dropout; its digest, what was released, the loop."""
     import torch
 
@@ -72,7 +72,7 @@ def run(
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
-    loop = SealedLoop(
+    loop = RunLoop(
         context,
         RecordStream(train, ["size", "spread", "finding"], seed=7),
         RECIPE.trainer,
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_model_is_refused(sealed: dict[str, Any], tmp_pa
     )
     other = torch.nn.Linear(3, 3)
     with pytest.raises(CheckpointRefused):
-        SealedLoop(
+        RunLoop(
             context,
             RecordStream(sources_of(RECIPE, sealed)[:1], ["size"], seed=7),
             RECIPE.trainer,

@@ -28,7 +28,7 @@ from sealtrain.training.telemetry.released import MetricGate
 
 if not COLLECTING:
     from sealtrain.training.checkpoints.callback import RunContext
-    from sealtrain.training.checkpoints.loop import SealedLoop
+    from sealtrain.training.checkpoints.loop import RunLoop
     from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 
 RECIPE = classify(trainer={"max_steps": 9})
@@ -103,7 +103,7 @@ def accelerated(context: RunContext, stream: Positioned, loader: Any, model: Any
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     accelerator = Accelerator(cpu=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    loop = SealedLoop(context, loader, RECIPE.trainer, model=model, optimizer=optimizer)
+    loop = RunLoop(context, loader, RECIPE.trainer, model=model, optimizer=optimizer)
     for batch in loop:
         loss = loss_of(model, batch)
         accelerator.backward(loss)
@@ -125,7 +125,7 @@ def plainly(context: RunContext, stream: Positioned, loader: Any, model: Any) ->
 
     loader.collate_fn = noisy
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    loop = SealedLoop(context, loader, RECIPE.trainer, model=model, optimizer=optimizer)
+    loop = RunLoop(context, loader, RECIPE.trainer, model=model, optimizer=optimizer)
     for batch in loop.batches():
         loss = loss_of(model, batch)
         loss.backward()
@@ -140,7 +140,7 @@ def lightened(context: RunContext, stream: Positioned, loader: Any, model: Any) 
     import lightning
     import torch
 
-    from sealtrain.training.checkpoints.lightning import SealedLightning
+    from sealtrain.training.checkpoints.lightning import RunLightning
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -156,7 +156,7 @@ def lightened(context: RunContext, stream: Positioned, loader: Any, model: Any) 
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 3)]
 
-    callback = SealedLightning(context, lambda: stream)
+    callback = RunLightning(context, lambda: stream)
     trainer = lightning.Trainer(
         max_steps=STEPS,
         accelerator="cpu",
@@ -260,5 +260,5 @@ def test_a_loader_whose_place_in_the_data_nothing_knows_is_refused(
     context = context_of(checkpoint_store(tmp_path), [], None, None, None)
     model = perceptron()
     with pytest.raises(UsageError) as refused:
-        SealedLoop(context, loader, RECIPE.trainer, model=model, optimizer=None)
+        RunLoop(context, loader, RECIPE.trainer, model=model, optimizer=None)
     assert refused.value.check == "loader"

@@ -170,7 +170,7 @@ def users_own(
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from sealtrain.training.checkpoints.callback import RunContext, SealedRun
+    from sealtrain.training.checkpoints.callback import RunCallback, RunContext
     from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
     from sealtrain.training.data.stream import RecordStream
     from sealtrain.training.models.base import build_model, byte_tokenizer
@@ -185,7 +185,7 @@ def users_own(
 
     train = [source for source in sources_of(recipe, sealed) if source.role == "train"]
     rows = Positioned(RecordStream(train, ["prompt", "completion"], seed=7))
-    callback = SealedRun(
+    callback = RunCallback(
         RunContext(
             run_id=RUN_ID,
             store=store,

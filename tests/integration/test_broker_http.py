@@ -25,9 +25,9 @@ from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grant import Asked, AskedKey, Grant, obtain, renew
+from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.client.pin import BrokerPin
-from sealtrain.consortium.approvals import DatasetPin, Tally
+from sealtrain.consortium.approvals import ApprovalTally, DatasetPin
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.errors import (
     ApprovalRevoked,
@@ -134,7 +134,7 @@ class Site(Agreement):
         me, broker = identity(owner).signer, self.pin.broker_id
         return BrokerClient(self.url, timeout=20.0, signer=me, broker=broker)
 
-    def status(self) -> Tally:
+    def status(self) -> ApprovalTally:
         return self.client.approvals_status(
             self.target, self.consortium, self.now(), needs=self.needs
         )
@@ -168,7 +168,7 @@ class Site(Agreement):
             self.client,
             self.attest(locked),
             self.collect(locked),
-            Asked(recipe_hash=locked.recipe_hash, datasets=asked, **arguments),
+            KeyRequest(recipe_hash=locked.recipe_hash, datasets=asked, **arguments),
         )
 
     def collect(self, locked: LockedRecipe) -> Any:

@@ -33,7 +33,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.broker.store.backup import back_up, restore
 from sealtrain.cli import app
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.watch import observe
@@ -327,7 +327,7 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
 class Struck(BrokerClient):
     """A client whose broker is killed so long after a renewal was sent."""
 
-    def __init__(self, url: str, process: Part, seconds: float) -> None:
+    def __init__(self, url: str, process: SideProgram, seconds: float) -> None:
         super().__init__(url, timeout=20.0)
         self._kill = threading.Timer(seconds, process.kill)
 

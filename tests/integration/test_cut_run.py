@@ -19,7 +19,7 @@ from world import OWNERS, RECIPE
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.client.connection import own_key
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import RunTicket
@@ -43,7 +43,7 @@ WITHIN_S = 240.0
 CUT = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}
 
 
-def serving(at: JointSite) -> Part:
+def serving(at: JointSite) -> SideProgram:
     settings = at.settings("run")
     command = [
         "split", "serve", settings.lock,
@@ -51,7 +51,7 @@ def serving(at: JointSite) -> Part:
         "--broker", at.broker, "--base", settings.base, "--out", settings.out,
         "--patience", "120", "--wait", "200",
     ]  # fmt: skip
-    return Part("server", at.folder, command, start=starting(SHARED))
+    return SideProgram("server", at.folder, command, start=starting(SHARED))
 
 
 def sending(at: JointSite, owner: str, server: tuple[str, int], **changed: Any) -> Sending:
@@ -137,7 +137,7 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
             "--collateral", settings.collateral, "--base", settings.base,
             "--out", settings.out, "--ticket", tmp_path / "ticket.json",
         ]  # fmt: skip
-        with Part("server", at.folder, command, start=starting(SHARED)) as server:
+        with SideProgram("server", at.folder, command, start=starting(SHARED)) as server:
             _, port = host_and_port(server.place("cut server ready", within=WITHIN_S))
             inside = psutil.Process(server.pid).children(recursive=True)
             (run,) = (one for one in inside if port in listening(one))

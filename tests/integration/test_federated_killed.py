@@ -17,7 +17,7 @@ from polling import wait_until
 from world import OWNERS
 
 from sealtrain.base.clock import system_clock
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import CheckpointRefused
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
@@ -42,7 +42,7 @@ ADAM = HOW | {
 def resumed(made: Stage, name: str, at: Path) -> None:
     """Have the lead's folder resumed behind another socket."""
     words = ["resume", made.at.settings("lead").out, "--relay", at]
-    part = Part(name, made.at.folder, words, start=made.starts)
+    part = SideProgram(name, made.at.folder, words, start=made.starts)
     made.parts[name] = made.stack.enter_context(part)
     made.said(name, "federation ready")
 

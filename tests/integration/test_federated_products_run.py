@@ -17,7 +17,7 @@ from polling import wait_until
 from world import OWNERS
 
 from sealtrain.base.clock import system_clock
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import (
     AcceleratorUnreachable,
     DealerUnreachable,
@@ -47,7 +47,7 @@ TRAINER = {"max_steps": 2 * ROUNDS, "per_device_train_batch_size": 4, "max_lengt
 
 def served(made: Stage, name: str, *words: str) -> str:
     """Start a server; where it listens."""
-    part = Part(name, made.at.folder, ["split", *words], answers=False, start=made.starts)
+    part = SideProgram(name, made.at.folder, ["split", *words], answers=False, start=made.starts)
     made.parts[name] = made.stack.enter_context(part)
     return part.place(f"{words[0]} ready", within=WITHIN_S)
 
@@ -163,7 +163,7 @@ def test_each_role_dies_or_lies_and_rounds_end_in_the_same_bits(tmp_path: Path) 
             join(owner, "--again")
         made.parts[a].kill()
         words = ["resume", made.at.settings("lead").out, "--relay", made.sockets / "again.sock"]
-        part = Part("again", made.at.folder, words, start=made.starts)
+        part = SideProgram("again", made.at.folder, words, start=made.starts)
         made.parts["again"] = made.stack.enter_context(part)
         made.said("again", "federation ready")
         join(a, "--again")

@@ -17,7 +17,7 @@ import pytest
 from polling import wait_until
 from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage
 
-from sealtrain.cli.programs import Part, Process
+from sealtrain.cli.programs import Process, SideProgram
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C139")]
 MOST_OF_A_KEEPER = 200 << 20
@@ -82,7 +82,7 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
             )  # fmt: skip
 
         words = [*world.train_words(folder, "run"), "--wait-for-lease", "60s"]
-        with Part("group", world.folder, words, start=start) as training:
+        with SideProgram("group", world.folder, words, start=start) as training:
             wait_until(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
             processes = family(training.pid)
             assert len(processes) >= 5  # supervisor, keeper, opener, rank 0, rank 1

@@ -15,7 +15,7 @@ from stage import OWNERS, RECIPE, Stage, stage
 from storage_world import Server, serving
 
 import sealtrain
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import (
     AlreadyExists,
     RunNotCompleted,
@@ -73,7 +73,7 @@ ticket = {json.dumps(str(ticket))}
     return ticket
 
 
-def runner(world: Stage, folder: Path, server: Server, place: str = "runner") -> Part:
+def runner(world: Stage, folder: Path, server: Server, place: str = "runner") -> SideProgram:
     return world.part(
         "run", "serve", "--broker", world.broker, "--identity", world.identity(RUNNER),
         "--deployment", folder / "app-compose.json", "--folder", place,

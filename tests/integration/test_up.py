@@ -18,7 +18,7 @@ from stage import DEADLINE_SECONDS, interpreter
 from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.keys.identity import Identity
@@ -73,8 +73,8 @@ def test_everything_ends_with_it_and_continues_with_the_next(
     out = tmp_path / "up"
     words = words_of_up(consortium, out)
 
-    def begun(name: str) -> Part:
-        part = Part(name, logs, words, answers=True)
+    def begun(name: str) -> SideProgram:
+        part = SideProgram(name, logs, words, answers=True)
         assert "SIMULATED" in part.line("NOT ATTESTED", within=DEADLINE_SECONDS)
         part.line("guest of", within=DEADLINE_SECONDS)
         return part
@@ -112,13 +112,13 @@ def test_sigterm_while_it_starts_leaves_nothing_behind_and_the_next_continues(
     logs.mkdir()
     out = tmp_path / "up"
     words = words_of_up(consortium, out)
-    with Part("first", logs, words) as part:
+    with SideProgram("first", logs, words) as part:
         wait_until((out / until).exists)
         assert part.end(signal.SIGTERM) == 0
     assert wait_for_none(tmp_path) == []
     halves = [path for path in out.rglob("*") if TEMPORARY_SUFFIX in path.name]
     assert [*halves, *out.glob(".*")] == []
-    with Part("second", logs, words) as part:
+    with SideProgram("second", logs, words) as part:
         part.line("guest of", within=DEADLINE_SECONDS)
         assert part.end(signal.SIGTERM) == 0
     assert wait_for_none(tmp_path) == []
@@ -135,7 +135,7 @@ def test_it_ends_with_its_broker_and_with_its_guest(
     logs.mkdir()
     out = tmp_path / "up"
     words = words_of_up(consortium, out)
-    with Part("up", logs, words) as part:
+    with SideProgram("up", logs, words) as part:
         part.line("guest of", within=DEADLINE_SECONDS)
         words_of = {"broker": "broker", "guest": str(out / "guest.sock")}
         [serving] = serving_below(part.pid, words_of[killed])

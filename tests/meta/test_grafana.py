@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from release_world import release_world
 
 from sealtrain.broker.http.metrics import Metrics
-from sealtrain.training.telemetry.endpoint import Shown
+from sealtrain.training.telemetry.endpoint import ShownMetrics
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "sealtrain.json"
 DASHBOARD: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
@@ -41,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             )
         text = metrics.text().decode()
     run = CollectorRegistry(auto_describe=False)
-    shown = Shown(metrics={"loss": 1.0}, system={"cpu_percent": 1.0})
+    shown = ShownMetrics(metrics={"loss": 1.0}, system={"cpu_percent": 1.0})
     shown.alerts["memory-percent"] += 1
     run.register(shown)
     text += generate_latest(run).decode()

@@ -24,7 +24,7 @@ from machines_world import BARE, LIES
 from manifest_world import FINISHED, NOW, World, make_world
 
 from sealtrain.attest.appraise import appraise
-from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
@@ -78,7 +78,7 @@ class Told:
 
     evidence: Evidence
     policy: AppraisalPolicy
-    beside: Beside
+    beside: Attachments
 
     @property
     def document(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def told(tee: SimulatedTee, fault: str | None = None, *, board: bool = False) ->
             **cpu,
         ),
         policy=insecure_simulator_policy(root, tee=tee, gpu=rules),
-        beside=Beside(
+        beside=Attachments(
             binding=ASKED,
             collateral=collateral,
             gpu_collateral=PUBLISHED if board else None,
@@ -144,7 +144,7 @@ def outcome(decide: Callable[[], object]) -> str:
     return "accepted"
 
 
-def by_broker(data: bytes, policy: AppraisalPolicy, beside: Beside, now: int = AT) -> str:
+def by_broker(data: bytes, policy: AppraisalPolicy, beside: Attachments, now: int = AT) -> str:
     """As ``broker.service.guests`` decides over what a guest sent."""
 
     def decide() -> None:
@@ -164,17 +164,17 @@ def by_broker(data: bytes, policy: AppraisalPolicy, beside: Beside, now: int = A
     return outcome(decide)
 
 
-def audit(data: bytes, policy: AppraisalPolicy, beside: Beside) -> Examined:
+def audit(data: bytes, policy: AppraisalPolicy, beside: Attachments) -> Examined:
     """As ``attest verify`` decides over a file."""
     inner, kept = unwrapped(recognise(data), beside)
     return examine(inner, kept, policy, AT)
 
 
-def by_auditor(data: bytes, policy: AppraisalPolicy, beside: Beside) -> str:
+def by_auditor(data: bytes, policy: AppraisalPolicy, beside: Attachments) -> str:
     return outcome(partial(audit, data, policy, beside))
 
 
-def wrapped(exhibit: Exhibit, beside: Beside, platform: str = "simulator") -> bytes:
+def wrapped(exhibit: Exhibit, beside: Attachments, platform: str = "simulator") -> bytes:
     """The document of ours that would show what is in a file of one processor."""
     parts: dict[str, Any] = {}
     if isinstance(exhibit, Quote):
@@ -198,7 +198,7 @@ def wrapped(exhibit: Exhibit, beside: Beside, platform: str = "simulator") -> by
     ).to_bytes()
 
 
-def signed_by(one: Told, tee: SimulatedTee) -> tuple[bytes, Beside]:
+def signed_by(one: Told, tee: SimulatedTee) -> tuple[bytes, Attachments]:
     """What the processor signed, as a file of other tools, and what lies beside that."""
     cpu: Any = one.evidence.cpu
     beside = replace(one.beside, binding=None, nonce=ASKED.report_data(), app_compose=COMPOSE)
@@ -388,7 +388,7 @@ def test_of_accelerators_both_think_alike(data: st.DataObject) -> None:
     assert one.evidence.gpu is not None
     file = one.evidence.gpu.to_bytes()
     spoilt = data.draw(mutated(file, keep_length=True) | mutated(file) | st.just(file))
-    asked = Beside(gpu_collateral=PUBLISHED, nonce=ASKED.gpu_nonce())
+    asked = Attachments(gpu_collateral=PUBLISHED, nonce=ASKED.gpu_nonce())
     if by_auditor(spoilt, one.policy, asked) != "accepted":
         return
     assert audit(spoilt, one.policy, asked).missing == ("guest",)
@@ -416,7 +416,7 @@ def test_a_bundle_persuades_nobody_of_what_it_holds(
     )
     document: Any = made.to_dict()
     put_somewhere(document, path, value)
-    given_to_auditor = one.beside if named else Beside(compose_hash=one.beside.compose_hash)
+    given_to_auditor = one.beside if named else Attachments(compose_hash=one.beside.compose_hash)
 
     def decide() -> Examined:
         inner, kept = unwrapped(recognise(canonical_json(document)), given_to_auditor)
@@ -464,7 +464,7 @@ def test_a_manifest_passes_with_no_evidence_that_a_broker_refuses(
         statement["predicate"]["run_log"]["head"],
     )
     hashed = statement["predicate"]["deployment"]["compose_hash"]
-    asked = Beside(binding=Binding("manifest", commitment), compose_hash=hashed)
+    asked = Attachments(binding=Binding("manifest", commitment), compose_hash=hashed)
     decided = by_broker(payload, world.trust().appraisal, asked, FINISHED)
     assert (passed == "accepted") <= (decided == "accepted")
     assert passed == "accepted" or json.loads(payload) != json.loads(honest.signed_evidence.payload)
@@ -481,7 +481,7 @@ def test_real_files_that_are_accepted_break_no_rule_of_a_brokers(shared: Path) -
         if not isinstance(exhibit, (Quote, DstackQuote, Nitro, Snp)):
             return
         shown = wrapped(exhibit, beside, rules.platform)
-        asked = Beside(binding=ASKED)
+        asked = Attachments(binding=ASKED)
         decided = by_broker(shown, rules, asked, one.at)
         assert decided in UNNAMED, (one.file, decided)
         seen.add(rules.cpu.tee)

@@ -12,7 +12,7 @@ from release_world import ReleaseWorld, Wire, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.grant import Asked, obtain
+from sealtrain.client.grant import KeyRequest, obtain
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import CheckpointRefused, SealtrainError
 from sealtrain.release.decide import advance_anchor
@@ -114,7 +114,7 @@ def recorded(world: ReleaseWorld) -> tuple[Recorded, dict[str, Any], bytes]:
     arguments: dict[str, Any] = {
         "broker": world.attest(),
         "collect": collect,
-        "asked": Asked(
+        "asked": KeyRequest(
             run_id="cd" * 16,
             recipe_hash=world.locked.recipe_hash,
             datasets=[one.asked for one in world.sealed.values()],

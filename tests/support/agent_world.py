@@ -15,8 +15,8 @@ import cbor2
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from sealtrain.client.owner import Owner
-from sealtrain.web.agent import Agent, Pending, answer_one, listening
+from sealtrain.client.owner import OwnerFiles
+from sealtrain.web.agent import Agent, PendingDecision, answer_one, listening
 from sealtrain.web.passkeys import Passkeys, passkey_file, url_text
 
 ORIGIN = "http://localhost:8600"
@@ -74,7 +74,7 @@ class AgentWorld:
 
     agent: Agent
     socket: Path
-    shown: list[Pending]
+    shown: list[PendingDecision]
     codes: list[str]
     answers: bool = True
 
@@ -97,16 +97,16 @@ def agent_of(
     origin: str = ORIGIN,
     **changed: Any,
 ) -> AgentWorld:
-    shown: list[Pending] = []
+    shown: list[PendingDecision] = []
     codes: list[str] = []
     world: AgentWorld
 
-    def confirm(made: Pending) -> bool:
+    def confirm(made: PendingDecision) -> bool:
         shown.append(made)
         return world.answers
 
     given: dict[str, Any] = {
-        "owner": Owner(identity=identity, brokers=brokers),
+        "owner": OwnerFiles(identity=identity, brokers=brokers),
         "consortium": consortium,
         "deployments": deployments,
         "passkeys": Passkeys(file=passkey_file(identity), origin=origin),

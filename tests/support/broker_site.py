@@ -27,7 +27,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
 from sealtrain.broker.service.deployment import document_of
-from sealtrain.cli.programs import Part, Process
+from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, pinned_identity
 from sealtrain.client.pin import BrokerPin
@@ -185,7 +185,7 @@ def start(
     *,
     max_file: int | None = None,
     prelude: str = "",
-) -> tuple[Part, str]:
+) -> tuple[SideProgram, str]:
     """A process with these settings, and its URL.
 
     Args:
@@ -212,7 +212,7 @@ def start(
         return subprocess.Popen([sys.executable, *words], stdout=stdout, stderr=stderr)
 
     name = next(f"broker-{one}" for one in count() if not (folder / f"broker-{one}.log").exists())
-    part = Part(name, folder, (), answers=False, start=begin)
+    part = SideProgram(name, folder, (), answers=False, start=begin)
     try:
         return part, part.place(READY, within=_STARTS_WITHIN_S)
     except BaseException:
@@ -236,7 +236,7 @@ class ProcessSite:
     state: Path
     fields: dict[str, Any]
 
-    def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[Part, str]:
+    def start(self, *, max_file: int | None = None, prelude: str = "") -> tuple[SideProgram, str]:
         """A broker process and its URL, always the same."""
         return start(self.fields, self.folder, max_file=max_file, prelude=prelude)
 

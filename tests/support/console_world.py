@@ -26,7 +26,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.storage.outputs import OutputStore
-from sealtrain.web.app import Page, console_app
+from sealtrain.web.app import NavigationPage, console_app
 from sealtrain.web.consortium import CONSORTIUM
 from sealtrain.web.curves import Curves
 from sealtrain.web.runs import RUNS
@@ -36,7 +36,7 @@ from sealtrain.web.sources import Sources
 DRIVER = Path(__file__).with_name("pages_in_chromium.mjs")
 LIVE_ID = "7e" * 16
 FORGED_ID = "bd" * 16
-PAGES: tuple[Page, ...] = (CONSORTIUM, RUNS)
+PAGES: tuple[NavigationPage, ...] = (CONSORTIUM, RUNS)
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 from http_server import Server, running
 
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 from sealtrain.image.layout import describe_image
 
 OWNERS = ("clinic-a", "clinic-b")
@@ -92,7 +92,7 @@ def named(layout: Path) -> str:
 
 
 @contextmanager
-def broker(folder: Path, image: Path) -> Iterator[Part]:
+def broker(folder: Path, image: Path) -> Iterator[SideProgram]:
     """Found a consortium, and run its broker from its document, in a container."""
     for owner in OWNERS:
         run(folder, "keygen", owner, "--out", folder)
@@ -108,7 +108,7 @@ def broker(folder: Path, image: Path) -> Iterator[Part]:
     words = ["deploy", "run", folder / "broker-compose.json", "--image", image,
              "--ticket", folder / "broker-ticket.json", "--folder", folder / "broker",
              "--simulator", folder / "root"]  # fmt: skip
-    with Part("broker-part", folder, words, answers=False) as part:
+    with SideProgram("broker-part", folder, words, answers=False) as part:
         url = part.place("broker ready", within=READY_SECONDS)
         run(folder, "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
             "--policy", "policy.yaml", "--out", "broker.yaml")  # fmt: skip

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from policies import intel
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.forms import Exhibit, Gpus
@@ -48,14 +48,14 @@ class Real:
     def __str__(self) -> str:
         return self.file
 
-    def beside(self, shared: Path, **changed: Any) -> Beside:
+    def beside(self, shared: Path, **changed: Any) -> Attachments:
         """What lies beside it."""
         names = (*self.certificates, *(() if self.chain is None else (self.chain,)))
         collateral = None
         if self.collateral is not None:
             collateral = real_collateral(shared, self.collateral)
         fields: dict[str, Any] = {"collateral": collateral, "certificates": ders_of(shared, names)}
-        return Beside(**{**fields, **changed})
+        return Attachments(**{**fields, **changed})
 
     def options(self, shared: Path) -> list[str]:
         """The same as words of a command, without policy and time."""

@@ -15,7 +15,7 @@ from warm import starting
 from world import OWNERS
 from world import RECIPE as WHOLE_RECIPE
 
-from sealtrain.cli.programs import Part, Start
+from sealtrain.cli.programs import SideProgram, Start
 
 WITHIN_S = 200.0
 RECIPE: dict[str, Any] = {
@@ -51,7 +51,7 @@ class Stage:
     at: JointSite
     sockets: Path
     stack: ExitStack
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, SideProgram] = field(default_factory=dict)
     starts: Start = field(default_factory=lambda: starting(SHARED))
 
     def start(self, name: str, *words: str | Path) -> None:
@@ -63,7 +63,7 @@ class Stage:
             "--base", settings.base, "--out", settings.out,
             "--relay", self.sockets / f"{name}.sock",
         ]  # fmt: skip
-        part = Part(name, self.at.folder, command, start=self.starts)
+        part = SideProgram(name, self.at.folder, command, start=self.starts)
         self.parts[name] = self.stack.enter_context(part)
 
     def join(self, owner: str, run_id: str, *words: str) -> None:

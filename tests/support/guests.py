@@ -6,7 +6,7 @@ import hashlib
 from types import SimpleNamespace
 from typing import Any
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, replay_log
 from sealtrain.attest.part import Situation, same_document
 from sealtrain.attest.registry import tee_of
@@ -45,7 +45,7 @@ def verified_guest(
         now=now,
         shown_compose=hashlib.sha256(app_compose).hexdigest(),
     )
-    beside = Beside(collateral=collateral, crl=crl)
+    beside = Attachments(collateral=collateral, crl=crl)
     return vouched_guest(tee_of(tee).verifier.part(SimpleNamespace(**shown), beside, at))
 
 

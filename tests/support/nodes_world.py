@@ -12,7 +12,7 @@ from polling import wait_until
 from safetensors.torch import load_file
 from stage import OWNERS, RECIPE, Stage
 
-from sealtrain.cli.programs import Part
+from sealtrain.cli.programs import SideProgram
 
 __all__ = ["Nodes", "recipe_of", "weights"]
 
@@ -71,13 +71,13 @@ class Nodes:
         )  # fmt: skip
 
     @contextmanager
-    def lead(self, out: str, *words: str | Path) -> Iterator[tuple[Part, str]]:
+    def lead(self, out: str, *words: str | Path) -> Iterator[tuple[SideProgram, str]]:
         """The lead, and the address at which nodes join."""
         here = [*self.world.train_words(self.folder, out), "--listen", "127.0.0.1:0", *words]
         with self.world.part(*here) as part:
             yield part, self.place(part)
 
-    def place(self, part: Part) -> str:
+    def place(self, part: SideProgram) -> str:
         """Where the lead says that nodes join; the newest line counts."""
 
         def said() -> str | None:
@@ -95,7 +95,7 @@ class Nodes:
         *words: str | Path,
         out: str | None = None,
         broker: Path | None = None,
-    ) -> Part:
+    ) -> SideProgram:
         """Another node, with a pin of its own for the broker if one is given. Use as a context."""
         return self.world.part(
             "join", self.folder / "recipe.lock.json", "--platform", "simulator",

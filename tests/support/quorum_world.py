@@ -14,7 +14,7 @@ from world import DAY, OWNERS, deployed, identity
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grants import Grants, Wanted
+from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.quorum import Quorum
 from sealtrain.client.wrapping import wrap_for_brokers
@@ -72,7 +72,7 @@ class QuorumWire(Wire):
 class QuorumWorld:
     worlds: list[ReleaseWorld]
     wires: list[QuorumWire]
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: list[WantedKey] = field(default_factory=list)
     sealed: dict[str, SealedSet] = field(default_factory=dict)
     told: list[tuple[str, str]] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
@@ -101,7 +101,7 @@ class QuorumWorld:
         for place in chosen:
             self.worlds[place].register(one)
         self.wanted.append(
-            Wanted(
+            WantedKey(
                 dataset_id=one.dataset_id,
                 root=one.root,
                 owner=owner,

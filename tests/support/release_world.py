@@ -45,7 +45,7 @@ from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.attested import AttestedBroker
-from sealtrain.client.grant import Asked, AskedKey, Grant, obtain, renew
+from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.receipts import OwnedId, RunDataset
@@ -312,7 +312,7 @@ class ReleaseWorld(Agreement):
         }
         wire = changed.pop("wire", self.wire)
         collect = changed.pop("collect", None) or self.collect(guest)
-        return obtain(wire, broker, collect, Asked(**(arguments | changed)))
+        return obtain(wire, broker, collect, KeyRequest(**(arguments | changed)))
 
     def outcomes_at_once(self, guests: int) -> list[str]:
         """What so many guests get that ask at the same time: ``released``, or a refusal's code."""

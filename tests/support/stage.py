@@ -25,7 +25,7 @@ from world import RECIPE as BIOPSIES
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.cli.programs import Part, Process
+from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
 from sealtrain.client.pin import load_pin
@@ -237,10 +237,10 @@ class Stage:
         except Unreachable as error:
             raise AssertionError("\n".join(part.said())) from error
 
-    def part(self, *words: str | Path, answers: bool = True) -> Part:
+    def part(self, *words: str | Path, answers: bool = True) -> SideProgram:
         """Start a command that runs beside the test. Use as a context: it is ended."""
         name = f"part-{words[0]}-{time.monotonic_ns()}"
-        return Part(name, self.folder, words, answers=answers, start=self.start)
+        return SideProgram(name, self.folder, words, answers=answers, start=self.start)
 
     def found(self) -> None:
         """Identities, consortium, policy, broker and its guest."""

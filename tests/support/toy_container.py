@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from programs import found
 
-from sealtrain.image.layer import Entry, write_layer
+from sealtrain.image.layer import LayerEntry, write_layer
 from sealtrain.image.layout import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, TITLE
 from sealtrain.image.own import CONFIG
 
@@ -92,15 +92,16 @@ def make_toy(layout: Path) -> str:
         folders |= {str(above) for above in Path(name).parents if str(above) != "."}
     if "lib64" not in folders:
         folders.add("lib64")
-    entries = [Entry(name=name, kind="folder", mode=0o755) for name in folders]
+    entries = [LayerEntry(name=name, kind="folder", mode=0o755) for name in folders]
     entries += [
-        Entry(name=name, kind="link", mode=0o777, target=target) for name, target in links.items()
+        LayerEntry(name=name, kind="link", mode=0o777, target=target)
+        for name, target in links.items()
     ]
     for name, (source, mode) in content.items():
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        entries.append(Entry(name=name, kind="file", mode=mode, size=size))
+        entries.append(LayerEntry(name=name, kind="file", mode=mode, size=size))
 
-    def opened(entry: Entry) -> BinaryIO:
+    def opened(entry: LayerEntry) -> BinaryIO:
         source = content[entry.name][0]
         return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sealtrain.attest.appraise import appraise
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import Line, explain, line_of
@@ -13,7 +13,9 @@ from sealtrain.attest.verify import verify
 from sealtrain.errors import DataInvalid, EvidenceRefused
 
 
-def both_judge(evidence: Evidence, policy: AppraisalPolicy, now: int, beside: Beside) -> str | None:
+def both_judge(
+    evidence: Evidence, policy: AppraisalPolicy, now: int, beside: Attachments
+) -> str | None:
     """Evidence in its conversation: ``verify`` and ``appraise``, then ``explain``.
 
     Returns:
@@ -45,7 +47,9 @@ def both_judge(evidence: Evidence, policy: AppraisalPolicy, now: int, beside: Be
     return _agreed(refused, exhibit, beside, policy, now)
 
 
-def both_examine(exhibit: Exhibit, policy: AppraisalPolicy, now: int, beside: Beside) -> str | None:
+def both_examine(
+    exhibit: Exhibit, policy: AppraisalPolicy, now: int, beside: Attachments
+) -> str | None:
     """A third party's file: ``examine``, then ``explain``. Returns as ``both_judge``."""
     try:
         examine(exhibit, beside, policy, now)
@@ -60,7 +64,7 @@ def both_examine(exhibit: Exhibit, policy: AppraisalPolicy, now: int, beside: Be
 def _agreed(
     refused: EvidenceRefused | None,
     exhibit: Exhibit,
-    beside: Beside,
+    beside: Attachments,
     policy: AppraisalPolicy,
     now: int,
 ) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ImageRefused
-from sealtrain.image.layer import Entry, is_program, read_layer, write_layer
+from sealtrain.image.layer import LayerEntry, is_program, read_layer, write_layer
 from sealtrain.image.pins import files_digest
 
 VECTORS: dict[str, Any] = json.loads(
@@ -25,10 +25,10 @@ LAYERS = {one["name"]: one for one in VECTORS["cases"] if one["outcome"] == "ok"
 REFUSED = {one["name"]: one for one in VECTORS["cases"] if one["outcome"] != "ok"}
 
 
-def entry_of(told: dict[str, str]) -> tuple[Entry, bytes]:
+def entry_of(told: dict[str, str]) -> tuple[LayerEntry, bytes]:
     content = base64.b64decode(told.get("content", ""))
     is_file = told["kind"] == "file"
-    return Entry(
+    return LayerEntry(
         name=told["name"],
         kind=told["kind"],  # type: ignore[arg-type]
         mode=int(told["mode"], 8),

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.image.layer import Entry, is_program
+from sealtrain.image.layer import LayerEntry, is_program
 from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.packages import record_text
 from sealtrain.image.pins import files_digest
@@ -30,7 +30,7 @@ LEFT_OUT = re.compile(r"usr/share/(doc|info|lintian|locale|man)/(?!.*/copyright$
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER = 60
 
-Content = dict[str, tuple[Entry, Callable[[], BinaryIO]]]
+Content = dict[str, tuple[LayerEntry, Callable[[], BinaryIO]]]
 """Name in the image → entry, and what opens a file's bytes."""
 
 
@@ -52,10 +52,10 @@ class Debian:
 
 def file_entry(
     name: str, data: bytes, *, runs: bool = False
-) -> tuple[Entry, Callable[[], BinaryIO]]:
+) -> tuple[LayerEntry, Callable[[], BinaryIO]]:
     """A file of an image whose bytes are in memory."""
     mode = 0o755 if runs else 0o644
-    entry = Entry(name=name, kind="file", mode=mode, size=len(data), sha256=sha256_hex(data))
+    entry = LayerEntry(name=name, kind="file", mode=mode, size=len(data), sha256=sha256_hex(data))
     return entry, partial(io.BytesIO, data)
 
 
@@ -86,7 +86,7 @@ def debian_content(data: tarfile.TarFile, package: str, control: bytes) -> Conte
         if member.isdir() or LEFT_OUT.fullmatch(name):
             continue
         if member.issym():
-            link = Entry(name=name, kind="link", mode=0o777, target=member.linkname)
+            link = LayerEntry(name=name, kind="link", mode=0o777, target=member.linkname)
             found[name] = link, io.BytesIO
         elif member.isreg() or member.islnk():
             source = data.extractfile(member)
@@ -128,7 +128,7 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         if as_recorded(digest) != hash_:
             raise SystemExit(f"{wheel.name}: {path} is not the file that RECORD names")
-        entry = Entry(
+        entry = LayerEntry(
             name=f"{PACKAGES_FOLDER}/{place}",
             kind="file",
             mode=0o755 if runs else 0o644,

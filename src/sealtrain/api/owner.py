@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from sealtrain.client import approving, growing, opening, sealing, withdrawing, witnessing
 from sealtrain.client.connection import reviewed
 from sealtrain.client.opening import RunManifest
-from sealtrain.client.owner import AtEach
-from sealtrain.client.owner import Owner as OwnerFiles
+from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.client.sealing import Publication
 from sealtrain.errors import RecipeChanged
 
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from sealtrain.api.run import Run
     from sealtrain.client.approving import Intent
     from sealtrain.client.growing import Beginning
-    from sealtrain.client.opening import Opened
+    from sealtrain.client.opening import OpenedFiles
     from sealtrain.client.sealing import Rewrapped, Sealed
     from sealtrain.client.standing import StandingRequest
     from sealtrain.client.withdrawing import Withdrawn
     from sealtrain.client.witnessing import WatchedLedger
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.series_block import SeriesBlock
     from sealtrain.manifest.trust import Trust
@@ -202,7 +201,7 @@ class Owner(OwnerFiles):
         lift_revocation: bool = False,
         unpinned: bool = False,
         standing: StandingRequest | None = None,
-    ) -> AtEach[Tally]:
+    ) -> AtEach[ApprovalTally]:
         """Approve exactly one recipe, until a date.
 
         Args:
@@ -236,7 +235,7 @@ class Owner(OwnerFiles):
         )
         return approving.give(self, intent, days=days)
 
-    def revoke(self, locked: LockedRecipe, *, expecting: str) -> AtEach[Tally]:
+    def revoke(self, locked: LockedRecipe, *, expecting: str) -> AtEach[ApprovalTally]:
         """Stop further releases and renewals for a recipe. Keys that were released stay released.
 
         Args:
@@ -278,7 +277,7 @@ class Owner(OwnerFiles):
         """
         return witnessing.witness(self, self.consortium, quorum=quorum)
 
-    def open_dataset(self, sealed: Path, out: Path, *, to: str = "jsonl") -> Opened:
+    def open_dataset(self, sealed: Path, out: Path, *, to: str = "jsonl") -> OpenedFiles:
         """Decrypt a dataset that this owner sealed.
 
         Args:
@@ -295,7 +294,7 @@ class Owner(OwnerFiles):
 
     def open_model(
         self, run: Run, out: Path, *, trust: Path | Trust, insecure_code: bool = False
-    ) -> Opened:
+    ) -> OpenedFiles:
         """Decrypt a model that was sealed to this owner, once the run's manifest is verified.
 
         Args:

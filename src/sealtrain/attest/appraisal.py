@@ -22,11 +22,11 @@ from sealtrain.attest.claims import Claim, Group, require_groups
 from sealtrain.attest.part import Part, Vouched
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["Outcome", "decide", "show"]
+__all__ = ["CheckOutcome", "decide", "show"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """How one check of a part ended: exactly one of the three is there.
 
     Attributes:
@@ -66,7 +66,7 @@ def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]
     return found
 
 
-def show(parts: Iterable[Part]) -> Iterator[Outcome]:
+def show(parts: Iterable[Part]) -> Iterator[CheckOutcome]:
     """Make every check of every part in order, past failures."""
     postponed: list[tuple[str, Vouched]] = []
     for part in parts:
@@ -74,9 +74,9 @@ def show(parts: Iterable[Part]) -> Iterator[Outcome]:
         try:
             vouched = part.verify()
         except EvidenceRefused as error:
-            yield Outcome(part=part.name, error=error, signature=True)
+            yield CheckOutcome(part=part.name, error=error, signature=True)
             continue
-        yield Outcome(part=part.name, vouched=vouched, signature=True)
+        yield CheckOutcome(part=part.name, vouched=vouched, signature=True)
         yield from _compared(part.name, vouched.bound)
         if part.last:
             postponed.append((part.name, vouched))
@@ -86,11 +86,11 @@ def show(parts: Iterable[Part]) -> Iterator[Outcome]:
         yield from _compared(name, vouched.groups)
 
 
-def _compared(part: str, groups: Iterable[Group]) -> Iterator[Outcome]:
+def _compared(part: str, groups: Iterable[Group]) -> Iterator[CheckOutcome]:
     for group in groups:
         try:
             claims = group()
         except EvidenceRefused as error:
-            yield Outcome(part=part, error=error)
+            yield CheckOutcome(part=part, error=error)
         else:
-            yield from (Outcome(part=part, claim=claim) for claim in claims)
+            yield from (CheckOutcome(part=part, claim=claim) for claim in claims)

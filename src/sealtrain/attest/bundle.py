@@ -30,7 +30,7 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, Document, Hex64, RealTime, StrictModel
 from sealtrain.errors import EvidenceMalformed
 
-__all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Beside", "Bundle", "Conversation", "Kind"]
+__all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Attachments", "Bundle", "Conversation", "Kind"]
 
 MAX_BUNDLE_BYTES = 40 << 20
 MAX_CERTIFICATES = 8
@@ -63,7 +63,7 @@ _Purpose = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Attachments:
     """What lies beside a file of evidence when it is verified.
 
     Attributes:
@@ -139,10 +139,10 @@ class Bundle(Document):
         return from_rfc3339(self.verified_at)
 
     @property
-    def beside(self) -> Beside:
+    def beside(self) -> Attachments:
         """What lay beside it."""
         said = self.conversation
-        return Beside(
+        return Attachments(
             collateral=self.collateral,
             gpu_collateral=self.gpu_collateral,
             certificates=tuple(from_base64(text) for text in self.certificates),
@@ -159,7 +159,7 @@ class Bundle(Document):
         cls,
         kind: Kind,
         evidence: bytes,
-        beside: Beside,
+        beside: Attachments,
         *,
         policy: AppraisalPolicy | None,
         verified_at: int,

@@ -31,14 +31,14 @@ from sealtrain.attest.forms import (
     Bundled,
     Certificates,
     Claims,
-    Deployment,
+    CollateralExhibit,
+    DeploymentExhibit,
     EventLog,
     Exhibit,
     GpuPublished,
     GpuReportFile,
     Gpus,
     OwnEvidence,
-    Published,
     QuotedGpus,
     ReferenceValues,
     RemoteVerdictFile,
@@ -176,7 +176,7 @@ def _json(data: bytes) -> Exhibit:
     if "evidence_list" in names:
         return Gpus(raw=data, devices=of_service_request(value), claims=None)
     if {"tcb_info", "pck_crl"} <= names:
-        return Published(raw=data, collateral=Collateral.from_dict(value))
+        return CollateralExhibit(raw=data, collateral=Collateral.from_dict(value))
     if {"rims", "ocsp"} <= names:
         return GpuPublished(raw=data, collateral=GpuCollateral.from_dict(value))
     if {"devices", "claims"} <= names:
@@ -191,7 +191,7 @@ def _json(data: bytes) -> Exhibit:
             hint="keep it where only its guest reads it",
         )
     if "manifest_version" in names and names & {"docker_compose_file", "runner"}:
-        return Deployment(raw=data)
+        return DeploymentExhibit(raw=data)
     if value and all(isinstance(one, dict) and "eat_nonce" in one for one in value.values()):
         return Claims(raw=data, claims=value)
     raise _unknown()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.evidence import Collateral, Evidence, LogEntry
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
@@ -22,20 +22,20 @@ __all__ = [
     "Bundled",
     "Certificates",
     "Claims",
-    "Deployment",
+    "CollateralExhibit",
+    "DeploymentExhibit",
     "EventLog",
     "Exhibit",
     "GpuPublished",
     "GpuReportFile",
     "Gpus",
     "OwnEvidence",
-    "Published",
     "QuotedGpus",
     "ReferenceValues",
     "RemoteVerdictFile",
     "RevocationList",
     "SgxQuote",
-    "Statement",
+    "StatementExhibit",
 ]
 
 
@@ -49,21 +49,21 @@ class Exhibit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement(Exhibit, ABC):
+class StatementExhibit(Exhibit, ABC):
     """What one processor signed, by itself, in the form of its TEE."""
 
     tee: ClassVar[str]
 
     @abstractmethod
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """How it is verified, and what it is then compared with."""
 
     @abstractmethod
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Everything it says."""
 
     @abstractmethod
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """The certificate (DER) its chain ends in; nothing of it is verified."""
 
 
@@ -110,7 +110,7 @@ class QuotedGpus(Exhibit):
 
     kind = "quote-with-gpus"
     title = "Intel TDX quote with NVIDIA accelerator evidence"
-    quote: Statement
+    quote: StatementExhibit
     report_data: bytes
     """As the quote says it."""
     devices: tuple[GpuDevice, ...]
@@ -153,7 +153,7 @@ class ReferenceValues(Exhibit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published(Exhibit):
+class CollateralExhibit(Exhibit):
     """DCAP collateral."""
 
     kind = "tdx-collateral"
@@ -206,7 +206,7 @@ class BootLog(Exhibit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment(Exhibit):
+class DeploymentExhibit(Exhibit):
     """A dstack deployment document."""
 
     kind = "deployment"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single, unlooked
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
 from sealtrain.attest.field import Field, rows_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.nitro.exhibit import document_fields, document_part
 from sealtrain.attest.nitro.parse import NitroDocument, parse_document
 from sealtrain.attest.nitro.verify import SOURCE
@@ -28,7 +28,7 @@ __all__ = ["DstackEnclave", "hosted_exhibit", "image_hash"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DstackEnclave(Statement):
+class DstackEnclave(StatementExhibit):
     """A Nitro document in a dstack attestation."""
 
     tee = "nitro"
@@ -37,18 +37,18 @@ class DstackEnclave(Statement):
     document: NitroDocument
     hosted: AgentStatement
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """The document's signature and lines; report data are its user data."""
         asked = partial(_asked, self.hosted.report_data)
         return document_part(self.hosted.statement, at, asked=asked)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Those of the document, and what stands beside it."""
         told = "What the host says of the machine; it is not signed."
         rows = [("host's statement", self.hosted.config, told)]
         return [*document_fields(self.document), *rows_of(rows)]
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the document carries it."""
         return self.document.cabundle[0]
 

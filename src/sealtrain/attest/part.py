@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
-from sealtrain.attest.tee import Signed, VerifiedGuest
+from sealtrain.attest.tee import SignedStatement, VerifiedGuest
 from sealtrain.errors import (
     ComposeHashMismatch,
     EvidenceRefused,
@@ -121,7 +121,7 @@ class Proven:
             gives; ``None`` where what it measured is malformed.
     """
 
-    signed: Signed
+    signed: SignedStatement
     root: str
     eat: dict[str, str]
     groups: Iterable[Group]

@@ -18,10 +18,10 @@ from sealtrain.attest.statement import GuestEvidence, GuestPolicy
 from sealtrain.base.canonical import JsonValue
 
 if TYPE_CHECKING:
-    from sealtrain.attest.bundle import Beside
+    from sealtrain.attest.bundle import Attachments
     from sealtrain.attest.claims import Check
     from sealtrain.attest.field import Field
-    from sealtrain.attest.forms import Exhibit, Statement
+    from sealtrain.attest.forms import Exhibit, StatementExhibit
     from sealtrain.attest.part import Part, Situation
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "Device",
     "Rules",
     "Shown",
-    "Signed",
+    "SignedStatement",
     "Tee",
     "VerifiedGuest",
     "Verifier",
@@ -38,7 +38,7 @@ __all__ = [
 
 E = TypeVar("E", bound=GuestEvidence)
 P = TypeVar("P", bound=GuestPolicy)
-S = TypeVar("S", bound="Signed")
+S = TypeVar("S", bound="SignedStatement")
 
 NONE = "Empty accepts none."
 """Ends comments on lists that accept nothing until their author fills them."""
@@ -52,7 +52,7 @@ Shown = dict[str, JsonValue]
 """The TEE's own form of evidence without the deployment document."""
 
 
-class Signed(Protocol):
+class SignedStatement(Protocol):
     """A statement whose signature leads to a trusted root."""
 
     @property
@@ -136,9 +136,9 @@ class Verifier(Generic[E, P, S]):
 
     checks: Callable[[S, P, int], tuple[Check, ...]]
     eat: Callable[[S], dict[str, str]]
-    part: Callable[[E, Beside, Situation], Part]
+    part: Callable[[E, Attachments, Situation], Part]
     fields: Callable[[E], list[Field]]
-    show: Callable[[Path, bytes], tuple[Statement, Beside]]
+    show: Callable[[Path, bytes], tuple[StatementExhibit, Attachments]]
     pinned_roots: Mapping[str, str]
     recognise: Callable[[bytes], Exhibit | None] = field(default=lambda data: None)
     collect: Callable[[Path, bytes, Mapping[str, str]], Shown] | None = None
@@ -174,7 +174,7 @@ class Tee:
         vendor: Whose hardware a policy trusts, in the policy's word.
         evidence: Form of its evidence.
         rules: What a policy may ask of it.
-        kinds: Kinds of files (``Statement.kind``) that hold its statement by itself.
+        kinds: Kinds of files (``StatementExhibit.kind``) that hold its statement by itself.
         device: Where a guest asks for evidence; ``None`` where only an agent does.
         of: The platform whose agent shows it, where that has another name.
         folder: Its folder, where that has another name.

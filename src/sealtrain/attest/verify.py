@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Claim, require_groups
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
@@ -191,7 +191,7 @@ def _cpu(
         now=now,
         shown_compose=sha256_hex(shown.app_compose_bytes),
     )
-    beside = Beside(collateral=collateral, crl=crl)
+    beside = Attachments(collateral=collateral, crl=crl)
     return vouched_guest(tee_of(shown.tee).verifier.part(shown, beside, at))
 
 

@@ -55,7 +55,7 @@ async def serve_on(
     """
     import uvicorn
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         """Uvicorn that leaves signals to us: its own handler ends the process before cleanup."""
 
         @contextmanager
@@ -67,7 +67,7 @@ async def serve_on(
             if self.started:
                 ready()
 
-    server = Server(config)
+    server = UvicornServer(config)
 
     def quit_server() -> None:
         server.should_exit = True

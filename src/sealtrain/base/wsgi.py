@@ -32,7 +32,7 @@ from sealtrain.base.connections import (
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import UsageError
 
-__all__ = ["CAPS", "REQUEST_SECONDS", "App", "Limits", "bound"]
+__all__ = ["CAPS", "REQUEST_SECONDS", "App", "ServerLimits", "bound"]
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """A WSGI application (PEP 3333)."""
@@ -46,7 +46,7 @@ _BOTH_WAYS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """What a server takes.
 
     Attributes:
@@ -61,7 +61,7 @@ class Limits:
 
 
 def bound(
-    app: App, listen: str, *, hint: str | None = None, limits: Limits | None = None
+    app: App, listen: str, *, hint: str | None = None, limits: ServerLimits | None = None
 ) -> WSGIServer:
     """A server of ``app``, bound; it serves with ``serve_forever``, each request in a thread.
 
@@ -75,13 +75,13 @@ def bound(
         UsageError: The place cannot be listened at.
     """
     host, port = host_and_port(listen)
-    taken = limits or Limits()
+    taken = limits or ServerLimits()
 
-    class Server(_Server):
+    class WsgiServer(_Server):
         limits = taken
 
     try:
-        return make_server(host, port, app, Server, _Request)
+        return make_server(host, port, app, WsgiServer, _Request)
     except OSError as error:
         raise UsageError(
             "cannot listen", check="listen", got=f"{listen}: {error.strerror}", hint=hint
@@ -91,7 +91,7 @@ def bound(
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = _BACKLOG
-    limits: Limits
+    limits: ServerLimits
 
     def __init__(self, *arguments: Any) -> None:
         self._table = Connections(self.limits.caps)

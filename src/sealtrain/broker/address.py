@@ -7,7 +7,7 @@ from typing import Final
 
 from sealtrain.errors import KeyFileInvalid, UsageError
 from sealtrain.keys.keyfile import read_secret_file
-from sealtrain.ledger.backend import Place, Server
+from sealtrain.ledger.backend import DatabaseServer, Place
 from sealtrain.ledger.backends import SCHEMES, server_at
 
 __all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "ledger_at", "places"]
@@ -32,7 +32,7 @@ def ledger_at(text: str) -> Place:
     return database_of(text) if is_address(text) else Path(text)
 
 
-def database_of(address: str) -> Server:
+def database_of(address: str) -> DatabaseServer:
     """The database that an option names.
 
     Args:

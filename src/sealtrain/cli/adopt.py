@@ -12,7 +12,7 @@ from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.adopting import adopt as adopt_for
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 
 __all__ = ["adopt"]
 
@@ -49,7 +49,7 @@ def adopt(
     Run again with the same --out, it registers once more.
     """
     adopted = adopt_for(
-        Owner(identity=owner.identity, brokers=tuple(owner.brokers), state=state),
+        OwnerFiles(identity=owner.identity, brokers=tuple(owner.brokers), state=state),
         run,
         out,
         deployment=owner.deployment,

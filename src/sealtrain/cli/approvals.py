@@ -18,7 +18,7 @@ from sealtrain.cli.review import review
 from sealtrain.client import approving
 from sealtrain.client.connection import deployment_of
 from sealtrain.client.imagerecords import image_records
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.standing import StandingRequest
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SealtrainError, UsageError
@@ -27,7 +27,7 @@ from sealtrain.recipe.needs import needs_of
 if TYPE_CHECKING:
     from sealtrain.client.connection import Reviewed
     from sealtrain.client.owner import AtEach
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
 
 __all__ = ["ApprovalOptions", "approve", "asked", "confirm", "revoke", "shown", "status"]
 
@@ -44,9 +44,9 @@ class OwnerOptions:
     brokers: BrokerFiles
     consortium: ConsortiumFile = Path("consortium.json")
 
-    def at(self, state: Path | None) -> Owner:
+    def at(self, state: Path | None) -> OwnerFiles:
         """As the library takes it, with the memory of the broker's ledger."""
-        return Owner(identity=self.identity, brokers=tuple(self.brokers), state=state)
+        return OwnerFiles(identity=self.identity, brokers=tuple(self.brokers), state=state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def approve(
 
 
 def asked(
-    me: Owner,
+    me: OwnerFiles,
     deployment: Path | Reviewed,
     consortium: Consortium,
     terms: ApprovalOptions,
@@ -176,7 +176,7 @@ def asked(
     detail: bool = False,
     yes: bool = False,
     quiet: bool = False,
-) -> tuple[AtEach[Tally], dict[str, Any]]:
+) -> tuple[AtEach[ApprovalTally], dict[str, Any]]:
     """Show an owner what a recipe will do, ask, and approve it.
 
     Args:
@@ -310,7 +310,7 @@ def _end_of(text: str) -> int:
 
 
 def _show(
-    answers: AtEach[Tally],
+    answers: AtEach[ApprovalTally],
     as_json: bool,
     besides: dict[str, Any] | None = None,
     further: Sequence[str] = (),
@@ -320,7 +320,7 @@ def _show(
     exit_for(answers)
 
 
-def shown(answers: AtEach[Tally]) -> tuple[dict[str, Any], list[str]]:
+def shown(answers: AtEach[ApprovalTally]) -> tuple[dict[str, Any], list[str]]:
     """The tally that is furthest behind and each broker's, for ``--json`` and as lines."""
     failures(answers)
     furthest = min(answers.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
@@ -331,7 +331,7 @@ def shown(answers: AtEach[Tally]) -> tuple[dict[str, Any], list[str]]:
     return furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines
 
 
-def _tally_lines(tally: Tally) -> list[str]:
+def _tally_lines(tally: ApprovalTally) -> list[str]:
     lines = [
         f"approvals  {tally.verdict()}",
         f"needs      {tally.needs.to_text()}",

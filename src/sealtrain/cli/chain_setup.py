@@ -75,7 +75,7 @@ class ChainOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineOptions:
+class ContractMachineOptions:
     """Which machines the contract lets boot."""
 
     any_tcb: Annotated[
@@ -92,7 +92,7 @@ def deploy(
     key: KeyFile,
     *,
     revoke: Annotated[int, typer.Option(min=1, help="Owners that suffice to revoke.")] = 1,
-    machines: MachineOptions,
+    machines: ContractMachineOptions,
     password_file: PasswordFile = None,
     max_fee_gwei: MaxFee = 100,
     as_json: Json = False,

@@ -22,7 +22,7 @@ from sealtrain.cli.passphrases import passphrase_option
 from sealtrain.cli.project import KEYS, Key, Project, found_project
 from sealtrain.cli.renames import OPTIONS, WORDS, with_new_options
 
-__all__ = ["Command", "Settled", "hint_renamed"]
+__all__ = ["Command", "SettledCommand", "hint_renamed"]
 
 
 def hint_renamed(old: str, new: str) -> None:
@@ -30,7 +30,7 @@ def hint_renamed(old: str, new: str) -> None:
     say(f"hint: {old} is now {new}; the old name goes with the next release")
 
 
-class Settled(click.Command):
+class SettledCommand(click.Command):
     """A command whose missing options come from variables and the project file."""
 
     path: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Settled(click.Command):
         return args
 
 
-class Command(Settled, typer.core.TyperCommand):
+class Command(SettledCommand, typer.core.TyperCommand):
     """A command of the table."""
 
 

@@ -8,181 +8,185 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sealtrain.cli.lazy import Entries, Entry, Noun
+from sealtrain.cli.lazy import CommandEntry, Entries, Noun
 
 __all__ = ["COMMANDS", "SECTIONS"]
 
 _RECIPE: Final[Entries] = {
-    "check": Entry(
+    "check": CommandEntry(
         "sealtrain.cli.recipecheck:check",
         "Judge a recipe, its base model and data as lock, seal and train will, without a broker.",
     ),
-    "schema": Entry("sealtrain.cli.recipe:schema", "Print the JSON Schema of recipes."),
-    "show": Entry(
+    "schema": CommandEntry("sealtrain.cli.recipe:schema", "Print the JSON Schema of recipes."),
+    "show": CommandEntry(
         "sealtrain.cli.recipe:show", "Show all that a lock fixes, as an owner reviews it."
     ),
-    "diff": Entry(
+    "diff": CommandEntry(
         "sealtrain.cli.recipe:show_diff",
         "Show what changed between two locks: what an owner reads before approving.",
     ),
-    "import": Entry(
+    "import": CommandEntry(
         "sealtrain.cli.recipe_import:import_recipe",
         "Translate an Axolotl file into a recipe, and name every key that is not in it.",
     ),
 }
 
 _LOG: Final[Entries] = {
-    "witness": Entry(
+    "witness": CommandEntry(
         "sealtrain.cli.log:witness",
         "See that the ledger of each broker only grew since last time, and cosign it.",
     ),
-    "audit": Entry(
+    "audit": CommandEntry(
         "sealtrain.cli.log:audit",
         "Verify the whole ledger again: every entry, hash, tree head, decision, release and "
         "budget.",
     ),
-    "uses": Entry(
+    "uses": CommandEntry(
         "sealtrain.cli.withdraw:uses",
         "List what became of datasets: runs that got them, their manifests and model files.",
     ),
 }
 
 _APPROVALS: Final[Entries] = {
-    "status": Entry(
+    "status": CommandEntry(
         "sealtrain.cli.approvals:status",
         "Show threshold and progress of a recipe's approval, counted from the signed decisions.",
     ),
 }
 
 _POLICY: Final[Entries] = {
-    "new": Entry(
+    "new": CommandEntry(
         "sealtrain.cli.attest:write_policy",
         "Write a policy to begin from; its comments say what to fill in.",
     ),
-    "set": Entry(
+    "set": CommandEntry(
         "sealtrain.cli.policy:set_policy",
         "Ask more of guests that read your data than the broker asks of all.",
     ),
-    "clear": Entry(
+    "clear": CommandEntry(
         "sealtrain.cli.policy:clear",
         "Ask for nothing of your own any more: what the broker asks of all suffices.",
     ),
-    "show": Entry(
+    "show": CommandEntry(
         "sealtrain.cli.policy:show", "List what each owner asks, as the owners signed it."
     ),
 }
 
 _CONSORTIUM: Final[Entries] = {
-    "create": Entry(
+    "create": CommandEntry(
         "sealtrain.cli.consortium:create",
         "Found a consortium: owners, their public keys and the thresholds, every one written.",
     ),
-    "propose": Entry(
+    "propose": CommandEntry(
         "sealtrain.cli.succession:propose",
         "Write down what is to take the consortium's place, and sign it first.",
     ),
-    "sign": Entry(
+    "sign": CommandEntry(
         "sealtrain.cli.succession:sign",
         "Read what would change, then add your signature to the file.",
     ),
-    "verify": Entry(
+    "verify": CommandEntry(
         "sealtrain.cli.succession:verify",
         "Verify a succession of the consortium you hold: who signed, what changes, until when.",
     ),
-    "succeed": Entry(
+    "succeed": CommandEntry(
         "sealtrain.cli.succession:succeed",
         "Put a succession in force: end the consortium at its brokers, write the successor's file.",
     ),
-    "follow": Entry(
+    "follow": CommandEntry(
         "sealtrain.cli.succession:follow",
         "Take your memory of a ledger along over successions that you did not see happen.",
     ),
 }
 
 _ATTEST: Final[Entries] = {
-    "collect": Entry(
+    "collect": CommandEntry(
         "sealtrain.cli.attest:collect",
         "Collect evidence of the guest this runs in, for a verifier that sent a nonce.",
     ),
-    "verify": Entry(
+    "verify": CommandEntry(
         "sealtrain.cli.attest:verify", "Verify evidence at a moment under a policy, claim by claim."
     ),
-    "explain": Entry(
+    "explain": CommandEntry(
         "sealtrain.cli.attest:explain",
         "Say what a file of evidence says, what it means, and which policy lines it meets or "
         "breaks.",
     ),
-    "bundle": Entry(
+    "bundle": CommandEntry(
         "sealtrain.cli.attest:bundle",
         "Keep evidence with all that is needed to verify it again, years later and offline.",
     ),
-    "fetch": Entry(
+    "fetch": CommandEntry(
         "sealtrain.cli.attest:fetch",
         "Fetch what a vendor publishes about a platform, to verify with it offline.",
     ),
 }
 
 _TRUST: Final[Entries] = {
-    "new": Entry(
+    "new": CommandEntry(
         "sealtrain.cli.trust:new",
         "Write a trust file: consortium, recipe, brokers and appraisal policy, all pinned.",
     ),
 }
 
 _BROKER_ROOT: Final[Entries] = {
-    "split": Entry(
+    "split": CommandEntry(
         "sealtrain.cli.broker_root:split",
         "Split a root secret into SLIP-39 mnemonics, one file each.",
     ),
-    "join": Entry("sealtrain.cli.broker_root:join", "Put a root secret together from its shares."),
+    "join": CommandEntry(
+        "sealtrain.cli.broker_root:join", "Put a root secret together from its shares."
+    ),
 }
 
 _BROKER_TOKEN: Final[Entries] = {
-    "create": Entry("sealtrain.cli.broker_tokens:create", "Make a token."),
-    "list": Entry("sealtrain.cli.broker_tokens:listed", "Show every token's name, scope and end."),
-    "remove": Entry(
+    "create": CommandEntry("sealtrain.cli.broker_tokens:create", "Make a token."),
+    "list": CommandEntry(
+        "sealtrain.cli.broker_tokens:listed", "Show every token's name, scope and end."
+    ),
+    "remove": CommandEntry(
         "sealtrain.cli.broker_tokens:remove",
         "Remove a token: a running broker refuses it from now on.",
     ),
 }
 
 _BROKER: Final[Entries] = {
-    "serve": Entry(
+    "serve": CommandEntry(
         "sealtrain.cli.broker:serve",
         "Serve keys to guests that prove themselves, while enough owners approve.",
         measured=True,
     ),
-    "deployment": Entry(
+    "deployment": CommandEntry(
         "sealtrain.cli.broker:deployment",
         "Write the broker's own deployment document; its hash is what owners pin.",
     ),
-    "pin": Entry(
+    "pin": CommandEntry(
         "sealtrain.cli.broker:pin",
         "Write a broker file: where the broker is, which one it is and what it must prove to you.",
     ),
-    "status": Entry("sealtrain.cli.broker_operations:status", "Ask a broker how it is."),
-    "backup": Entry(
+    "status": CommandEntry("sealtrain.cli.broker_operations:status", "Ask a broker how it is."),
+    "backup": CommandEntry(
         "sealtrain.cli.broker_operations:backup", "Copy a broker's state while it runs."
     ),
-    "restore": Entry(
+    "restore": CommandEntry(
         "sealtrain.cli.broker_operations:restore",
         "Put a backup back, verified, into an empty folder.",
     ),
-    "migrate": Entry(
+    "migrate": CommandEntry(
         "sealtrain.cli.broker_database:migrate", "Bring a broker's tables to this version."
     ),
-    "restored": Entry(
+    "restored": CommandEntry(
         "sealtrain.cli.broker_database:restored",
         "Check a restored PostgreSQL database, so that a broker starts on it.",
     ),
-    "openapi": Entry(
+    "openapi": CommandEntry(
         "sealtrain.cli.broker_operations:openapi", "Print the OpenAPI document of the service."
     ),
-    "approve-kms": Entry(
+    "approve-kms": CommandEntry(
         "sealtrain.cli.broker_operations:approve_kms",
         "Approve a dstack KMS that asks this broker who may boot (serve --boot-auth).",
     ),
-    "rotate-root": Entry(
+    "rotate-root": CommandEntry(
         "sealtrain.cli.broker_root:rotate",
         "Replace a broker's root secret: its ledger's key names the one that comes after it.",
     ),
@@ -191,70 +195,70 @@ _BROKER: Final[Entries] = {
 }
 
 _CHAIN: Final[Entries] = {
-    "deploy": Entry(
+    "deploy": CommandEntry(
         "sealtrain.cli.chain_setup:deploy",
         "Deploy an OwnersAppAuth; nothing about it can be changed.",
     ),
-    "pin": Entry(
+    "pin": CommandEntry(
         "sealtrain.cli.chain_setup:pin",
         "Write a chain file: which contract decides, with the code it has now, and whom to ask.",
     ),
-    "propose": Entry(
+    "propose": CommandEntry(
         "sealtrain.cli.chain_safe:propose",
         "Write a proposal to a Safe: add or remove a recipe's compose hash.",
     ),
-    "sign": Entry(
+    "sign": CommandEntry(
         "sealtrain.cli.chain_safe:sign",
         "Read what a proposal would allow, then add your signature to a copy of it.",
     ),
-    "status": Entry(
+    "status": CommandEntry(
         "sealtrain.cli.chain:status",
         "Show what a contract says, proven under a block that enough nodes agree on.",
     ),
-    "approve": Entry(
+    "approve": CommandEntry(
         "sealtrain.cli.chain:approve",
         "Sign for your OwnersAppAuth the approval that you gave in the ledger (sealtrain approve).",
     ),
-    "revoke": Entry(
+    "revoke": CommandEntry(
         "sealtrain.cli.chain:revoke",
         "Sign a revocation for your OwnersAppAuth; it also voids approvals that still wait.",
     ),
-    "device": Entry(
+    "device": CommandEntry(
         "sealtrain.cli.chain:device",
         "Sign a decision on a machine for your OwnersAppAuth, where not every machine may run.",
     ),
-    "execute": Entry("sealtrain.cli.chain:execute", "Send what enough owners signed."),
+    "execute": CommandEntry("sealtrain.cli.chain:execute", "Send what enough owners signed."),
 }
 
 _SIMULATOR: Final[Entries] = {
-    "serve": Entry(
+    "serve": CommandEntry(
         "sealtrain.cli.simulator:serve",
         "Serve dstack's guest API, or an enclave's security module, with simulated evidence.",
     ),
-    "faults": Entry(
+    "faults": CommandEntry(
         "sealtrain.cli.simulator:faults",
         "List the lies a simulated machine can tell, and the refusal each must end in.",
     ),
 }
 
 _DEPLOY: Final[Entries] = {
-    "run": Entry(
+    "run": CommandEntry(
         "sealtrain.cli.deployrun:run",
         "Start exactly what a deployment document says, in a simulated guest that measured it.",
     ),
-    "ticket": Entry(
+    "ticket": CommandEntry(
         "sealtrain.cli.deploy:ticket",
         "Write a run ticket: addresses, and which role of its document a guest plays.",
     ),
-    "parts": Entry(
+    "parts": CommandEntry(
         "sealtrain.cli.deployadopt:parts",
         "Write what a platform asks for that makes its own document: Compose file, launch script.",
     ),
-    "adopt": Entry(
+    "adopt": CommandEntry(
         "sealtrain.cli.deployadopt:adopt",
         "Judge the document that a platform made of yours, and write it for owners to approve.",
     ),
-    "credentials": Entry(
+    "credentials": CommandEntry(
         "sealtrain.cli.lender:credentials",
         "Lend credentials of stores to guests that prove that they run a document.",
         measured=True,
@@ -262,244 +266,246 @@ _DEPLOY: Final[Entries] = {
 }
 
 _RUN: Final[Entries] = {
-    "submit": Entry(
+    "submit": CommandEntry(
         "sealtrain.cli.runsubmit:submit",
         "Submit a run: a runner starts it once, however often you ask.",
     ),
-    "list": Entry(
+    "list": CommandEntry(
         "sealtrain.cli.run:list_runs",
         "List submitted runs, newest first: the runner's word, and the broker's own record.",
     ),
-    "wait": Entry(
+    "wait": CommandEntry(
         "sealtrain.cli.run:wait",
         "Wait until a run has ended: 0 with its manifest in the ledger, 1 without, 124 too late.",
     ),
-    "logs": Entry(
+    "logs": CommandEntry(
         "sealtrain.cli.run:logs",
         "Show what the ledger and the output store hold of a run, and who says each line.",
     ),
-    "stop": Entry(
+    "stop": CommandEntry(
         "sealtrain.cli.run:stop",
         "Stop a run: its guest seals a checkpoint, and no runner starts it again.",
     ),
-    "download": Entry(
+    "download": CommandEntry(
         "sealtrain.cli.run:download",
         "Fetch model and manifest of a completed run, each verified by its digest.",
     ),
-    "serve": Entry(
+    "serve": CommandEntry(
         "sealtrain.cli.runserve:serve",
         "Take submitted runs and start their guests, until Ctrl-C or SIGTERM.",
     ),
-    "schedule": Entry(
+    "schedule": CommandEntry(
         "sealtrain.cli.scheduler:schedule",
         "Submit a run for each due time of a recipe's schedule, or record why there is none.",
     ),
 }
 
 _IMAGE: Final[Entries] = {
-    "measure": Entry(
+    "measure": CommandEntry(
         "sealtrain.cli.imagemeasure:measure",
         "Compute what a machine's registers hold after it booted these files; nothing is started.",
     ),
-    "verify": Entry(
+    "verify": CommandEntry(
         "sealtrain.cli.image:verify",
         "Account for every file of an image; exits 3 where one is not what source and lock say.",
     ),
-    "show": Entry(
+    "show": CommandEntry(
         "sealtrain.cli.image:show",
         "Show an image's digest, how it starts and which packages it has; nothing is verified.",
     ),
 }
 
 _CONSOLE: Final[Entries] = {
-    "agent": Entry(
+    "agent": CommandEntry(
         "sealtrain.cli.consoleagent:agent",
         "Sign decisions that you make in the console, once you confirm each in this terminal.",
     ),
 }
 
 _SPLIT: Final[Entries] = {
-    "accelerator": Entry(
+    "accelerator": CommandEntry(
         "sealtrain_collab.pads.cli:accelerator",
         "Multiply public matrices for guests, which hide and check what they ask for.",
         measured=True,
     ),
-    "dealer": Entry(
+    "dealer": CommandEntry(
         "sealtrain_collab.pads.cli:dealer",
         "Make pads for guests of the same deployment, in a guest of its own.",
         measured=True,
     ),
-    "try": Entry(
+    "try": CommandEntry(
         "sealtrain_collab.pads.cli:try_out",
         "Train at home twice, on records you may show: the int8 model, and as it is under pads.",
     ),
-    "serve": Entry(
+    "serve": CommandEntry(
         "sealtrain_collab.cut.cli:serve",
         "Train the back of a cut model in a guest, on activations that owners' clients send.",
         measured=True,
     ),
-    "client": Entry(
+    "client": CommandEntry(
         "sealtrain_collab.cut.cli:client",
         "Send activations of your records to a guest you approved; the records stay with you.",
     ),
-    "demo": Entry(
+    "demo": CommandEntry(
         "sealtrain.cli.stories:split",
         "Play split fine-tuning on the simulator, from founding to verification; some minutes.",
     ),
 }
 
 _TRAVEL: Final[Entries] = {
-    "hold": Entry(
+    "hold": CommandEntry(
         "sealtrain_collab.travelling.cli:hold",
         "Hold one owner's data: give chunks to the accelerator, a model never comes here.",
         measured=True,
     ),
-    "accelerate": Entry(
+    "accelerate": CommandEntry(
         "sealtrain_collab.travelling.cli:accelerate",
         "Be the accelerator: memory and the recipe's program, no data of its own and no keys.",
         measured=True,
     ),
-    "orchestrate": Entry(
+    "orchestrate": CommandEntry(
         "sealtrain_collab.travelling.cli:orchestrate",
         "Lead a travelling run: send the accelerator round, seal the model, sign the manifest.",
         measured=True,
     ),
-    "demo": Entry(
+    "demo": CommandEntry(
         "sealtrain.cli.stories:travel",
         "Play a travelling run on the simulator, from founding to verification; about a minute.",
     ),
 }
 
 _FEDERATE: Final[Entries] = {
-    "lead": Entry(
+    "lead": CommandEntry(
         "sealtrain_collab.federated.cli:lead",
         "Merge what parties learn, seal the adapter, sign the manifest.",
         measured=True,
     ),
-    "join": Entry(
+    "join": CommandEntry(
         "sealtrain_collab.federated.cli:join",
         "Attest, get the keys of one owner's data, and learn what a proven lead asks.",
         measured=True,
     ),
-    "relay": Entry(
+    "relay": CommandEntry(
         "sealtrain_collab.federated.cli:relay",
         "Write the Flower app that carries messages between lead and parties, for: flwr run.",
     ),
-    "demo": Entry(
+    "demo": CommandEntry(
         "sealtrain.cli.stories:federate",
         "Play a federation of three hospitals on the simulator; some minutes.",
     ),
 }
 
 COMMANDS: Final[Entries] = {
-    "init": Entry(
+    "init": CommandEntry(
         "sealtrain.cli.init:init",
         "Begin here: make an identity, a recipe that fits a sample of your records, a project "
         "file.",
     ),
-    "keygen": Entry(
+    "keygen": CommandEntry(
         "sealtrain.cli.keys:keygen",
         "Make an owner's identity: a private file (0600) and a public one to share.",
     ),
-    "lock": Entry(
+    "lock": CommandEntry(
         "sealtrain.cli.recipe:lock",
         "Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json.",
     ),
-    "seal": Entry("sealtrain.cli.data:seal", "Seal data for one locked recipe."),
-    "register": Entry(
+    "seal": CommandEntry("sealtrain.cli.data:seal", "Seal data for one locked recipe."),
+    "register": CommandEntry(
         "sealtrain.cli.data:register",
         "Tell brokers of a dataset that is sealed already, as `sealtrain seal` does in the end.",
     ),
-    "rewrap": Entry(
+    "rewrap": CommandEntry(
         "sealtrain.cli.data:rewrap",
         "Change which recipients may unwrap the data key; the sealed records stay as they are.",
     ),
-    "adopt": Entry(
+    "adopt": CommandEntry(
         "sealtrain.cli.adopt:adopt",
         "Sign and register a model that was handed on to your recipe; it opens for no person.",
     ),
-    "inspect": Entry(
+    "inspect": CommandEntry(
         "sealtrain.cli.inspecting:inspect",
         "Show what a sealed file or dataset, or a run's manifest, tells without any key.",
     ),
-    "open": Entry(
+    "open": CommandEntry(
         "sealtrain.cli.opening:open_sealed",
         "Open what was sealed to you: your own dataset, or a model trained for you.",
     ),
-    "approve": Entry(
+    "approve": CommandEntry(
         "sealtrain.cli.approvals:approve", "Read what a recipe will do, then approve exactly that."
     ),
-    "revoke": Entry(
+    "revoke": CommandEntry(
         "sealtrain.cli.approvals:revoke",
         "Stop further key releases and lease renewals for a recipe.",
     ),
-    "status": Entry(
+    "status": CommandEntry(
         "sealtrain.cli.status:status",
         "Say whether train would be given keys now; if not, who has to do what.",
     ),
-    "train": Entry(
+    "train": CommandEntry(
         "sealtrain.cli.train:train",
         "Attest, get the keys, train, seal the model, sign the manifest.",
     ),
-    "resume": Entry(
+    "resume": CommandEntry(
         "sealtrain.cli.train:resume",
         "Continue an interrupted run from its last sealed checkpoint, bit for bit.",
     ),
-    "guest": Entry(
+    "guest": CommandEntry(
         "sealtrain.cli.guest:guest",
         "Play the role of a run ticket in a guest; a measured deployment document starts this.",
         measured=True,
     ),
-    "join": Entry(
+    "join": CommandEntry(
         "sealtrain_collab.nodes.cli:join",
         "Be another node of a run: prove this guest to the lead, and train a part of each step.",
     ),
-    "checkpoints": Entry(
+    "checkpoints": CommandEntry(
         "sealtrain.cli.checkpoints:checkpoints",
         "List the sealed checkpoints of a run, newest first, as their files claim them.",
     ),
-    "merge": Entry("sealtrain.cli.merge:merge", "Merge an opened adapter into its base model."),
-    "up": Entry(
+    "merge": CommandEntry(
+        "sealtrain.cli.merge:merge", "Merge an opened adapter into its base model."
+    ),
+    "up": CommandEntry(
         "sealtrain.cli.up:up",
         "Play broker and hardware on this machine, until Ctrl-C, to rehearse every role by hand.",
     ),
-    "walk": Entry(
+    "walk": CommandEntry(
         "sealtrain.cli.walk:walk",
         "Walk through a sealed run and switch one protection after the other off.",
     ),
-    "rehearse": Entry(
+    "rehearse": CommandEntry(
         "sealtrain.cli.rehearse:rehearse",
         "Play every part on the simulator: found, lock, seal, approve, train, verify, open.",
     ),
-    "verify": Entry("sealtrain.cli.manifest:verify", "Verify a run manifest offline."),
-    "report": Entry(
+    "verify": CommandEntry("sealtrain.cli.manifest:verify", "Verify a run manifest offline."),
+    "report": CommandEntry(
         "sealtrain.cli.manifest:report",
         "Write one self-contained HTML page about a run, its checks and its limits.",
     ),
-    "export": Entry(
+    "export": CommandEntry(
         "sealtrain.cli.exports:export",
         "Write what other tools read about a model; only of a manifest that verifies.",
     ),
-    "validate": Entry(
+    "validate": CommandEntry(
         "sealtrain.cli.validate:validate",
         "Hold your data against the rules of a recipe, as the guest will before training.",
     ),
-    "publish": Entry("sealtrain.cli.publish:publish", "Send a sealed dataset to a store."),
-    "doctor": Entry(
+    "publish": CommandEntry("sealtrain.cli.publish:publish", "Send a sealed dataset to a store."),
+    "doctor": CommandEntry(
         "sealtrain.cli.doctor:doctor",
         "Look at this machine: its TEE, GPUs, clock, memory and software.",
     ),
-    "withdraw": Entry(
+    "withdraw": CommandEntry(
         "sealtrain.cli.withdraw:withdraw",
         "Take datasets of yours back for good, and list what has them in it.",
     ),
-    "explain": Entry(
+    "explain": CommandEntry(
         "sealtrain.cli.ready:explain", "Say what an error means and what to do about it."
     ),
-    "recipes": Entry(
+    "recipes": CommandEntry(
         "sealtrain.cli.ready:recipes", "List the ready recipes, or print one to start from."
     ),
-    "demo": Entry(
+    "demo": CommandEntry(
         "sealtrain.cli.ready:demo",
         "Play three hospitals that train one model together, on the simulator (about 3 minutes).",
     ),

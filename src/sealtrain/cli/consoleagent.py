@@ -20,9 +20,9 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
-    from sealtrain.client.owner import AtEach, Owner
-    from sealtrain.consortium.approvals import Tally
-    from sealtrain.web.agent import Pending
+    from sealtrain.client.owner import AtEach, OwnerFiles
+    from sealtrain.consortium.approvals import ApprovalTally
+    from sealtrain.web.agent import PendingDecision
 
 __all__ = ["agent"]
 
@@ -74,7 +74,7 @@ def agent(
                 answer_one(listener, signs)
 
 
-def _confirmed(me: Owner, verified: tuple[Path, ...], made: Pending) -> bool:
+def _confirmed(me: OwnerFiles, verified: tuple[Path, ...], made: PendingDecision) -> bool:
     """Show the recipe as ``approve`` does, and ask for the word."""
     lock, _ = made.read
     say("")
@@ -94,7 +94,7 @@ def _confirmed(me: Owner, verified: tuple[Path, ...], made: Pending) -> bool:
     return _typed("APPROVE")
 
 
-def _told(_made: Pending, answers: AtEach[Tally]) -> None:
+def _told(_made: PendingDecision, answers: AtEach[ApprovalTally]) -> None:
     failures(answers)
     for url, tally in answers.done.items():
         say(f"signed; {url} counts {tally.in_words()}")

@@ -26,7 +26,7 @@ from sealtrain.image.own import CONFIG
 from sealtrain.recipe.document import Frame
 from sealtrain.recipe.fields import ImageName
 
-__all__ = ["Place", "container", "serve"]
+__all__ = ["ContainerPaths", "container", "serve"]
 
 _USER: Final = "65532"
 _SHARED_MEMORY: Final = {"8gb": 8 << 30}
@@ -63,7 +63,7 @@ class _Compose(StrictModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ContainerPaths:
     """What a container finds outside of its image.
 
     Attributes:
@@ -85,7 +85,7 @@ class _Mount:
     target: str
 
 
-def container(frame: Frame, config: Mapping[str, Any], place: Place) -> list[str]:
+def container(frame: Frame, config: Mapping[str, Any], place: ContainerPaths) -> list[str]:
     """The command that starts a document's container.
 
     Args:
@@ -158,7 +158,7 @@ def serve(words: list[str]) -> NoReturn:
     raise SystemExit(ended)
 
 
-def _volume(text: str, place: Place) -> _Mount:
+def _volume(text: str, place: ContainerPaths) -> _Mount:
     source, target, *mode = text.split(":")
     known = place.volumes if not source.startswith("/") else place.sources
     if source not in known or mode not in ([], ["ro"]):

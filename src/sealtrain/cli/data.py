@@ -19,13 +19,13 @@ from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.growing import Beginning, place_in_series
 from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.sealing import Publication
 from sealtrain.client.sealing import register as register_for
 from sealtrain.client.sealing import rewrap as rewrap_for
 from sealtrain.client.sealing import seal as seal_for
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.series_block import Bounds, SeriesBlock
+from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.measure import check_models
@@ -36,7 +36,7 @@ from sealtrain.signing.datause import DataUse, load_data_use
 
 if TYPE_CHECKING:
     from sealtrain.client.owner import AtEach
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.recipe.lockfile import Lock
 
 __all__ = ["register", "rewrap", "seal"]
@@ -85,9 +85,9 @@ class SealingOwner:
             )
         return Consortium.load(self.consortium)
 
-    def at(self, state: Path | None) -> Owner:
+    def at(self, state: Path | None) -> OwnerFiles:
         """As the library takes it, with the memory of the broker's ledger."""
-        return Owner(
+        return OwnerFiles(
             identity=self.identity,
             brokers=tuple(self.brokers),
             threshold=self.threshold,
@@ -228,7 +228,7 @@ class SeriesOptions:
             )
         return name or self.series or ""
 
-    def place(self, me: Owner, deployment: Reviewed) -> SeriesBlock | None:
+    def place(self, me: OwnerFiles, deployment: Reviewed) -> SeriesBlock | None:
         """Its place; ``None`` for a dataset in no series.
 
         Raises:
@@ -247,7 +247,7 @@ class SeriesOptions:
             )
         beginning = Beginning(
             mode=self.mode,  # type: ignore[arg-type]  # one of the two
-            bounds=load_model(Bounds, dict(said), UsageError, "bounds") if said else None,
+            bounds=load_model(SuccessorBounds, dict(said), UsageError, "bounds") if said else None,
         )
         return place_in_series(me, self.series, deployment, after=self.after, beginning=beginning)
 
@@ -315,7 +315,7 @@ def seal(  # noqa: PLR0913  # a group of options each
         say(f"register it there later: sealtrain register {typed(sealed.folder)}")
     description = sealed.description
     told: dict[str, Any] = {}
-    approved: AtEach[Tally] | None = None
+    approved: AtEach[ApprovalTally] | None = None
     lines = [
         f"sealed   {sealed.folder}",
         f"dataset  {description.dataset_id}",
@@ -405,7 +405,7 @@ def rewrap(
     """
     if (added_recipe.deployment is None) != (not added_recipe.brokers):
         raise UsageError("--deployment and --broker belong together")
-    owner = Owner(
+    owner = OwnerFiles(
         identity=identity,
         brokers=tuple(added_recipe.brokers or ()),
         threshold=added_recipe.threshold,
@@ -447,7 +447,7 @@ def register(
     For a dataset that was sealed with --no-register, that a broker refused or missed, or that a
     broker lost. Again does no harm.
     """
-    me = Owner(identity=owner.identity, brokers=tuple(owner.brokers), state=state)
+    me = OwnerFiles(identity=owner.identity, brokers=tuple(owner.brokers), state=state)
     registered = failures(register_for(me, sealed, owner.deployment))
     emit(
         as_json,

@@ -9,7 +9,7 @@ import typer
 
 from sealtrain.cli.executor import Simulated, execute
 from sealtrain.cli.output import Json
-from sealtrain.cli.simulator import MachineOptions
+from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.errors import UsageError
 
 __all__ = ["run"]
@@ -22,7 +22,7 @@ def run(
     folder: Annotated[
         Path, typer.Option(help="Folder of this guest: its disk. Run again, it continues there.")
     ],
-    machine: MachineOptions,
+    machine: SimulatedMachineOptions,
     ticket: Annotated[
         Path | None, typer.Option(help="Run ticket for the guest; without it that of its folder.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.doctor.look import look
 from sealtrain.attest.doctor.policy import policy_findings
 from sealtrain.attest.guest import load_gpu_collateral
@@ -50,7 +50,7 @@ def doctor(
     if not root.is_dir():
         raise UsageError("no such folder", check="root", got=str(root), expected="a folder")
     rules = None if policy is None else policy_of(policy)
-    beside = Beside(
+    beside = Attachments(
         collateral=None if collateral is None else load_collateral(collateral),
         gpu_collateral=load_gpu_collateral(gpu_collateral),
     )

@@ -25,10 +25,10 @@ from typing import Final, NoReturn
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.broker.service.deployment import read_broker_document
-from sealtrain.cli.container import Place, container, serve
+from sealtrain.cli.container import ContainerPaths, container, serve
 from sealtrain.cli.image import reading
 from sealtrain.cli.output import say
-from sealtrain.cli.programs import Part, program
+from sealtrain.cli.programs import SideProgram, program
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
 from sealtrain.errors import AlreadyExists, LockInvalid, TicketInvalid, UsageError
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
@@ -96,7 +96,7 @@ def execute(
     os.chdir(folder)  # a socket's path has at most 107 characters, wherever the folder lies
     here = Path()
     found = None if image is None else _unpacked(frame, image)
-    agent = Part(
+    agent = SideProgram(
         "agent", here,
         ("simulator", "serve", "--deployment", _DOCUMENT, "--socket", layout.guest,
          "--simulator", simulated.root, "--until-exit", str(os.getpid()), *simulated.words),
@@ -172,7 +172,7 @@ def _contain(frame: Frame, root: Path, image: Described, simulated: Simulated) -
         if (simulated.root / name).exists():
             atomic_write(volume / name, (simulated.root / name).read_bytes(), overwrite=True)
     inside, outside = (layout_of("simulator", image=name) for name in (frame.image, None))
-    place = Place(
+    place = ContainerPaths(
         root=root,
         sources={inside.guest: Path(outside.guest), _USER_CONFIG: Path(outside.ticket)},
         volumes={_VOLUME: volume},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
 from sealtrain.attest.forms import Bundled, Certificates, Exhibit, Gpus, RevocationList
 from sealtrain.attest.guest import load_gpu_collateral
@@ -131,7 +131,7 @@ class BesideOptions:
         str | None, typer.Option(help="SHA-256 (hex) of the document that must be measured.")
     ] = None
 
-    def read(self, exhibit: Exhibit) -> Beside:
+    def read(self, exhibit: Exhibit) -> Attachments:
         """Read what was named.
 
         Raises:
@@ -154,7 +154,7 @@ class BesideOptions:
             )
         files = [*(self.certificate or []), *([] if self.chain is None else [self.chain])]
         nonce = self.nonce
-        return Beside(
+        return Attachments(
             collateral=None if self.collateral is None else load_collateral(self.collateral),
             gpu_collateral=load_gpu_collateral(self.gpu_collateral),
             certificates=tuple(der for path in files for der in _certificates(path)),

@@ -20,15 +20,15 @@ import typer.core
 import typer.main
 
 from sealtrain.base.collector import uncollected
-from sealtrain.cli.command import Command, Settled, hint_renamed
+from sealtrain.cli.command import Command, SettledCommand, hint_renamed
 from sealtrain.cli.options import spread
 from sealtrain.cli.renames import COMMANDS, with_new_options
 
-__all__ = ["Entries", "Entry", "LazyGroup", "Noun", "load", "made"]
+__all__ = ["CommandEntry", "Entries", "LazyGroup", "Noun", "load", "made"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """A command.
 
     Attributes:
@@ -62,10 +62,10 @@ class Noun:
     measured: bool = False
 
 
-Entries: TypeAlias = Mapping[str, "Entry | Noun"]
+Entries: TypeAlias = Mapping[str, "CommandEntry | Noun"]
 
 
-class LazyGroup(Settled, typer.core.TyperGroup):
+class LazyGroup(SettledCommand, typer.core.TyperGroup):
     """A group of the commands of a table.
 
     Args:
@@ -133,14 +133,14 @@ def load(place: str) -> Callable[..., None]:
     return function
 
 
-def made(path: tuple[str, ...], entry: Entry | Noun) -> click.Command:
+def made(path: tuple[str, ...], entry: CommandEntry | Noun) -> click.Command:
     """Make the command at a place of the table.
 
     Args:
         path: Its words after ``sealtrain``.
         entry: Its line.
     """
-    if isinstance(entry, Entry):
+    if isinstance(entry, CommandEntry):
         return _command(path, entry.place, measured=entry.measured)
     own = None if entry.place is None else _command(path, entry.place, measured=entry.measured)
     group = LazyGroup(

@@ -14,7 +14,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import host_and_port, written
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.base.wsgi import App, Limits, bound
+from sealtrain.base.wsgi import App, ServerLimits, bound
 from sealtrain.cli.output import say
 from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
 from sealtrain.errors import DataInvalid, RequestTooLarge, SealtrainError
@@ -22,7 +22,7 @@ from sealtrain.recipe.compose import compose_hash, extract_lock
 
 __all__ = ["LIMITS", "credentials", "lending"]
 
-LIMITS: Final = Limits(body_bytes=MAX_REQUEST_BYTES)
+LIMITS: Final = ServerLimits(body_bytes=MAX_REQUEST_BYTES)
 _MAX_FILE_BYTES: Final = 64 << 10
 
 
@@ -51,7 +51,7 @@ def credentials(
         server.serve_forever()
 
 
-def lending(lender: Lender, listen: str, *, limits: Limits = LIMITS) -> WSGIServer:
+def lending(lender: Lender, listen: str, *, limits: ServerLimits = LIMITS) -> WSGIServer:
     """A server of a lender, bound; it serves with ``serve_forever``.
 
     Args:

@@ -13,7 +13,7 @@ from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile, given, plain
 from sealtrain.cli.output import Json, emit, progress_items, say
 from sealtrain.client.auditing import audit_broker
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.witnessing import witness as watch
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import Refused, UsageError
@@ -49,7 +49,7 @@ def witness(
     A ledger that is shorter than it was, rewritten or forked is refused, and both signed
     tree heads are kept beside the state file. Run it daily, and whenever something was approved.
     """
-    owner = Owner(identity=identity, brokers=tuple(brokers), state=state)
+    owner = OwnerFiles(identity=identity, brokers=tuple(brokers), state=state)
     seen = failures(watch(owner, Consortium.load(consortium), quorum=quorum))
     ledgers: dict[str, dict[str, Any]] = {
         url: ledger.to_dict() for url, ledger in seen.done.items()

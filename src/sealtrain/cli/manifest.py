@@ -12,7 +12,7 @@ from sealtrain.api.chains import verify_chain
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.runchain import ChainOptions, chain_lines
+from sealtrain.cli.runchain import RunChainOptions, chain_lines
 from sealtrain.errors import UsageError
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.report import write_report
@@ -56,7 +56,7 @@ def verify(
     manifest: Manifests,
     trust: TrustFile,
     outputs: OutputOptions,
-    chain: ChainOptions,
+    chain: RunChainOptions,
     as_json: Json = False,
 ) -> None:
     """Verify a run manifest offline. Exits 3 when anything in it does not hold.
@@ -90,7 +90,7 @@ def verify(
 
 
 def _verify_chain(
-    places: list[Path], trust: Path, outputs: OutputOptions, options: ChainOptions, as_json: bool
+    places: list[Path], trust: Path, outputs: OutputOptions, options: RunChainOptions, as_json: bool
 ) -> None:
     if outputs.artefacts is not None:
         raise UsageError(

@@ -19,7 +19,17 @@ from typing import IO, Any, Final, Protocol, Self
 from sealtrain.base.processes import end_with_starter
 from sealtrain.errors import Unreachable, error_by_code
 
-__all__ = ["Part", "Process", "Start", "answered", "end", "program", "ran", "started", "tied"]
+__all__ = [
+    "Process",
+    "SideProgram",
+    "Start",
+    "answered",
+    "end",
+    "program",
+    "ran",
+    "started",
+    "tied",
+]
 
 _POLL_S: Final = 0.02
 _ENDS_WITHIN_S: Final = 20
@@ -141,7 +151,7 @@ def end(process: Process, number: int = signal.SIGTERM) -> int:
         return process.wait()
 
 
-class Part:
+class SideProgram:
     """A command that goes on beside others. Ended when the block does.
 
     Args:

@@ -16,7 +16,7 @@ from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.ending import Ending
 from sealtrain.cli.lessons import judge_data
 from sealtrain.cli.output import require_text, say
-from sealtrain.cli.programs import Part, ran, tied
+from sealtrain.cli.programs import SideProgram, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.client.fitting import layout_words, seal_words
 from sealtrain.errors import AlreadyExists, UsageError
@@ -399,9 +399,11 @@ class Rehearsal:
         name = f"server-{len(list(self.out.glob('server-*.log'))) + 1}"
         return self._part(name, *words, answers=False).place(ready, within=_STARTS_WITHIN_S)
 
-    def _part(self, name: str, *words: str | Path, answers: bool = True) -> Part:
+    def _part(self, name: str, *words: str | Path, answers: bool = True) -> SideProgram:
         """Start a command that runs beside the others, to the end of the rehearsal at most."""
-        return self._stack.enter_context(Part(name, self.out, words, answers=answers, start=tied))
+        return self._stack.enter_context(
+            SideProgram(name, self.out, words, answers=answers, start=tied)
+        )
 
 
 @contextmanager

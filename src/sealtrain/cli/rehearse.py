@@ -14,7 +14,7 @@ from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.rehearsal import Rehearsal, leftovers_named, result_lines
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
-from sealtrain.cli.simulator import MachineOptions
+from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.recipe.schema import load_recipe
 
 __all__ = ["rehearse"]
@@ -47,7 +47,7 @@ def rehearse(
         list[str],
         typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
     ] = [],  # noqa: B006  # typer reads the default and never changes it
-    machine: MachineOptions,
+    machine: SimulatedMachineOptions,
     staged: StagedOptions,
     as_json: Json = False,
 ) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sealtrain.client.approving import Intent
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.verifications import SignedImageVerification
-    from sealtrain.recipe.diff import Change
+    from sealtrain.recipe.diff import RecipeChange
     from sealtrain.recipe.lock import Lock
     from sealtrain.signing.needs import Needs
 
@@ -172,7 +172,7 @@ def _laid_out(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
     ]
 
 
-def change_lines(changes: Sequence[Change]) -> list[str]:
+def change_lines(changes: Sequence[RecipeChange]) -> list[str]:
     """Changes as aligned text; below it the lines of scripts that differ, and values that were cut.
 
     What is empty before and after says nothing and is left out; where nothing was before, there is
@@ -199,7 +199,7 @@ def change_lines(changes: Sequence[Change]) -> list[str]:
     return lines
 
 
-def _whole(change: Change) -> list[str]:
+def _whole(change: RecipeChange) -> list[str]:
     """What the table cut of two values that differ, or of one that is critical."""
     marked = [("-", change.before), ("+", change.after)]
     sides = [(mark, value) for mark, value in marked if not is_empty(value)]

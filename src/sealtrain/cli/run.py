@@ -31,7 +31,7 @@ from sealtrain.keys.identity import Identity
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 if TYPE_CHECKING:
-    from sealtrain.client.runs import Desk
+    from sealtrain.client.runs import RunDesk
     from sealtrain.release.run_control import ShownSubmission
     from sealtrain.storage.outputs import OutputIndex
 
@@ -209,7 +209,7 @@ def download(
     )
 
 
-def _index_of(asked: Desk, shown: ShownSubmission) -> OutputIndex | None:
+def _index_of(asked: RunDesk, shown: ShownSubmission) -> OutputIndex | None:
     from sealtrain.storage.connect import open_folder
     from sealtrain.storage.outputs import OutputStore
     from sealtrain.storage.patience import Patience
@@ -227,7 +227,7 @@ def _index_of(asked: Desk, shown: ShownSubmission) -> OutputIndex | None:
         there.close()
 
 
-def _show_entries(asked: Desk, shown: ShownSubmission, start: int, as_json: bool) -> int:
+def _show_entries(asked: RunDesk, shown: ShownSubmission, start: int, as_json: bool) -> int:
     """Show entries of a submission and its run from an index on; where to continue."""
     found: dict[int, dict[str, Any]] = {}
     asking: list[dict[str, Any]] = [{"submission_id": shown.submission_id}]

@@ -11,11 +11,11 @@ import typer
 from sealtrain.api.chains import VerifiedChain
 from sealtrain.errors import UsageError
 
-__all__ = ["ChainOptions", "chain_lines"]
+__all__ = ["RunChainOptions", "chain_lines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainOptions:
+class RunChainOptions:
     """A chain of runs, and the ledger that it is compared with."""
 
     chain: Annotated[

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.cli.programs import Part, Start, tied
+from sealtrain.cli.programs import SideProgram, Start, tied
 from sealtrain.client.places import Places
-from sealtrain.client.runs import Desk
+from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.consortium.runevents import FINAL, Event, RunEvent
 from sealtrain.errors import (
@@ -97,7 +97,7 @@ class _Held:
     submission_id: str
     folder: Path
     ticket: RunTicket
-    guest: Part
+    guest: SideProgram
     renew_at: float
     ends_at: float
     ask_at: float = 0.0
@@ -121,7 +121,7 @@ class Runner:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: RunDesk,
         settings: RunnerSettings,
         instance: str,
         *,
@@ -251,7 +251,7 @@ class Runner:
             *settings.options,
         )  # fmt: skip
         number = sum(1 for _ in folder.glob("guest-*.log"))
-        guest = Part(f"guest-{number}", folder, words, answers=False, start=settings.program)
+        guest = SideProgram(f"guest-{number}", folder, words, answers=False, start=settings.program)
         held = _Held(
             submission_id=shown.submission_id,
             folder=folder,

@@ -17,7 +17,7 @@ from sealtrain.cli.output import say
 from sealtrain.cli.programs import tied
 from sealtrain.cli.run import BrokerFile
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
-from sealtrain.cli.simulator import MachineOptions
+from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.cli.starter import own_program
 from sealtrain.client.pin import load_pin
 from sealtrain.client.places import Places
@@ -65,7 +65,7 @@ def serve(
     broker: BrokerFile,
     identity: Annotated[Path, typer.Option(help="The runner's private identity file.")],
     options: RunnerOptions,
-    machine: MachineOptions,
+    machine: SimulatedMachineOptions,
 ) -> None:
     """Take submitted runs and start their guests, until Ctrl-C or SIGTERM.
 

@@ -20,7 +20,7 @@ from sealtrain.errors import RecipeInvalid, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.client.scheduled_runs import Scheduled
-    from sealtrain.client.scheduling import Decided, Following
+    from sealtrain.client.scheduling import Decided, ScheduleWait
     from sealtrain.recipe.schedule import Schedule
 
 __all__ = ["schedule"]
@@ -192,7 +192,7 @@ def _step(
     identity: Path,
     now: int,
     decided: list[Decided],
-) -> Following | None:
+) -> ScheduleWait | None:
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import load_pin
     from sealtrain.client.scheduled_runs import BrokerBoard

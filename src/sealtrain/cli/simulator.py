@@ -18,7 +18,7 @@ from sealtrain_simulator.machine import Machine, SimulatedTee, fault_meanings
 from sealtrain_simulator.server import serve as serve_guest
 from sealtrain_simulator.state import ensure
 
-__all__ = ["MachineOptions", "faults", "serve"]
+__all__ = ["SimulatedMachineOptions", "faults", "serve"]
 
 State = Annotated[
     Path, typer.Option("--simulator", help="Folder with the simulated root of trust.")
@@ -36,7 +36,7 @@ Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside th
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineOptions:
+class SimulatedMachineOptions:
     """The machine that a simulated guest is on."""
 
     tee: Tee = "dstack"
@@ -68,7 +68,7 @@ class MachineOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuestOptions:
+class SimulatedGuestOptions:
     """The guest that is served, and how it lies."""
 
     deployment: Annotated[
@@ -87,8 +87,8 @@ class GuestOptions:
 
 def serve(
     state: State,
-    machine: MachineOptions,
-    guest: GuestOptions,
+    machine: SimulatedMachineOptions,
+    guest: SimulatedGuestOptions,
     *,
     write_policy: Annotated[
         Path | None,

@@ -20,10 +20,10 @@ from sealtrain.cli.output import Json, emit, progress_items, typed
 from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import deployment_of
-from sealtrain.client.grants import Wanted
+from sealtrain.client.grants import WantedKey
 from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
-from sealtrain.client.readiness import GuestHere, Obstacle, Readiness, Run, Together, ask
+from sealtrain.client.readiness import GuestHere, Obstacle, PlannedRun, Readiness, Together, ask
 from sealtrain.errors import BrokerUnreachable, UsageError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def status(
         raise typer.Exit(obstacle.error.exit_code)
 
 
-def _run(deployment: Path, about: RunAsked, documents: Sequence[Path]) -> Run:
+def _run(deployment: Path, about: RunAsked, documents: Sequence[Path]) -> PlannedRun:
     lock, target = deployment_of(deployment)
     platforms = lock.recipe.hardware.platforms
     run_id = None
@@ -191,7 +191,7 @@ def _run(deployment: Path, about: RunAsked, documents: Sequence[Path]) -> Run:
         from sealtrain.guest.settings import load_run
 
         run_id = load_run(about.run)[1]
-    return Run(
+    return PlannedRun(
         lock=lock,
         target=target,
         platform=about.platform or platforms[0],
@@ -229,7 +229,7 @@ def _at_hand(places: Sequence[str], recipe: Recipe, consortium: Consortium) -> A
     from sealtrain.guest.settings import place_of
 
     found = find_datasets([place_of(place) for place in places], recipe, consortium)
-    at_hand: dict[tuple[str, str], tuple[Wanted, ...]] = {}
+    at_hand: dict[tuple[str, str], tuple[WantedKey, ...]] = {}
     for one in found:
         key = (one.manifest.owner, one.manifest.name)
         at_hand[key] = (*at_hand.get(key, ()), one.wanted)

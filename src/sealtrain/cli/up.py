@@ -32,9 +32,9 @@ from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.stages import say_stages
 from sealtrain.cli.output import Json, emit, near, say, typed
-from sealtrain.cli.programs import Part, ran, tied
+from sealtrain.cli.programs import SideProgram, ran, tied
 from sealtrain.cli.project import found_project
-from sealtrain.cli.simulator import MachineOptions
+from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, Unreachable, UsageError
 
 __all__ = ["up"]
@@ -44,7 +44,7 @@ _LOOKS_EVERY_S: Final = 0.5
 
 
 def up(
-    machine: MachineOptions,
+    machine: SimulatedMachineOptions,
     consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
         "consortium.json"
     ),
@@ -148,7 +148,7 @@ class Site:
             return [self.out / "broker.yaml"]
         return [self.out / f"broker-{place + 1}.yaml" for place in range(self.brokers)]
 
-    def open(self, consortium: Path, parts: ExitStack) -> list[Part]:
+    def open(self, consortium: Path, parts: ExitStack) -> list[SideProgram]:
         """Start the brokers and pin them.
 
         Args:
@@ -178,7 +178,7 @@ class Site:
             listen = f"127.0.0.1:{self.port + place}"
             ticket = self.out / f"{file.stem}.ticket.json"
             ran("deploy", "ticket", "--role", "broker", "--listen", listen, "--out", ticket)
-            started = Part(
+            started = SideProgram(
                 f"{file.stem}-guest", self.out,
                 ("deploy", "run", "--deployment", compose, "--ticket", ticket,
                  "--simulator", self.root, "--folder", self.out / f"{file.stem}-guest",
@@ -220,7 +220,7 @@ class Site:
         consortium: Path,
         deployment: Path,
         parts: ExitStack,
-        brokers: list[Part],
+        brokers: list[SideProgram],
         told: Sequence[int],
     ) -> None:
         """Serve the recipe's guest, anew for each new document.
@@ -237,8 +237,8 @@ class Site:
             Unreachable: A broker ended, or the guest did.
         """
         measured: bytes | None = None
-        guest: Part | None = None
-        served: list[Part] = []
+        guest: SideProgram | None = None
+        served: list[SideProgram] = []
         while not told:
             found = _read(deployment)
             if found is not None and found != measured:
@@ -246,7 +246,7 @@ class Site:
                     guest.end()
                 self.socket.unlink(missing_ok=True)
                 measured, served = found, []
-                part = Part(
+                part = SideProgram(
                     "guest", self.out,
                     ("simulator", "serve", "--deployment", deployment, "--socket", self.socket,
                      "--simulator", self.root, *self.words),
@@ -322,7 +322,7 @@ class Site:
         atomic_write(self.trust, fresh.read_bytes(), overwrite=True)
 
 
-def _expect_running(parts: list[Part]) -> None:
+def _expect_running(parts: list[SideProgram]) -> None:
     """Refuse to go on without a server that did run."""
     for part in parts:
         if part.gone:

@@ -20,7 +20,7 @@ from sealtrain.walk.claims import claims
 
 if TYPE_CHECKING:
     from sealtrain.walk.prepared import Prepared
-    from sealtrain.walk.switch import Outcome, Switch
+    from sealtrain.walk.switch import StepOutcome, Switch
 
 __all__ = ["walk"]
 
@@ -73,7 +73,7 @@ def walk(
     if not chosen:
         _serve(run, port, as_json)
         return
-    outcomes: list[Outcome] = []
+    outcomes: list[StepOutcome] = []
     for one in chosen:
         pair = [play(run, one, off=off) for off in (False, True)]
         outcomes += pair
@@ -91,7 +91,7 @@ def _known(switch: Switch) -> dict[str, str]:
     return {**switch.to_dict(), "promise": claims()[switch.claim].promise}
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _told(outcome: StepOutcome) -> dict[str, Any]:
     return {**outcome.to_dict(), "promise": claims()[outcome.switch.claim].promise}
 
 
@@ -107,7 +107,7 @@ def _listing(switches: Iterable[Switch]) -> Iterator[str]:
         yield f"  {switch.name:<21} {switch.claim:<5} {switch.protection}"
 
 
-def _story(on: Outcome, off: Outcome) -> Iterator[str]:
+def _story(on: StepOutcome, off: StepOutcome) -> Iterator[str]:
     """One switch, on and off, for a person."""
     switch, error = off.switch, off.refusal
     yield f"{switch.name}: {switch.protection}"
@@ -124,7 +124,7 @@ def _story(on: Outcome, off: Outcome) -> Iterator[str]:
     yield f"  promise  {switch.claim}: {claims()[switch.claim].promise}"
 
 
-def _table(outcomes: Iterable[Outcome]) -> list[str]:
+def _table(outcomes: Iterable[StepOutcome]) -> list[str]:
     """Every switch that was switched off, one a line."""
     rows = []
     for one in outcomes:
@@ -139,7 +139,7 @@ def _refused(error: Any) -> tuple[str, str, str]:
     return error.code, str(error.exit_code), error.check or "-"
 
 
-def _missing(broken: list[Outcome]) -> ProtectionMissing:
+def _missing(broken: list[StepOutcome]) -> ProtectionMissing:
     names = ", ".join(f"{one.switch.name} {'off' if one.off else 'on'}" for one in broken)
     return ProtectionMissing(
         "a step of the walk did not end as the promise says",

@@ -13,7 +13,7 @@ from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import ConsortiumFile, given, plain
 from sealtrain.cli.log import auditing
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.owner import Owner
+from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.withdrawing import uses_at
 from sealtrain.client.withdrawing import withdraw as withdraw_for
 from sealtrain.consortium.datasets import dataset_id_in
@@ -45,7 +45,10 @@ def withdraw(
     registered again. What left before stays where it is: the list names runs, manifests and model
     files. Every broker is told; exits 4 when one did not answer, 3 when one refused.
     """
-    members, owner = Consortium.load(consortium), Owner(identity=identity, brokers=tuple(broker))
+    members, owner = (
+        Consortium.load(consortium),
+        OwnerFiles(identity=identity, brokers=tuple(broker)),
+    )
     members.owner(owner.keys.name)
     named = [_dataset_id(word) for word in dataset]
     if not as_json:

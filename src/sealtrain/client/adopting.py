@@ -18,7 +18,7 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_folder, atomic_write, open_regular, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
 from sealtrain.client.connection import Reviewed, brokers_of_lock, deployment_of
-from sealtrain.client.owner import AtEach, Owner
+from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.client.sealing import register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.errors import AlreadyExists, DatasetMismatch, UsageError
@@ -52,7 +52,7 @@ class Adopted:
 
 
 def adopt(
-    owner: Owner,
+    owner: OwnerFiles,
     run: Path,
     out: Path | None = None,
     *,
@@ -111,7 +111,7 @@ def adopt(
     )
 
 
-def _for_this_owner_and_recipe(owner: Owner, made: DatasetDescription, read: Reviewed) -> None:
+def _for_this_owner_and_recipe(owner: OwnerFiles, made: DatasetDescription, read: Reviewed) -> None:
     lock, target = read
     me = owner.keys.public
     wanted = lock.recipe.sealed_model
@@ -136,7 +136,7 @@ def _for_this_owner_and_recipe(owner: Owner, made: DatasetDescription, read: Rev
             )
 
 
-def _require_adopted(owner: Owner, out: Path, made: DatasetDescription) -> None:
+def _require_adopted(owner: OwnerFiles, out: Path, made: DatasetDescription) -> None:
     if not (out / MANIFEST_NAME).is_file():
         raise AlreadyExists(f"{out} exists", hint="name another --out")
     before = load_dataset_manifest(out, owner.keys.public)
@@ -145,7 +145,7 @@ def _require_adopted(owner: Owner, out: Path, made: DatasetDescription) -> None:
 
 
 def _copy(
-    model: TrainedModel, source: Path, out: Path, owner: Owner, description: DatasetDescription
+    model: TrainedModel, source: Path, out: Path, owner: OwnerFiles, description: DatasetDescription
 ) -> None:
     require_named_entries(model, source)
     with atomic_folder(out, mode=0o755) as folder:

@@ -16,7 +16,13 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
-from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.approvals import (
+    ApprovalTally,
+    SignedDecision,
+    Target,
+    tally,
+    verify_decision,
+)
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
@@ -474,7 +480,7 @@ class BrokerClient:
 
     def approvals_status(
         self, target: Target, consortium: Consortium, now: int, *, needs: Needs
-    ) -> Tally:
+    ) -> ApprovalTally:
         """Where a target's approval stands, counted here from the signed decisions.
 
         Args:

@@ -24,7 +24,7 @@ from sealtrain.client.connection import (
     deployment_of,
     watched_ledger,
 )
-from sealtrain.client.owner import AtEach, Owner, at_each
+from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.registered import merged, registered_at
 from sealtrain.client.sealing import require_target
@@ -42,7 +42,7 @@ from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.records import dataset_of
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.decisions import SignedDecision
     from sealtrain.consortium.members import Consortium
@@ -71,7 +71,7 @@ _DAY_SECONDS = 86_400
 
 
 def approve(  # noqa: PLR0913  # what prepare and give take
-    owner: Owner,
+    owner: OwnerFiles,
     deployment: Path | Reviewed,
     consortium: Consortium,
     *,
@@ -81,7 +81,7 @@ def approve(  # noqa: PLR0913  # what prepare and give take
     lift_revocation: bool = False,
     unpinned: bool = False,
     standing: StandingRequest | None = None,
-) -> AtEach[Tally]:
+) -> AtEach[ApprovalTally]:
     """Approve what a deployment document says, until a date. As ``prepare`` and ``give``.
 
     Args:
@@ -148,7 +148,7 @@ class Intent:
 
 
 def prepare(
-    owner: Owner,
+    owner: OwnerFiles,
     deployment: Path | Reviewed,
     consortium: Consortium,
     *,
@@ -252,8 +252,8 @@ def prepare(
 
 
 def give(
-    owner: Owner, intent: Intent, *, days: int = 30, until: int | None = None
-) -> AtEach[Tally]:
+    owner: OwnerFiles, intent: Intent, *, days: int = 30, until: int | None = None
+) -> AtEach[ApprovalTally]:
     """Sign an approval, and hand it to each broker. As ``written`` and ``hand_in``.
 
     Args:
@@ -304,7 +304,7 @@ def written(intent: Intent, *, days: int = 30, until: int | None = None) -> Deci
     )
 
 
-def hand_in(owner: Owner, intent: Intent, decision: Decision) -> AtEach[Tally]:
+def hand_in(owner: OwnerFiles, intent: Intent, decision: Decision) -> AtEach[ApprovalTally]:
     """Sign an approval that ``written`` made, and hand it to each broker.
 
     Raises:
@@ -324,7 +324,9 @@ def hand_in(owner: Owner, intent: Intent, decision: Decision) -> AtEach[Tally]:
     return _submit(owner, decision, needs_of(intent.lock.recipe), intent.consortium)
 
 
-def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) -> AtEach[Tally]:
+def revoke(
+    owner: OwnerFiles, deployment: Path | Reviewed, consortium: Consortium
+) -> AtEach[ApprovalTally]:
     """Stop further releases and renewals for a recipe. Keys that were released stay released.
 
     Args:
@@ -339,7 +341,7 @@ def revoke(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) ->
     return hand_in_revocation(owner, deployment, consortium, decision)
 
 
-def revocation(owner: Owner, deployment: Path | Reviewed, consortium: Consortium) -> Decision:
+def revocation(owner: OwnerFiles, deployment: Path | Reviewed, consortium: Consortium) -> Decision:
     """A revocation as it will be signed; nothing is signed yet. Arguments as ``revoke``.
 
     It is for every broker of the lock, since one that the owner does not reach may get it later,
@@ -356,8 +358,8 @@ def revocation(owner: Owner, deployment: Path | Reviewed, consortium: Consortium
 
 
 def hand_in_revocation(
-    owner: Owner, deployment: Path | Reviewed, consortium: Consortium, decision: Decision
-) -> AtEach[Tally]:
+    owner: OwnerFiles, deployment: Path | Reviewed, consortium: Consortium, decision: Decision
+) -> AtEach[ApprovalTally]:
     """Sign what ``revocation`` made, and hand it to each broker. Arguments as ``revoke``.
 
     Raises:
@@ -369,7 +371,7 @@ def hand_in_revocation(
 
 def tallies(
     brokers: tuple[Path, ...], deployment: Path | Reviewed, consortium: Consortium
-) -> AtEach[Tally]:
+) -> AtEach[ApprovalTally]:
     """How far a recipe's approval is at each broker, counted from the signed decisions.
 
     Args:
@@ -382,7 +384,7 @@ def tallies(
     """
     lock, target = deployment_of(deployment)
 
-    def at(broker: Path) -> Tally:
+    def at(broker: Path) -> ApprovalTally:
         with BrokerClient(load_pin(broker).url) as client:
             needs = needs_of(lock.recipe)
             return client.approvals_status(target, consortium, system_clock(), needs=needs)
@@ -515,13 +517,13 @@ def _unregistered(manifests: Iterable[DatasetManifest], me: str, recipe: Recipe)
 
 
 def _submit(
-    owner: Owner, decision: Decision, needs: Needs, consortium: Consortium
-) -> AtEach[Tally]:
+    owner: OwnerFiles, decision: Decision, needs: Needs, consortium: Consortium
+) -> AtEach[ApprovalTally]:
     """Sign a decision, hand it to each broker and count again from the signed decisions."""
     signer = owner.keys.signer
     envelope = sign_decision(decision, signer)
 
-    def at(broker: Path) -> Tally:
+    def at(broker: Path) -> ApprovalTally:
         index = None
         if decision.decision == "revoke":
             # Nothing keeps an owner from stopping, whatever became of the ledger.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Reviewed",
-    "Watch",
+    "WatchedBroker",
     "attested_brokers",
     "brokers_of_lock",
     "deployment_of",
@@ -127,7 +127,7 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class WatchedBroker:
     """A broker whose ledger extends the ledger that the owner saw last."""
 
     client: BrokerClient
@@ -153,7 +153,7 @@ def watched_ledger(
     state: Path | None,
     *,
     between: Sequence[SuccessionFile] = (),
-) -> Iterator[Watch]:
+) -> Iterator[WatchedBroker]:
     """Verify that a broker's ledger extends the ledger seen last, and remember the new one.
 
     Args:
@@ -191,7 +191,7 @@ def watched_ledger(
             now=now,
             between=between,
         )
-        yield Watch(client=client, kept=kept, consortium=consortium, before=before)
+        yield WatchedBroker(client=client, kept=kept, consortium=consortium, before=before)
 
 
 def own_key(folder: Path, me: Identity) -> DataKey:

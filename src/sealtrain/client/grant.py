@@ -54,7 +54,7 @@ from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["Asked", "AskedKey", "Grant", "Receipted", "obtain", "renew"]
+__all__ = ["AskedKey", "Grant", "KeyRequest", "Receipted", "obtain", "renew"]
 
 Collect = Callable[[Binding], Evidence]
 """Makes this guest's evidence for 64 bytes of report data."""
@@ -134,7 +134,7 @@ class AskedKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class KeyRequest:
     """The keys that a guest asks one broker for.
 
     Attributes:
@@ -160,7 +160,7 @@ def obtain(
     client: BrokerClient,
     broker: AttestedBroker,
     collect: Collect,
-    asked: Asked,
+    asked: KeyRequest,
     *,
     random: Random = os.urandom,
 ) -> Grant:
@@ -269,7 +269,7 @@ def renew(
     )
 
 
-def _model_asked(asked: Asked) -> dict[str, JsonValue]:
+def _model_asked(asked: KeyRequest) -> dict[str, JsonValue]:
     if asked.continues is None:
         return {}
     place, stanza = asked.continues

@@ -25,8 +25,8 @@ from sealtrain.signing.continues import Continues
 __all__ = [
     "CombinedKey",
     "Grants",
-    "Part",
-    "Wanted",
+    "StanzaContent",
+    "WantedKey",
     "WantedModel",
     "combine",
     "lapsed",
@@ -37,7 +37,7 @@ _KINDS: Final = ("share", "recipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedKey:
     """A dataset whose key a run needs, and every stanza of it that is for a broker."""
 
     dataset_id: str
@@ -89,7 +89,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StanzaContent:
     """What a broker handed out of a dataset's key: the kind of stanza it held, and its content."""
 
     kind: str
@@ -118,7 +118,7 @@ class WantedModel:
         Raises:
             NoStanza: It is sealed for none, or for another one.
         """
-        wanted = Wanted(
+        wanted = WantedKey(
             dataset_id=self.run_id,
             root="",
             owner="",
@@ -154,7 +154,7 @@ class CombinedKey:
     wrong: tuple[str, ...]
 
 
-def combine(parts: Mapping[str, Part]) -> CombinedKey:
+def combine(parts: Mapping[str, StanzaContent]) -> CombinedKey:
     """Combine the parts of one dataset's key.
 
     A recipe stanza holds the whole key. Where there is one, shares are not needed.
@@ -181,7 +181,7 @@ def _agreed(keys: Mapping[str, Secret]) -> CombinedKey:
     )
 
 
-def _joined(parts: Mapping[str, Part]) -> CombinedKey:
+def _joined(parts: Mapping[str, StanzaContent]) -> CombinedKey:
     joined = join_key({url: part.secret for url, part in parts.items()})
     return CombinedKey(
         key=joined.key,

@@ -10,11 +10,11 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import Reviewed, deployment_of
-from sealtrain.client.owner import Owner, at_each
+from sealtrain.client.owner import OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest, verify_dataset
 from sealtrain.consortium.series import block_of, chain_of, member_digest
-from sealtrain.consortium.series_block import Bounds, SeriesBlock
+from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class Beginning:
     """
 
     mode: Literal["append", "replace"] | None = None
-    bounds: Bounds | None = None
+    bounds: SuccessorBounds | None = None
 
 
 def place_in_series(
-    owner: Owner,
+    owner: OwnerFiles,
     name: str,
     deployment: Path | Reviewed,
     *,
@@ -84,7 +84,7 @@ def place_in_series(
     )
 
 
-def _member(owner: Owner, name: str, after: Path) -> DatasetManifest:
+def _member(owner: OwnerFiles, name: str, after: Path) -> DatasetManifest:
     manifest = load_dataset_manifest(after, owner.keys.public)
     if manifest.series is None or manifest.series.name != name:
         raise UsageError(
@@ -97,7 +97,7 @@ def _member(owner: Owner, name: str, after: Path) -> DatasetManifest:
     return manifest
 
 
-def _listed(owner: Owner, name: str, deployment: Path | Reviewed) -> DatasetManifest | None:
+def _listed(owner: OwnerFiles, name: str, deployment: Path | Reviewed) -> DatasetManifest | None:
     """The newest member that any of the owner's brokers lists."""
     _lock, target = deployment_of(deployment)
     me = owner.keys.public

@@ -21,7 +21,7 @@ from sealtrain.errors import UsageError
 from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
-    from sealtrain.client.owner import Owner
+    from sealtrain.client.owner import OwnerFiles
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.verifications import SignedImageVerification
     from sealtrain.keys.identity import Identity
@@ -87,7 +87,7 @@ def sign_image_record(keys: Identity, lock: Lock, *, now: int) -> Envelope:
 
 
 def image_records(
-    owner: Owner, lock: Lock, consortium: Consortium, others: Iterable[Path] = (), *, now: int
+    owner: OwnerFiles, lock: Lock, consortium: Consortium, others: Iterable[Path] = (), *, now: int
 ) -> tuple[SignedImageVerification, ...]:
     """Every record about a lock's image that lies here, the newest of each owner, by name.
 

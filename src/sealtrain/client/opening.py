@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ModelFiles",
-    "Opened",
+    "OpenedFiles",
     "RunManifest",
     "model_of_run",
     "open_dataset",
@@ -81,7 +81,7 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedFiles:
     """What was written in the clear.
 
     Attributes:
@@ -105,7 +105,7 @@ def open_sealed(
     run: RunManifest = RunManifest(),
     to: str = "jsonl",
     insecure_code: bool = False,
-) -> Opened:
+) -> OpenedFiles:
     """Decrypt a recipient's model, or an owner's dataset, on their own machine.
 
     Args:
@@ -129,7 +129,7 @@ def open_sealed(
     return open_model(sealed, out, identity=identity, run=run, insecure_code=insecure_code)
 
 
-def open_dataset(sealed: Path, out: Path, *, identity: Identity, to: str = "jsonl") -> Opened:
+def open_dataset(sealed: Path, out: Path, *, identity: Identity, to: str = "jsonl") -> OpenedFiles:
     """Decrypt an owner's dataset. Arguments as ``open_sealed``.
 
     Raises:
@@ -143,7 +143,7 @@ def open_dataset(sealed: Path, out: Path, *, identity: Identity, to: str = "json
         )
     manifest = load_dataset_manifest(sealed, identity.public)
     export(sealed, out, key=own_key(sealed, identity), root=manifest.root, to=to)
-    return Opened(out=out, files=[out.name], dataset=manifest.name)
+    return OpenedFiles(out=out, files=[out.name], dataset=manifest.name)
 
 
 def open_model(
@@ -153,11 +153,11 @@ def open_model(
     identity: Identity,
     run: RunManifest,
     insecure_code: bool = False,
-) -> Opened:
+) -> OpenedFiles:
     """Decrypt a recipient's model; never a dataset. Arguments and errors as ``open_sealed``."""
     model = _model_at(sealed, identity, run)
     names = write_opened(model.files, out, insecure_code=insecure_code)
-    return Opened(out=out, files=names, model=model)
+    return OpenedFiles(out=out, files=names, model=model)
 
 
 def model_of_run(source: Path, identity: Identity, run: RunManifest) -> ModelFiles | None:

@@ -15,13 +15,13 @@ from sealtrain.client.pin import load_pin
 from sealtrain.errors import SealtrainError, Unreachable, UsageError
 from sealtrain.keys.identity import Identity
 
-__all__ = ["AtEach", "Owner", "at_each", "one_memory"]
+__all__ = ["AtEach", "OwnerFiles", "at_each", "one_memory"]
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
+class OwnerFiles:
     """An owner's files.
 
     Attributes:

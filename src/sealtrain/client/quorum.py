@@ -28,12 +28,12 @@ from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
-from sealtrain.client.grant import Asked, AskedKey, Collect, Grant, obtain, renew
+from sealtrain.client.grant import AskedKey, Collect, Grant, KeyRequest, obtain, renew
 from sealtrain.client.grants import (
     CombinedKey,
     Grants,
-    Part,
-    Wanted,
+    StanzaContent,
+    WantedKey,
     WantedModel,
     combine,
     lapsed,
@@ -162,7 +162,7 @@ class Quorum:
         *,
         run_id: str,
         recipe_hash: str,
-        datasets: Sequence[Wanted],
+        datasets: Sequence[WantedKey],
         resume: bool,
         model: WantedModel | None = None,
         submission_id: str | None = None,
@@ -194,7 +194,7 @@ class Quorum:
                 seat.client,
                 seat.broker,
                 collect,
-                Asked(
+                KeyRequest(
                     run_id=run_id,
                     recipe_hash=recipe_hash,
                     datasets=routes[seat.client.url],
@@ -427,7 +427,7 @@ class Quorum:
         alive = [url for url, one in grants.held.items() if now < one.lease_ends]
         self._each(report, only=[url for url in alive if url in self._seats])
 
-    def _routes(self, datasets: Sequence[Wanted]) -> tuple[Routes, dict[str, SealtrainError]]:
+    def _routes(self, datasets: Sequence[WantedKey]) -> tuple[Routes, dict[str, SealtrainError]]:
         """What to ask each broker for. What a broker lists only routes: it decides later."""
         listed, misses = self._each(
             lambda seat: (
@@ -464,14 +464,14 @@ class Quorum:
         run_id: str,
         answers: dict[str, Grant],
         routes: Routes,
-        datasets: Sequence[Wanted],
+        datasets: Sequence[WantedKey],
         misses: dict[str, SealtrainError],
     ) -> Grants:
         data_keys: dict[str, DataKey] = {}
         combined: dict[str, CombinedKey] = {}
         for dataset in datasets:
             parts = {
-                url: Part(asked.stanza.kind, answers[url].keys[dataset.dataset_id])
+                url: StanzaContent(asked.stanza.kind, answers[url].keys[dataset.dataset_id])
                 for url in answers
                 for asked in routes[url]
                 if asked.dataset_id == dataset.dataset_id

@@ -39,7 +39,7 @@ from sealtrain.base.tiers import TIER_OF_KIND
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.auditing import Progress, audit_served, require_holds
-from sealtrain.client.grants import Wanted
+from sealtrain.client.grants import WantedKey
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.datasets import DatasetManifest
@@ -57,7 +57,7 @@ from sealtrain.errors import (
 from sealtrain.recipe.lock import Lock
 from sealtrain.release.checks import objections
 from sealtrain.release.decide import in_force, reserves_of
-from sealtrain.release.facts import Known, Limits, Measured
+from sealtrain.release.facts import DecisionLimits, Known, Measured
 from sealtrain.release.standing import AskedDataset, Question, Standing
 from sealtrain.signing.datause import REMINDER_DAYS
 
@@ -65,9 +65,9 @@ __all__ = [
     "AtHand",
     "GuestHere",
     "Obstacle",
+    "PlannedRun",
     "Readiness",
     "Retention",
-    "Run",
     "Together",
     "Verdict",
     "ask",
@@ -76,7 +76,7 @@ __all__ = [
 _DAY_SECONDS: Final = 86_400
 _PURPOSE: Final = "status"
 """Evidence for it answers no broker."""
-AtHand = Mapping[tuple[str, str], tuple[Wanted, ...]]
+AtHand = Mapping[tuple[str, str], tuple[WantedKey, ...]]
 Verdict = Literal["refused", "guest-unproven", "released"]
 _OF_ONE_DATASET: Final = (DatasetUnknown, NoStanza)
 """A guest asks a broker of which one of these is known for the other datasets only."""
@@ -97,7 +97,7 @@ class GuestHere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PlannedRun:
     """What a guest would ask for.
 
     Attributes:
@@ -327,7 +327,7 @@ class Together:
 def ask(
     client: BrokerClient,
     pin: BrokerPin,
-    run: Run,
+    run: PlannedRun,
     *,
     progress: Progress,
     notes: Sequence[str] = (),
@@ -357,7 +357,7 @@ def ask(
 def _asked(
     client: BrokerClient,
     pin: BrokerPin,
-    run: Run,
+    run: PlannedRun,
     progress: Progress,
     notes: Sequence[str],
     now: int,
@@ -421,12 +421,12 @@ def _asked(
     )
 
 
-def _begins(run: Run, measured: Measured) -> Sequence[Reserve] | None:
+def _begins(run: PlannedRun, measured: Measured) -> Sequence[Reserve] | None:
     """What a run reserves, where it would begin."""
     return reserves_of(measured) if run.run_id is None else None
 
 
-def _thresholds(run: Run, standing: Standing) -> dict[tuple[str, str], int]:
+def _thresholds(run: PlannedRun, standing: Standing) -> dict[tuple[str, str], int]:
     named = {
         (dataset.owner, dataset.name): standing.named(dataset.owner, dataset.name, run.target)
         for dataset in run.lock.recipe.datasets
@@ -434,7 +434,7 @@ def _thresholds(run: Run, standing: Standing) -> dict[tuple[str, str], int]:
     return {key: one.threshold or 1 for key, one in named.items() if one is not None}
 
 
-def _retained(run: Run, standing: Standing, now: int) -> Iterator[Retention]:
+def _retained(run: PlannedRun, standing: Standing, now: int) -> Iterator[Retention]:
     for dataset in run.lock.recipe.datasets:
         manifest = standing.named(dataset.owner, dataset.name, run.target)
         if manifest is not None and manifest.last_second is not None:
@@ -451,7 +451,7 @@ def _replaced(standing: Standing) -> Iterator[Obstacle]:
 
 
 def _unmet(
-    run: Run,
+    run: PlannedRun,
     guest: GuestHere,
     policies: Mapping[str, AppraisalPolicy | None],
     now: int,
@@ -484,7 +484,7 @@ def _unmet(
 
 
 def _objected(
-    run: Run,
+    run: PlannedRun,
     data: AtHand,
     broker: AttestedBroker,
     measured: Measured,
@@ -506,7 +506,7 @@ def _objected(
 
 
 def _of_request(
-    run: Run,
+    run: PlannedRun,
     at_hand: AtHand,
     broker: AttestedBroker,
     measured: Measured,
@@ -554,7 +554,9 @@ def _of_request(
             data, app_id=target.app_id, compose_hash=target.compose_hash
         ),
         now=now,
-        limits=Limits(broker_ids=broker.ids, consortium_id=broker.consortium_id, lease_seconds=0),
+        limits=DecisionLimits(
+            broker_ids=broker.ids, consortium_id=broker.consortium_id, lease_seconds=0
+        ),
         spent=standing.spent,
     )
     for error, dataset_id in found:
@@ -567,8 +569,8 @@ def _of_request(
 
 
 def _asked_for(
-    run: Run,
-    here: Sequence[Wanted],
+    run: PlannedRun,
+    here: Sequence[WantedKey],
     standing: Standing,
     chain: Sequence[DatasetManifest],
     place: int,
@@ -592,7 +594,7 @@ def _of_owner(error: SealtrainError, owner: str | None) -> SealtrainError:
     return error if owner in (None, error.owner) else error.restated(error.message, owner=owner)
 
 
-def _no_stanza(wanted: Wanted) -> NoStanza:
+def _no_stanza(wanted: WantedKey) -> NoStanza:
     return NoStanza(
         "the dataset at hand holds no key for this broker",
         check="stanza",

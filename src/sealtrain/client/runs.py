@@ -40,7 +40,7 @@ from sealtrain.release.run_control import Posted, ShownSubmission
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 
-__all__ = ["Completed", "Desk", "Waiting", "desk", "named_by_content"]
+__all__ = ["Completed", "RunDesk", "Waiting", "desk", "named_by_content"]
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _UNCONFIRMED_SECONDS: Final = 20.0
@@ -64,7 +64,7 @@ class Completed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class RunDesk:
     """Access to run control at one broker.
 
     Attributes:
@@ -299,7 +299,7 @@ class Desk:
 @contextmanager
 def desk(
     broker_file: Path, signer: Ed25519Signer | None = None, *, clock: Clock = system_clock
-) -> Iterator[Desk]:
+) -> Iterator[RunDesk]:
     """Access to run control at a broker.
 
     Args:
@@ -309,7 +309,7 @@ def desk(
     """
     pin = load_pin(broker_file)
     with BrokerClient(pin.url, signer=signer, broker=pin.broker_id, clock=clock) as client:
-        yield Desk(client=client, pin=pin, signer=signer, clock=clock)
+        yield RunDesk(client=client, pin=pin, signer=signer, clock=clock)
 
 
 def given(ticket: RunTicket) -> dict[str, JsonValue]:
@@ -343,7 +343,7 @@ class Waiting:
         on_change: Called with each state that differs from the one before.
     """
 
-    desk: Desk
+    desk: RunDesk
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     on_change: Callable[[ShownSubmission], None] = lambda _: None

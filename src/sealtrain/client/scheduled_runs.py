@@ -20,7 +20,7 @@ from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.readiness import Run, ask
+from sealtrain.client.readiness import PlannedRun, ask
 from sealtrain.client.scheduling import Submitted
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.decisions import Target
@@ -179,7 +179,7 @@ class BrokerBoard:
             Unreachable: The broker does not answer, so that nothing is known.
         """
         lock = self._scheduled.lock
-        run = Run(
+        run = PlannedRun(
             lock=lock, target=self._scheduled.target, platform=lock.recipe.hardware.platforms[0]
         )
         found = ask(

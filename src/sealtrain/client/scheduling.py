@@ -25,7 +25,7 @@ from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, earliest_o
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
-__all__ = ["LATE_SECONDS", "Board", "Decided", "Following", "Submitted", "advance", "said"]
+__all__ = ["LATE_SECONDS", "Board", "Decided", "ScheduleWait", "Submitted", "advance", "said"]
 
 LATE_SECONDS: Final = 1800
 """A due time of cron that was missed by more is skipped: half of the least time between two."""
@@ -91,7 +91,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class ScheduleWait:
     """What a scheduler waits for.
 
     Attributes:
@@ -120,7 +120,7 @@ def advance(
     now: int,
     on_decided: Callable[[Decided], None],
     on_clock_back: Callable[[int], None],
-) -> Following | None:
+) -> ScheduleWait | None:
     """Decide every due time up to now that has none yet, oldest first.
 
     Args:
@@ -157,12 +157,12 @@ def advance(
             settle(due)
     ends = from_rfc3339(schedule.ends_at)
     following = next((due for due in due_times(schedule, until=ends) if due > now), None)
-    return None if following is None else Following(at=following)
+    return None if following is None else ScheduleWait(at=following)
 
 
 def _after_data(
     schedule: Schedule, board: Board, newest: int | None, now: int, settle: Callable[[int], None]
-) -> Following | None:
+) -> ScheduleWait | None:
     """Decide the one due time that new data makes, where it has come."""
     due = due_of_data(schedule, registered=board.new_data(), before=newest)
     if due is not None and due <= now:
@@ -170,11 +170,11 @@ def _after_data(
         board.submitted()
         due, newest = due_of_data(schedule, registered=board.new_data(), before=due), due
     if due is not None:
-        return Following(at=due)
+        return ScheduleWait(at=due)
     earliest = earliest_of_data(schedule, before=newest)
     if max(earliest, now) > from_rfc3339(schedule.ends_at):
         return None
-    return Following(at=earliest, watch=board.watched())
+    return ScheduleWait(at=earliest, watch=board.watched())
 
 
 def _seen(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: int) -> _Seen:

@@ -28,7 +28,7 @@ from sealtrain.client.connection import (
     watched_ledger,
 )
 from sealtrain.client.fitting import fitting
-from sealtrain.client.owner import AtEach, Owner, at_each
+from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
 from sealtrain.consortium.datasets import (
@@ -123,7 +123,7 @@ class Rewrapped:
 
 
 def seal(
-    owner: Owner,
+    owner: OwnerFiles,
     source: Path | Mapping[str, SourceFile],
     out: Path,
     *,
@@ -182,7 +182,7 @@ def seal(
 
 
 def rewrap(
-    owner: Owner,
+    owner: OwnerFiles,
     folder: Path,
     *,
     drop: Iterable[str] = (),
@@ -261,7 +261,7 @@ def rewrap(
     )
 
 
-def register(owner: Owner, folder: Path, deployment: Path | Reviewed) -> AtEach[None]:
+def register(owner: OwnerFiles, folder: Path, deployment: Path | Reviewed) -> AtEach[None]:
     """Register a sealed dataset, where that was left out, refused or missed by a broker.
 
     Args:
@@ -320,7 +320,7 @@ def _require_place(recipe: Recipe, owner: str, name: str, publication: Publicati
         )
 
 
-def _register(owner: Owner, folder: Path, deployment: Reviewed) -> AtEach[None]:
+def _register(owner: OwnerFiles, folder: Path, deployment: Reviewed) -> AtEach[None]:
     """Register a dataset whose folder is complete; a refusal says how to go on from there."""
     try:
         envelope = read_bounded(folder / MANIFEST_NAME, MAX_DATASET_BYTES)
@@ -332,7 +332,7 @@ def _register(owner: Owner, folder: Path, deployment: Reviewed) -> AtEach[None]:
 
 
 def _new_dataset(
-    owner: Owner, name: str, attested: list[AttestedBroker], publication: Publication
+    owner: OwnerFiles, name: str, attested: list[AttestedBroker], publication: Publication
 ) -> NewDataset:
     me = owner.keys
     public = me.public
@@ -381,7 +381,7 @@ def _new_dataset(
     )
 
 
-def register_at(owner: Owner, envelope: bytes, deployment: Path | Reviewed) -> AtEach[None]:
+def register_at(owner: OwnerFiles, envelope: bytes, deployment: Path | Reviewed) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
     consortium_id = lock_of(deployment).consortium_id
 

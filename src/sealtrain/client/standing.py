@@ -13,7 +13,7 @@ from sealtrain.recipe.privacy import spendings
 from sealtrain.recipe.records import dataset_of
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.recipe.recipe import Recipe
 
@@ -100,7 +100,9 @@ def counted_apart(brokers: int) -> str:
     )
 
 
-def used_of(tally: Tally, used: Iterable[tuple[str, int, float]]) -> tuple[StandingUsed, ...]:
+def used_of(
+    tally: ApprovalTally, used: Iterable[tuple[str, int, float]]
+) -> tuple[StandingUsed, ...]:
     """The standing approvals of a tally, those that are spent too, each with its use.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sealtrain.base.clock import system_clock
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.auditing import Progress, audit_broker, silent
-from sealtrain.client.owner import AtEach, Owner, at_each
+from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -49,7 +49,7 @@ class Withdrawn:
 
 
 def withdraw(
-    owner: Owner,
+    owner: OwnerFiles,
     datasets: Iterable[str],
     consortium: Consortium,
     *,

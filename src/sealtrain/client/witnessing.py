@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.connection import watched_ledger
-from sealtrain.client.owner import AtEach, Owner, at_each
+from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.watch import cosign_newest, witnessed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class WatchedLedger:
         }
 
 
-def witness(owner: Owner, consortium: Consortium, *, quorum: int = 1) -> AtEach[WatchedLedger]:
+def witness(owner: OwnerFiles, consortium: Consortium, *, quorum: int = 1) -> AtEach[WatchedLedger]:
     """See that the ledger of each broker only grew since last time, and cosign it.
 
     Args:

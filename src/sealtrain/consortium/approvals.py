@@ -51,11 +51,11 @@ from sealtrain.signing.needs import Needs, RecipeAction
 
 __all__ = [
     "CLOCK_SKEW",
+    "ApprovalTally",
     "DatasetPin",
     "Decision",
     "Needs",
     "SignedDecision",
-    "Tally",
     "Target",
     "require",
     "sign_decision",
@@ -66,7 +66,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ApprovalTally:
     """Where the approval of one target stands at one time. Owners are named in their order."""
 
     consortium_id: str
@@ -191,7 +191,7 @@ def tally(
     skew: int = CLOCK_SKEW,
     over: AbstractSet[str] = frozenset(),
     spent: Mapping[str, Spent] = MappingProxyType({}),
-) -> Tally:
+) -> ApprovalTally:
     """Count the decisions on ``target``.
 
     Args:
@@ -251,7 +251,7 @@ def tally(
         return tuple(owner.name for owner in consortium.owners if owner.owner_id in wanted)
 
     threshold, demanded_by = consortium.thresholds.required(needs)
-    found = Tally(
+    found = ApprovalTally(
         consortium_id=consortium.consortium_id,
         target=target,
         now=now,
@@ -284,7 +284,7 @@ def tally(
     return found if found.sealed else replace(found, valid_until=_until(found))
 
 
-def _until(unsealed: Tally) -> int:
+def _until(unsealed: ApprovalTally) -> int:
     """Last second at which enough approvals stand, those on own data among them."""
     ends = {approval.owner.name: _end(approval) for approval in unsealed.approvals}
     enough = sorted(ends.values(), reverse=True)[unsealed.threshold - 1]
@@ -293,7 +293,7 @@ def _until(unsealed: Tally) -> int:
 
 def tally_as_stated(
     decisions: Iterable[SignedDecision], consortium: Consortium, target: Target, now: int
-) -> Tally:
+) -> ApprovalTally:
     """Count without the recipe, by the needs that approvals state: those that got furthest.
 
     Only the needs of each owner's latest approval are tried, so that no owner makes counting slow.
@@ -322,7 +322,7 @@ def tally_as_stated(
     return max(tallies, key=lambda one: (not one.sealed, one.progress, one.needs.to_text()))
 
 
-def require(tally: Tally) -> Tally:
+def require(tally: ApprovalTally) -> ApprovalTally:
     """Return a tally that is unsealed; otherwise name the owners who must act, and how.
 
     Raises:
@@ -381,7 +381,7 @@ def require(tally: Tally) -> Tally:
     )
 
 
-def _stopped(tally: Tally) -> ApprovalRevoked:
+def _stopped(tally: ApprovalTally) -> ApprovalRevoked:
     enough = len(tally.revoked_by) >= tally.revoke_threshold
     expected = (
         f"fewer than {tally.revoke_threshold}" if enough else "none by an owner of data it reads"
@@ -396,7 +396,7 @@ def _stopped(tally: Tally) -> ApprovalRevoked:
     )
 
 
-def _spent(tally: Tally) -> ApprovalSpent | BudgetSpent:
+def _spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
     who = _list(tally.spent)
     if "runs" in tally.spent_by:
         return ApprovalSpent(
@@ -417,7 +417,7 @@ def _spent(tally: Tally) -> ApprovalSpent | BudgetSpent:
     )
 
 
-def _demand(tally: Tally) -> str:
+def _demand(tally: ApprovalTally) -> str:
     """The number of owners needed, and why."""
     why = "" if tally.demanded_by == ("approve",) else f" for {', '.join(tally.demanded_by)}"
     own = f", {_list(tally.own_data)} among them" if tally.own_data else ""

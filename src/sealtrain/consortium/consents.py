@@ -15,7 +15,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import OwnedDocument, Signed, verify_owned
+from sealtrain.consortium.owned import OwnedDocument, SignedDocument, verify_owned
 from sealtrain.errors import RunMismatch
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity
@@ -107,7 +107,7 @@ class Consent(OwnedDocument):
         return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
 
-SignedConsent = Signed[Consent]
+SignedConsent = SignedDocument[Consent]
 """A consent whose signature was verified, and its signer."""
 
 

@@ -27,7 +27,7 @@ __all__ = [
     "OwnedDocument",
     "RecordedBefore",
     "RecordedDocument",
-    "Signed",
+    "SignedDocument",
     "entry_of",
     "sign_owned",
     "verify_owned",
@@ -126,7 +126,7 @@ Recorded = TypeVar("Recorded", bound=RecordedDocument)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signed(Generic[Owned]):
+class SignedDocument(Generic[Owned]):
     """A document whose signature was verified, and its signer."""
 
     owner: PublicIdentity
@@ -136,7 +136,7 @@ class Signed(Generic[Owned]):
     """SHA-256 of the envelope's bytes, 64 hex digits."""
 
 
-def entry_of(signed: Signed[Recorded]) -> dict[str, JsonValue]:
+def entry_of(signed: SignedDocument[Recorded]) -> dict[str, JsonValue]:
     """Body of the ledger's entry about a document."""
     return {
         "owner": signed.owner.name,
@@ -154,7 +154,7 @@ def sign_owned(document: OwnedDocument, signer: dsse.Ed25519Signer) -> dsse.Enve
 
 def verify_owned(
     cls: type[Owned], envelope: dsse.Envelope, consortium: Consortium
-) -> Signed[Owned]:
+) -> SignedDocument[Owned]:
     """Return a document's signer and the document, once the module's checks hold.
 
     Args:
@@ -190,4 +190,4 @@ def verify_owned(
             expected=f"{owner.name} {owner.owner_id}",
             hint="name only your own datasets and sign again",
         )
-    return Signed(owner=owner, document=document, envelope=envelope, digest=envelope.digest)
+    return SignedDocument(owner=owner, document=document, envelope=envelope, digest=envelope.digest)

@@ -14,7 +14,7 @@ from pydantic import Field
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64
-from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, Signed
+from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
 from sealtrain.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
@@ -93,4 +93,4 @@ class OwnerPolicy(RecordedDocument):
             )
 
 
-SignedPolicy = Signed[OwnerPolicy]
+SignedPolicy = SignedDocument[OwnerPolicy]

@@ -12,7 +12,7 @@ from typing import Final
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.series_block import Bounds, NewestMember, SeriesBlock
+from sealtrain.consortium.series_block import NewestMember, SeriesBlock, SuccessorBounds
 from sealtrain.errors import SeriesMismatch
 
 __all__ = [
@@ -102,7 +102,9 @@ def follows(member: DatasetManifest, before: Sequence[DatasetManifest]) -> Datas
     return member
 
 
-def growth_kept(member: DatasetManifest, bounds: Bounds, records: int, former: int | None) -> None:
+def growth_kept(
+    member: DatasetManifest, bounds: SuccessorBounds, records: int, former: int | None
+) -> None:
     """Return if a successor grew as much as the bounds of its series say.
 
     Args:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.models import Hex64, OwnerName, StrictModel
 
-__all__ = ["MAX_MEMBERS", "Bounds", "NewestMember", "SeriesBlock"]
+__all__ = ["MAX_MEMBERS", "NewestMember", "SeriesBlock", "SuccessorBounds"]
 
 MAX_MEMBERS: Final = 512
 
@@ -21,7 +21,7 @@ def _none(value: object) -> bool:
     return value is None
 
 
-class Bounds(StrictModel):
+class SuccessorBounds(StrictModel):
     """What an owner lets every successor be. A field that bounds nothing is left out."""
 
     min_growth: Growth | None = Field(default=None, exclude_if=_none)
@@ -47,7 +47,7 @@ class SeriesBlock(StrictModel):
     mode: Literal["append", "replace"]
     previous: Hex64 | None
     """Digest of the member before it; ``None`` in member 1."""
-    bounds: Bounds | None = Field(default=None, exclude_if=_none)
+    bounds: SuccessorBounds | None = Field(default=None, exclude_if=_none)
 
     @model_validator(mode="after")
     def _begins_or_follows(self) -> Self:

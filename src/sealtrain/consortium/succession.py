@@ -40,9 +40,9 @@ from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build, parse
 __all__ = [
     "MAX_SUCCESSION_BYTES",
     "PREDICATE_TYPE",
-    "Change",
     "Succession",
     "SuccessionFile",
+    "SuccessorChange",
     "changes_between",
     "propose",
     "read_succession",
@@ -77,7 +77,7 @@ class _Predicate(StrictModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SuccessorChange:
     """A difference of the successor, and the action whose threshold it needs."""
 
     what: str
@@ -104,7 +104,7 @@ class Succession:
     successor: Consortium
     ledgers: tuple[str, ...]
     not_after: int
-    changes: tuple[Change, ...]
+    changes: tuple[SuccessorChange, ...]
     required: int
     signed_by: tuple[str, ...]
     envelope: dsse.Envelope
@@ -195,7 +195,7 @@ class SuccessionFile:
         return verify_succession(self.envelope, self.predecessor)
 
 
-def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[Change, ...]:
+def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[SuccessorChange, ...]:
     """Differences of two documents, in words without control characters.
 
     Args:
@@ -205,33 +205,35 @@ def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[Cha
     before = {owner.name: owner for owner in predecessor.owners}
     after = {owner.name: owner for owner in successor.owners}
     changes = [
-        Change(what=f"{name} leaves", amendment="amend_members")
+        SuccessorChange(what=f"{name} leaves", amendment="amend_members")
         for name in before
         if name not in after
     ]
     changes += [
-        Change(what=f"{name} joins, {one.key_id}", amendment="amend_members")
+        SuccessorChange(what=f"{name} joins, {one.key_id}", amendment="amend_members")
         for name, one in after.items()
         if name not in before
     ]
     changes += [
-        Change(what=f"{name} has other keys, now {one.key_id}", amendment="amend_members")
+        SuccessorChange(what=f"{name} has other keys, now {one.key_id}", amendment="amend_members")
         for name, one in after.items()
         if name in before and before[name] != one
     ]
     counts = successor.thresholds.to_dict()
     changes += [
-        Change(what=f"{action} takes {counts[action]}, not {count}", amendment="amend_thresholds")
+        SuccessorChange(
+            what=f"{action} takes {counts[action]}, not {count}", amendment="amend_thresholds"
+        )
         for action, count in predecessor.thresholds.to_dict().items()
         if counts[action] != count
     ]
     if predecessor.own_data_consent != successor.own_data_consent:
         word = "" if successor.own_data_consent else "no "
         what = f"{word}consent of owners on their own data"
-        changes.append(Change(what=what, amendment="amend_thresholds"))
+        changes.append(SuccessorChange(what=what, amendment="amend_thresholds"))
     if predecessor.name != successor.name:
         what = f"it is called {successor.name}, not {predecessor.name}"
-        changes.append(Change(what=what, amendment="amend_thresholds"))
+        changes.append(SuccessorChange(what=what, amendment="amend_thresholds"))
     return tuple(changes)
 
 

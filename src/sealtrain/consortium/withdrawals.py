@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
-from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, Signed
+from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
 from sealtrain.errors import DatasetMismatch
 from sealtrain.signing.identity import PublicIdentity
 
@@ -94,4 +94,4 @@ class Withdrawal(RecordedDocument):
                 )
 
 
-SignedWithdrawal = Signed[Withdrawal]
+SignedWithdrawal = SignedDocument[Withdrawal]

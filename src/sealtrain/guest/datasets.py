@@ -37,7 +37,7 @@ from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
-    from sealtrain.client.grants import Wanted
+    from sealtrain.client.grants import WantedKey
 
 __all__ = ["FoundDataset", "find_datasets"]
 
@@ -56,11 +56,11 @@ class FoundDataset:
     stanzas: tuple[Stanza, ...]
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedKey:
         """As the brokers are asked for its key."""
-        from sealtrain.client.grants import Wanted
+        from sealtrain.client.grants import WantedKey
 
-        return Wanted(
+        return WantedKey(
             dataset_id=self.manifest.dataset_id,
             root=self.manifest.root,
             owner=self.manifest.owner,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SealedLightning"]
 
 
-class SealedLightning(lightning.SealedLightning):
+class SealedLightning(lightning.RunLightning):
     """Callback of this run: sealed checkpoints, exact resume, released metrics."""
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ class ScriptRun:
             on_step=() if metrics is None else (metrics.step,),
             lease_keeper=Follower() if run.lease is None else run.lease,
         )
-        self.callback: SealedRun | lightning.SealedLightning | None = None
+        self.callback: SealedRun | lightning.RunLightning | None = None
         self.ended_well = False
         model = recipe.model
         path = run.base / model.path if model.kind == "folder" else None
@@ -209,7 +209,7 @@ def unwrap_dataset(
     return as_iterable_dataset(stream)
 
 
-class SealedRun(sealed_callback.SealedRun):
+class SealedRun(sealed_callback.RunCallback):
     """Trainer callback of this run: sealed checkpoints, exact resume, run log, released metrics."""
 
     def __init__(self, evaluation: Evaluation | None = None) -> None:
@@ -237,7 +237,7 @@ class SealedRun(sealed_callback.SealedRun):
         return super().on_train_begin(args, state, control, **objects)
 
 
-class SealedLoop(sealed_loop.SealedLoop):
+class SealedLoop(sealed_loop.RunLoop):
     """A PyTorch loop of this run: batches, sealed checkpoints, exact resume, released metrics."""
 
     def __init__(

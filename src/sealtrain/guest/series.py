@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from sealtrain.sealing.opened import SealedDataset
 
 __all__ = [
-    "Chain",
     "Chains",
+    "SeriesMembers",
     "check_entries",
     "check_opened",
     "listed",
@@ -63,7 +63,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class SeriesMembers:
     """The members of one series, from member 1 to the newest that the run knows.
 
     Attributes:
@@ -79,9 +79,9 @@ class Chain:
         """The members that a run reads."""
         return members_read(self.members)
 
-    def until(self, number: int) -> Chain:
+    def until(self, number: int) -> SeriesMembers:
         """The same up to one member."""
-        return Chain(members=self.members[:number], envelopes=self.envelopes[:number])
+        return SeriesMembers(members=self.members[:number], envelopes=self.envelopes[:number])
 
     def to_dict(self) -> dict[str, JsonValue]:
         """An item of ``series`` in the run manifest's predicate."""
@@ -98,7 +98,7 @@ class Chain:
 class Chains:
     """The chains of a recipe's series, by owner and name, in the recipe's order."""
 
-    of: Mapping[_Key, Chain] = field(default_factory=dict)
+    of: Mapping[_Key, SeriesMembers] = field(default_factory=dict)
 
     def to_list(self) -> list[dict[str, JsonValue]]:
         """Field ``series`` of the run manifest's predicate."""
@@ -129,7 +129,7 @@ def listed(
         SignatureInvalid, StatementInvalid, DatasetMismatch: A member is not its owner's.
     """
     wanted = [(one.owner, one.name) for one in recipe.datasets if one.series is not None]
-    found: dict[_Key, Chain] = {}
+    found: dict[_Key, SeriesMembers] = {}
     for answer in answers:
         for one in answer:
             key = (one.owner, one.name)
@@ -234,7 +234,7 @@ def remembered(out: Path) -> dict[_Key, int]:
     return numbers
 
 
-def _verified(one: ListedSeries, consortium: Consortium) -> Chain:
+def _verified(one: ListedSeries, consortium: Consortium) -> SeriesMembers:
     envelopes = [document.envelope() for document in one.members]
     members = [verify_dataset(envelope, consortium) for envelope in envelopes]
     for member in members:
@@ -254,10 +254,10 @@ def _verified(one: ListedSeries, consortium: Consortium) -> Chain:
             owner=one.owner,
             dataset=one.name,
         )
-    return Chain(members=chain_of(members), envelopes=tuple(envelopes))
+    return SeriesMembers(members=chain_of(members), envelopes=tuple(envelopes))
 
 
-def _longer(known: Chain | None, other: Chain) -> Chain:
+def _longer(known: SeriesMembers | None, other: SeriesMembers) -> SeriesMembers:
     """The longer of two chains, of which one must begin with the other."""
     if known is None:
         return other
@@ -276,7 +276,7 @@ def _longer(known: Chain | None, other: Chain) -> Chain:
 
 
 def _check_member(
-    chain: Chain, member: DatasetManifest, dataset: SealedDataset, before: pa.Schema | None
+    chain: SeriesMembers, member: DatasetManifest, dataset: SealedDataset, before: pa.Schema | None
 ) -> None:
     records = dataset.num_rows if dataset.schema is not None else None
     number = block_of(member).number

@@ -10,7 +10,7 @@ from typing import Final
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import EnvironmentChanged, ExtraMissing, ImageRefused
-from sealtrain.image.layer import Entry, refused
+from sealtrain.image.layer import LayerEntry, refused
 from sealtrain.image.layout import Image
 from sealtrain.image.own import CONFIG, PACKAGES_FOLDER, STATUS_FOLDER, folders_of, own_files
 from sealtrain.image.packages import (
@@ -123,9 +123,9 @@ class _Findings:
             self.add(error.message, "lock", error.got, error.expected)
 
 
-def _debian(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
+def _debian(image: Image, pins: Pins, findings: _Findings) -> dict[str, LayerEntry]:
     """Everything that Debian packages put into the image."""
-    known: dict[str, Entry] = {}
+    known: dict[str, LayerEntry] = {}
     for package, pin in sorted(pins.debian.items()):
         listed = f"{STATUS_FOLDER}/{package}.list"
         text = image.kept.get(listed, b"").decode("utf-8", "replace")
@@ -147,9 +147,9 @@ def _debian(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
     return known
 
 
-def _wheels(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
+def _wheels(image: Image, pins: Pins, findings: _Findings) -> dict[str, LayerEntry]:
     """Everything that wheels put into the image."""
-    known: dict[str, Entry] = {}
+    known: dict[str, LayerEntry] = {}
     try:
         wheels = wheels_of(image)
     except ImageRefused as error:
@@ -175,14 +175,14 @@ def _wheels(image: Image, pins: Pins, findings: _Findings) -> dict[str, Entry]:
     return known
 
 
-def _files_of(image: Image, wheel: ImageDistribution) -> dict[str, Entry]:
+def _files_of(image: Image, wheel: ImageDistribution) -> dict[str, LayerEntry]:
     """The files of a wheel as the image must have them.
 
     Rows of ``RECORD`` name the bytes, and the pin names these rows. What else an entry has follows
     from its bytes: a program may be run, any other file not, and ``RECORD`` has one form.
     """
     record = f"{wheel.folder}/RECORD"
-    found: dict[str, Entry] = {}
+    found: dict[str, LayerEntry] = {}
     rows: dict[str, tuple[str, int]] = {}
     for name, hash_ in wheel.files_recorded.items():
         entry = image.entries.get(name)
@@ -194,11 +194,11 @@ def _files_of(image: Image, wheel: ImageDistribution) -> dict[str, Entry]:
     return found | {name: _text_entry(name, text)}
 
 
-def _text_entry(name: str, text: bytes) -> Entry:
-    return Entry(name=name, kind="file", mode=0o644, size=len(text), sha256=sha256_hex(text))
+def _text_entry(name: str, text: bytes) -> LayerEntry:
+    return LayerEntry(name=name, kind="file", mode=0o644, size=len(text), sha256=sha256_hex(text))
 
 
-def _compare(image: Image, known: Mapping[str, Entry], findings: _Findings) -> None:
+def _compare(image: Image, known: Mapping[str, LayerEntry], findings: _Findings) -> None:
     for name, entry in image.entries.items():
         if name not in known:
             findings.add(f"not accounted for: {name}", "files", entry.described()[:200])

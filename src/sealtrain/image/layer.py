@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Literal
 
 from sealtrain.errors import ImageRefused
 
-__all__ = ["Entry", "is_program", "read_layer", "refused", "write_layer"]
+__all__ = ["LayerEntry", "is_program", "read_layer", "refused", "write_layer"]
 
 _MAX_FILE_BYTES: Final = 8 << 30
 _MAX_LINK_BYTES: Final = 1024
@@ -36,7 +36,7 @@ _MODES: Final = {"folder": (0o755, 0o1777), "file": (0o644, 0o755), "link": (0o7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LayerEntry:
     """One entry of a layer.
 
     Attributes:
@@ -83,7 +83,9 @@ def refused(
 
 
 def write_layer(
-    entries: Iterable[Entry], open_file: Callable[[Entry], BinaryIO], into: BinaryIO | None
+    entries: Iterable[LayerEntry],
+    open_file: Callable[[LayerEntry], BinaryIO],
+    into: BinaryIO | None,
 ) -> str:
     """Write a layer; returns its ``diff_id``, 64 hex digits.
 
@@ -107,8 +109,8 @@ def write_layer(
 
 
 def read_layer(
-    layer: BinaryIO, diff_id: str, into: Callable[[Entry], BinaryIO | None]
-) -> Iterator[Entry]:
+    layer: BinaryIO, diff_id: str, into: Callable[[LayerEntry], BinaryIO | None]
+) -> Iterator[LayerEntry]:
     """The entries of a layer, each once its bytes were read.
 
     Nothing of it may be used before the iteration has ended: only then is the digest compared.
@@ -155,7 +157,7 @@ def read_layer(
         )
 
 
-def _next_entry(layer: BinaryIO) -> Entry | None:
+def _next_entry(layer: BinaryIO) -> LayerEntry | None:
     """The entry at this place of a layer; ``None`` at its end.
 
     Of what tar can say only the headers of §2 are read, so none of them can ask for much memory.
@@ -185,11 +187,11 @@ def _exactly(layer: BinaryIO, size: int) -> bytes:
     return data
 
 
-def _order(entry: Entry) -> str:
+def _order(entry: LayerEntry) -> str:
     return f"{entry.name}/" if entry.kind == "folder" else entry.name
 
 
-def _entry(member: tarfile.TarInfo) -> Entry:
+def _entry(member: tarfile.TarInfo) -> LayerEntry:
     name = member.name
     kind = _KINDS.get(member.type)
     target = member.linkname if kind == "link" else ""
@@ -212,7 +214,7 @@ def _entry(member: tarfile.TarInfo) -> Entry:
             expected=" or ".join(f"{mode:o}" for mode in _MODES[kind]),
         )
     size = member.size if kind == "file" else 0
-    return Entry(name=name, kind=kind, mode=member.mode, size=size, target=target)
+    return LayerEntry(name=name, kind=kind, mode=member.mode, size=size, target=target)
 
 
 class _Tar:
@@ -224,7 +226,7 @@ class _Tar:
         self._written = 0
         self._left = 0
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: LayerEntry) -> None:
         head = tarfile.TarInfo(entry.name)
         head.type = _TYPES[entry.kind]
         head.mode, head.size, head.linkname = entry.mode, entry.size, entry.target

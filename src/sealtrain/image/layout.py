@@ -25,7 +25,7 @@ from sealtrain.base.files import open_regular
 from sealtrain.base.models import StrictModel, load_json
 from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.errors import DataInvalid, ImageRefused
-from sealtrain.image.layer import Entry, read_layer, refused
+from sealtrain.image.layer import LayerEntry, read_layer, refused
 
 __all__ = [
     "CONFIG_TYPE",
@@ -57,7 +57,7 @@ _HINT: Final = "name a folder or a tar with index.json and blobs (skopeo copy â€
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Progress = Callable[[int], None]
-Sink = Callable[[Entry], BinaryIO | None]
+Sink = Callable[[LayerEntry], BinaryIO | None]
 """Called with each entry before its bytes are read; gives what gets those of a file."""
 
 
@@ -128,7 +128,7 @@ class Image(Described):
     """
 
     layers: tuple[tuple[str, ...], ...]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, LayerEntry]
     kept: Mapping[str, bytes]
 
 
@@ -209,7 +209,7 @@ class _Found:
     """The entries of layers so far."""
 
     def __init__(self, keeps: Callable[[str], bool], into: Sink) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LayerEntry] = {}
         self.kept: dict[str, bytes] = {}
         self._keeps, self._into = keeps, into
         self._buffer: io.BytesIO | None = None
@@ -225,7 +225,7 @@ class _Found:
                 self.kept[entry.name] = self._buffer.getvalue()
         return tuple(names)
 
-    def _begin(self, entry: Entry) -> BinaryIO | None:
+    def _begin(self, entry: LayerEntry) -> BinaryIO | None:
         """Check an entry before anything of it is read or written."""
         above, _, _ = entry.name.rpartition("/")
         if above and (above not in self.entries or self.entries[above].kind != "folder"):

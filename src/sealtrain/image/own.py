@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import file_sha256, sha256_hex, tree_files
 from sealtrain.errors import DataInvalid
-from sealtrain.image.layer import Entry
+from sealtrain.image.layer import LayerEntry
 from sealtrain.recipe.installation import as_recorded, requirements_in
 
 __all__ = ["CONFIG", "PACKAGES_FOLDER", "STATUS_FOLDER", "OwnFile", "folders_of", "own_files"]
@@ -65,7 +65,7 @@ class OwnFile:
         content: Its bytes, or the file of the source that has them.
     """
 
-    entry: Entry
+    entry: LayerEntry
     content: bytes | Path
 
     def open(self) -> BinaryIO:
@@ -108,18 +108,20 @@ def own_files(source: Path) -> dict[str, OwnFile]:
     own |= {name: _own(name, content) for name, content in further.items()}
     own[_LAUNCHER] = _own(_LAUNCHER, _LAUNCHES.encode(), mode=0o755)
     for name, target in _LINKS.items():
-        link = Entry(name=name, kind="link", mode=0o777, target=target)
+        link = LayerEntry(name=name, kind="link", mode=0o777, target=target)
         own[name] = OwnFile(entry=link, content=b"")
     return own
 
 
-def folders_of(names: Iterable[str]) -> dict[str, Entry]:
+def folders_of(names: Iterable[str]) -> dict[str, LayerEntry]:
     """The folders of an image: those above its files and links, and those that documents mount."""
     found = set(_MOUNTED)
     for name in (*names, *_MOUNTED):
         found.update(str(above) for above in PurePosixPath(name).parents)
     found.discard(".")
-    return {name: Entry(name=name, kind="folder", mode=_MOUNTED.get(name, 0o755)) for name in found}
+    return {
+        name: LayerEntry(name=name, kind="folder", mode=_MOUNTED.get(name, 0o755)) for name in found
+    }
 
 
 def _no_source(source: Path) -> DataInvalid:
@@ -167,5 +169,5 @@ def _own(name: str, content: bytes | Path, *, mode: int = 0o644) -> OwnFile:
         size, digest = len(content), sha256_hex(content)
     else:
         size, digest = content.stat().st_size, file_sha256(content)
-    entry = Entry(name=name, kind="file", mode=mode, size=size, sha256=digest)
+    entry = LayerEntry(name=name, kind="file", mode=mode, size=size, sha256=digest)
     return OwnFile(entry=entry, content=content)

@@ -12,14 +12,14 @@ from typing import Final
 
 from sealtrain.base.digests import map_sha256
 from sealtrain.base.version import PACKAGES
-from sealtrain.image.layer import Entry, refused
+from sealtrain.image.layer import LayerEntry, refused
 from sealtrain.image.layout import Image
 from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.pins import INTERPRETER
 from sealtrain.recipe.installation import (
     CodePin,
     Installation,
-    Place,
+    InstallationPaths,
     as_recorded,
     measure_installation,
     normalised,
@@ -165,7 +165,7 @@ def code_of(image: Image) -> CodePin:
     return CodePin(sealtrain=versions[0], sha256=map_sha256(digests))
 
 
-def _tree(entries: Mapping[str, Entry], folder: str) -> dict[str, str]:
+def _tree(entries: Mapping[str, LayerEntry], folder: str) -> dict[str, str]:
     return {
         name.removeprefix(folder): entry.sha256
         for name, entry in entries.items()
@@ -204,7 +204,7 @@ def measure_image(image: Image, recipe: Recipe, *, compared: bool = False) -> In
 
     code, python = code_of(image), python_of(image)
     own = ImageDistribution(f"{_OWN}-{code.sealtrain}.dist-info", image.kept)
-    place = Place(
+    place = InstallationPaths(
         code=lambda: code,
         python=python,
         requirements=lambda: own.requires or [],

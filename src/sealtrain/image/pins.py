@@ -14,7 +14,7 @@ from sealtrain.base.files import read_regular
 from sealtrain.base.models import Hex64, StrictModel, load_json, load_model
 from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import DataInvalid
-from sealtrain.image.layer import Entry
+from sealtrain.image.layer import LayerEntry
 
 __all__ = [
     "IMAGES",
@@ -132,6 +132,6 @@ class _Named(StrictModel):
     name: ImageName
 
 
-def files_digest(entries: Mapping[str, Entry]) -> str:
+def files_digest(entries: Mapping[str, LayerEntry]) -> str:
     """Digest of a Debian package's files and links in an image, 64 hex digits (§5)."""
     return map_sha256({name: entry.described() for name, entry in entries.items()})

@@ -22,7 +22,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import open_regular, read_regular
 from sealtrain.base.models import StrictModel, load_json
 from sealtrain.errors import DataInvalid, ImageRefused
-from sealtrain.image.layer import Entry, refused, write_layer
+from sealtrain.image.layer import LayerEntry, refused, write_layer
 from sealtrain.image.layout import Described, Progress, describe_image, read_image
 
 __all__ = ["unpacked"]
@@ -117,7 +117,7 @@ class _Files:
     def __exit__(self, *_error: object) -> None:
         self._close()
 
-    def begin(self, entry: Entry) -> BinaryIO | None:
+    def begin(self, entry: LayerEntry) -> BinaryIO | None:
         """Make a folder, or a file that gets its bytes."""
         self._close()
         place = self._root / entry.name
@@ -158,7 +158,7 @@ def _require_same(root: Path, layers: tuple[tuple[str, ...], ...], said: Describ
         odd = sorted(entries.keys() ^ set(named))
         raise _changed(root.parent, odd[0][:200] if odd else "layers.json")
 
-    def opened(entry: Entry) -> BinaryIO:
+    def opened(entry: LayerEntry) -> BinaryIO:
         return os.fdopen(open_regular(root / entry.name), "rb")
 
     for number, (names, diff_id) in enumerate(zip(layers, said.diff_ids, strict=True), 1):
@@ -170,9 +170,9 @@ def _require_same(root: Path, layers: tuple[tuple[str, ...], ...], said: Describ
             raise _changed(root.parent, f"layer {number}", got=got, expected=diff_id)
 
 
-def _entries(root: Path) -> dict[str, Entry]:
+def _entries(root: Path) -> dict[str, LayerEntry]:
     """What lies below a root, without digests of its files."""
-    found: dict[str, Entry] = {}
+    found: dict[str, LayerEntry] = {}
     pending = [""]
     while pending:
         above = pending.pop()
@@ -180,7 +180,7 @@ def _entries(root: Path) -> dict[str, Entry]:
             for one in there:
                 name = f"{above}{one.name}"
                 status = one.stat(follow_symlinks=False)
-                entry = Entry(name=name, kind="file", mode=stat.S_IMODE(status.st_mode))
+                entry = LayerEntry(name=name, kind="file", mode=stat.S_IMODE(status.st_mode))
                 if one.is_symlink():
                     target = Path(one.path).readlink()
                     entry = replace(entry, kind="link", mode=0o777, target=str(target))

@@ -24,7 +24,14 @@ from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey
 
-__all__ = ["MAX_DOCUMENT_BYTES", "MAX_SHARES", "Joined", "check_threshold", "join_key", "split_key"]
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_SHARES",
+    "JoinedShares",
+    "check_threshold",
+    "join_key",
+    "split_key",
+]
 
 MAX_SHARES = 16
 MAX_DOCUMENT_BYTES = 2048
@@ -48,7 +55,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedShares:
     """What shares of several brokers came to.
 
     Attributes:
@@ -112,7 +119,7 @@ def split_key(
     )
 
 
-def join_key(documents: Mapping[str, Secret]) -> Joined:
+def join_key(documents: Mapping[str, Secret]) -> JoinedShares:
     """Combine what brokers handed out, leaving out what does not fit.
 
     1. A share is one that its own list of digests names at its place.
@@ -132,7 +139,7 @@ def join_key(documents: Mapping[str, Secret]) -> Joined:
     key = _recovered([one.share for one in chosen], threshold)
     fitting = {one.name for one in (held if key is None else chosen)}
     wrong = tuple(name for name in documents if name not in fitting)
-    return Joined(key=key, threshold=threshold, wrong=wrong)
+    return JoinedShares(key=key, threshold=threshold, wrong=wrong)
 
 
 def _held(name: str, document: Secret) -> _Held | None:

@@ -28,14 +28,14 @@ from sealtrain.signing.ed25519 import key_id
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-__all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding"]
+__all__ = ["BACKWARDS_SECONDS", "AuditFailure", "AuditReport", "Auditor"]
 
 BACKWARDS_SECONDS: Final = 60
 """Seconds by which an entry may be dated before an earlier one: writers wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFailure:
     """A check that failed."""
 
     index: int | None
@@ -69,7 +69,7 @@ class AuditReport:
     """Cosignatures of them that verify."""
     witnessed: dict[str, int]
     """Owner → entries of the largest tree head that the owner cosigned."""
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFailure, ...]
     """In the order of the entries, then findings about no single entry."""
 
     @property
@@ -115,7 +115,7 @@ class Auditor:
         self._rules = EntryRules(consortium)
         self._origin = origin
         self._tree = _Tree()
-        self._findings: list[Finding] = []
+        self._findings: list[AuditFailure] = []
         self._kinds: Counter[str] = Counter()
         self._latest = 0
         self._stated = Stated()
@@ -139,7 +139,7 @@ class Auditor:
 
     def add_finding(self, check: str, problem: str, index: int | None = None) -> None:
         """Add a finding of the caller, who reads the entries."""
-        self._findings.append(Finding(index=index, check=check, problem=problem))
+        self._findings.append(AuditFailure(index=index, check=check, problem=problem))
 
     def entry(self, data: bytes) -> None:
         """Take the next entry.

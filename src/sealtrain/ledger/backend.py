@@ -18,7 +18,7 @@ from sealtrain.ledger.tree import StoredTree
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-__all__ = ["TURN_SECONDS", "Backend", "Place", "Reading", "Rows", "Server"]
+__all__ = ["TURN_SECONDS", "Backend", "DatabaseServer", "Place", "Reading", "Rows"]
 
 TURN_SECONDS = 20.0
 """How long a transaction on the tables waits for another."""
@@ -26,7 +26,7 @@ TURN_SECONDS = 20.0
 Rows = Callable[[str, Sequence[Any]], Iterable[Any]]
 
 
-class Server(Protocol):
+class DatabaseServer(Protocol):
     """Where a database on a server is. Printed, it is its name alone."""
 
     @property
@@ -38,7 +38,7 @@ class Server(Protocol):
         """Whether the address itself holds one."""
 
 
-Place: TypeAlias = Path | Server
+Place: TypeAlias = Path | DatabaseServer
 """Where a database is: a file, or on a server."""
 
 P = TypeVar("P")

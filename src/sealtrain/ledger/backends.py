@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from sealtrain.errors import UsageError
-from sealtrain.ledger.backend import Backend, Place, Server
+from sealtrain.ledger.backend import Backend, DatabaseServer, Place
 
 __all__ = ["BACKENDS", "SCHEMES", "backend_of", "server_at"]
 
@@ -42,7 +42,7 @@ def backend_of(where: Place) -> Backend[Any]:
     )
 
 
-def server_at(address: str) -> Server:
+def server_at(address: str) -> DatabaseServer:
     """The place that an address names.
 
     Raises:
@@ -57,5 +57,5 @@ def server_at(address: str) -> Server:
             got=f"{scheme[:_MAX_PRINTED]}…" if separator else "no scheme",
             expected=", ".join(f"{one}://…" for one in SCHEMES),
         )
-    place: Server = _BY_SCHEME[scheme].parse(address)
+    place: DatabaseServer = _BY_SCHEME[scheme].parse(address)
     return place

@@ -28,7 +28,13 @@ from sealtrain.base.models import (
     Timestamp,
     load_model,
 )
-from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.approvals import (
+    ApprovalTally,
+    SignedDecision,
+    Target,
+    tally,
+    verify_decision,
+)
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.documents import DOCUMENTS
@@ -167,7 +173,7 @@ class EntryRules:
         self._members = Members()
         self._ends: list[tuple[int, str]] = []  # approvals and retentions that have not ended
         self._over: set[str] = set()
-        self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
+        self._tallies: dict[tuple[Target, Needs], tuple[int, int, ApprovalTally]] = {}
         self._datasets: dict[tuple[OwnedId, str, str], tuple[str, DatasetManifest]] = {}
         self._owners_of: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self._newest: dict[tuple[str, str], str] = {}
@@ -370,7 +376,9 @@ class EntryRules:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
 
-    def _begins(self, grant: _Granted, counted: Tally, uses: Mapping[str, Use]) -> Iterator[str]:
+    def _begins(
+        self, grant: _Granted, counted: ApprovalTally, uses: Mapping[str, Use]
+    ) -> Iterator[str]:
         """Yield the problems of what the entry of a first release says of the run's begin."""
         target = _target(grant)
         reserves = tuple((one.owner, one.name, one.epsilon) for one in grant.privacy)
@@ -416,7 +424,9 @@ class EntryRules:
         """The datasets that a run began with."""
         return {dataset.owned for dataset in self._data.get(run_id, ())}
 
-    def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
+    def _released(
+        self, dataset: _Released, grant: _Granted, counted: ApprovalTally
+    ) -> Iterator[str]:
         owned = OwnedId(dataset.owner_id, dataset.dataset_id)
         known = self._datasets.get((owned, grant.app_id, grant.compose_hash))
         if known is None or known[1].root != dataset.root:
@@ -495,13 +505,13 @@ class EntryRules:
         needs: Needs,
         at: int,
         spent: Mapping[str, Spent] = MappingProxyType({}),
-    ) -> Tally:
+    ) -> ApprovalTally:
         """Where approval stood, at most ``DECISION_SECONDS`` before ``at``; counted once.
 
         The entry's needs are the broker's word, and only approvals that state the same count.
         """
 
-        def counted_at(time: int) -> Tally:
+        def counted_at(time: int) -> ApprovalTally:
             return tally(
                 self._decisions,
                 self._consortium,
@@ -545,7 +555,7 @@ def _rounded(use: StandingUse) -> tuple[str, str, int, float | None]:
     return use.owner, use.approval, use.run, epsilon
 
 
-def _unapproved(what: str, counted: Tally) -> Iterator[str]:
+def _unapproved(what: str, counted: ApprovalTally) -> Iterator[str]:
     if counted.revoked:
         yield f"{what} although {', '.join(counted.revoked_by)} had revoked"
     elif counted.sealed and counted.spent:

@@ -18,7 +18,7 @@ from sealtrain.consortium.series_block import NewestMember
 from sealtrain.errors import SeriesMismatch
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.decisions import Target
 
@@ -68,7 +68,7 @@ class Members:
         target: Target,
         data: frozenset[RunDataset],
         stated: Sequence[NewestMember],
-        counted: Tally,
+        counted: ApprovalTally,
     ) -> Iterator[str]:
         """Yield the problems of the series that a run reads.
 

@@ -22,11 +22,11 @@ from sealtrain.manifest.verify import Report
 from sealtrain.recipe.privacy import spendings
 from sealtrain.signing.continues import MAX_CHAIN, number_of
 
-__all__ = ["Chain", "Link", "Spent", "verify_chain"]
+__all__ = ["Chain", "ChainSpending", "ChainedRun", "verify_chain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ChainedRun:
     """One run of a chain, verified.
 
     Attributes:
@@ -68,7 +68,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class ChainSpending:
     """What the runs of a chain spent together of one owner's data of one name.
 
     Attributes:
@@ -108,12 +108,12 @@ class Chain:
     """
 
     recipe_hash: str
-    links: tuple[Link, ...]
-    spent: tuple[Spent, ...]
+    links: tuple[ChainedRun, ...]
+    spent: tuple[ChainSpending, ...]
     begins_with: Literal["base", "last"]
 
     @property
-    def head(self) -> Link:
+    def head(self) -> ChainedRun:
         """The newest run."""
         return self.links[-1]
 
@@ -226,13 +226,13 @@ def _require_follows(digest: str, earlier: Predicate, later: Predicate) -> None:
         raise _broken("order", began, f"{ended} or later")
 
 
-def _link(report: Report, predicate: Predicate) -> Link:
+def _link(report: Report, predicate: Predicate) -> ChainedRun:
     datasets = report.facts.datasets or ()
     members: dict[tuple[str, str], dict[int, str]] = {}
     for one in datasets:
         if one.series is not None:
             members.setdefault((one.owner, one.name), {})[one.series.number] = one.dataset_id
-    return Link(
+    return ChainedRun(
         number=number_of(predicate.continues),
         digest=report.digest,
         run_id=predicate.run.run_id,
@@ -249,7 +249,7 @@ def _link(report: Report, predicate: Predicate) -> Link:
     )
 
 
-def _require_growth(links: Sequence[Link]) -> None:
+def _require_growth(links: Sequence[ChainedRun]) -> None:
     roots: dict[tuple[str, str], str] = {}
     for link in links:
         for (owner, _, dataset_id), root in link.data.items():
@@ -270,7 +270,7 @@ def _require_growth(links: Sequence[Link]) -> None:
                 )
 
 
-def _spent(read: Sequence[tuple[Report, Predicate]]) -> tuple[Spent, ...]:
+def _spent(read: Sequence[tuple[Report, Predicate]]) -> tuple[ChainSpending, ...]:
     sums: dict[tuple[str, str], list[tuple[float, float] | None]] = defaultdict(list)
     for report, predicate in read:
         costs = _costs(report, predicate)
@@ -297,10 +297,10 @@ def _costs(report: Report, predicate: Predicate) -> dict[tuple[str, str], tuple[
     return {}
 
 
-def _sum(name: tuple[str, str], costs: Sequence[tuple[float, float] | None]) -> Spent:
+def _sum(name: tuple[str, str], costs: Sequence[tuple[float, float] | None]) -> ChainSpending:
     known = [cost for cost in costs if cost is not None]
     bounded = len(known) == len(costs)
-    return Spent(
+    return ChainSpending(
         owner=name[0],
         name=name[1],
         epsilon=sum(epsilon for epsilon, _ in known) if bounded else None,

@@ -40,7 +40,8 @@ __all__ = [
     "Deployment",
     "HandedOn",
     "Limit",
-    "NoPrivacy",
+    "ManifestSigner",
+    "NoPrivacyStated",
     "OutputFile",
     "Outputs",
     "Party",
@@ -54,10 +55,9 @@ __all__ = [
     "RecipeRecord",
     "Release",
     "Resume",
-    "Run",
+    "RunCourse",
     "RunLogRecord",
     "SeriesRead",
-    "Signer",
     "output_name",
 ]
 
@@ -100,7 +100,7 @@ def _names_an_output(subject: str) -> str:
 SubjectName = Annotated[str, AfterValidator(_names_an_output)]
 
 
-class Signer(StrictModel):
+class ManifestSigner(StrictModel):
     """The guest key that signs this manifest and that the final quote names."""
 
     public_key: Key
@@ -155,7 +155,7 @@ class Point(StrictModel):
     values: dict[MetricName, Value | None] = Field(max_length=64)
 
 
-class Run(StrictModel):
+class RunCourse(StrictModel):
     """The course of the run, by the guest's own log and clock."""
 
     run_id: Hex32
@@ -215,7 +215,7 @@ class Compute(StrictModel):
     peak_memory_bytes: Count | None
 
 
-class NoPrivacy(StrictModel):
+class NoPrivacyStated(StrictModel):
     """No formal privacy of the outputs."""
 
     dp: Literal["none"]
@@ -294,7 +294,7 @@ class PatientTraining(StrictModel):
 
 
 Privacy = Annotated[
-    NoPrivacy | PrivateTraining | PrivateCounting | PatientTraining, Field(discriminator="dp")
+    NoPrivacyStated | PrivateTraining | PrivateCounting | PatientTraining, Field(discriminator="dp")
 ]
 """Formal privacy of the outputs."""
 
@@ -353,14 +353,14 @@ class Predicate(StrictModel):
     version: Literal[2] = 2
     simulated: bool
     marker: Literal["SIMULATED — NOT ATTESTED"] | None
-    signer: Signer
+    signer: ManifestSigner
     consortium: Consortium
     recipe: RecipeRecord
     deployment: Deployment
     datasets: tuple[Document, ...] = Field(min_length=1, max_length=1024)
     approvals: tuple[Document, ...] = Field(max_length=4096)
     releases: tuple[Release, ...] = Field(max_length=MAX_RECEIPTS)
-    run: Run
+    run: RunCourse
     run_log: RunLogRecord
     outputs: Outputs
     compute: Compute

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from sealtrain.attest.appraise import Verdict
 from sealtrain.attest.verify import Verified
 from sealtrain.base.digests import sha256_hex
-from sealtrain.consortium.approvals import SignedDecision, Tally
+from sealtrain.consortium.approvals import ApprovalTally, SignedDecision
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ManifestMalformed, Refused, SealtrainError
@@ -115,7 +115,7 @@ class Facts:
     lock: Lock | None
     datasets: tuple[DatasetManifest, ...] | None
     decisions: tuple[SignedDecision, ...] | None
-    tally: Tally | None
+    tally: ApprovalTally | None
     unasked: tuple[str, ...] | None
     receipts: tuple[ReleaseReceipt, ...] | None
     brokers: tuple[str, ...] | None

@@ -10,7 +10,7 @@ from typing import Literal
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.recipe.lockfile import Lock
 
-__all__ = ["AREAS", "Area", "Change", "Severity", "diff"]
+__all__ = ["AREAS", "Area", "RecipeChange", "Severity", "diff"]
 
 Severity = Literal["critical", "review", "routine"]
 """``critical``: whose data, what leaves, where, by which code. ``review``: how it trains."""
@@ -83,7 +83,7 @@ _AREA_OF: tuple[tuple[str, Area], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RecipeChange:
     """One difference.
 
     Attributes:
@@ -121,7 +121,7 @@ class Change:
         }
 
 
-def diff(before: Lock | None, after: Lock) -> list[Change]:
+def diff(before: Lock | None, after: Lock) -> list[RecipeChange]:
     """Differences from ``before`` (nothing, for a first approval) to ``after``.
 
     Returns:
@@ -138,9 +138,11 @@ def diff(before: Lock | None, after: Lock) -> list[Change]:
     return sorted(changes, key=lambda change: (order.index(change.area), change.path))
 
 
-def _change(path: str, was: bool, is_now: bool, before: JsonValue, after: JsonValue) -> Change:
+def _change(
+    path: str, was: bool, is_now: bool, before: JsonValue, after: JsonValue
+) -> RecipeChange:
     area: Area = next((area for prefix, area in _AREA_OF if _under(path, prefix)), "trainer")
-    return Change(
+    return RecipeChange(
         path=path,
         kind="changed" if was and is_now else "added" if is_now else "removed",
         before=before,

@@ -25,8 +25,8 @@ __all__ = [
     "FROM_DOCUMENT",
     "MAX_DOCUMENT_BYTES",
     "TEMPLATE",
+    "CommandPaths",
     "Frame",
-    "Layout",
     "Program",
     "file_within",
     "frame_of",
@@ -64,7 +64,7 @@ _HINT = "deploy exactly the bytes that sealtrain wrote; another version of it re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class CommandPaths:
     """Where a document's command finds things; on the simulator beside each other.
 
     Attributes:
@@ -141,17 +141,17 @@ class Frame:
     adopted: bool = False
 
 
-def layout_of(platform: Platform, *, image: str | None) -> Layout:
+def layout_of(platform: Platform, *, image: str | None) -> CommandPaths:
     """Where things are in a guest of a platform, with an image or without one."""
     if image is None:
-        return Layout(
+        return CommandPaths(
             measured="", kept="", guest="guest.sock", collateral=True, ticket="ticket.json"
         )
     # In a simulated guest a container finds everything where it is on dstack.
     tee = tee_of("dstack" if platform == "simulator" else platform)
     ticket = f"{_GIVEN}ticket.json"
     if tee.device is None:
-        return Layout(
+        return CommandPaths(
             measured=FROM_DOCUMENT,
             kept=f"{_KEPT}/",
             guest=_SOCKET,
@@ -164,7 +164,7 @@ def layout_of(platform: Platform, *, image: str | None) -> Layout:
         ticket = _VSOCK
     device = f"/{tee.device.path}"
     place = _REPORTS if tee.device.reports else device
-    return Layout(
+    return CommandPaths(
         measured=FROM_DOCUMENT,
         kept=f"{_KEPT}/",
         guest=f"{platform}:{place}?compose={document}",

@@ -42,10 +42,10 @@ __all__ = [
     "CodePin",
     "EnvironmentPin",
     "Installation",
+    "InstallationPaths",
     "Installed",
     "PackagePin",
     "PackagesWanted",
-    "Place",
     "as_recorded",
     "check_package_files",
     "measure_code",
@@ -117,7 +117,7 @@ def measure_code() -> CodePin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class InstallationPaths:
     """Where sealtrain and packages are installed.
 
     Attributes:
@@ -135,8 +135,8 @@ class Place:
     markers: Mapping[str, str] = field(default_factory=dict)
 
 
-def _here() -> Place:
-    return Place(
+def _here() -> InstallationPaths:
+    return InstallationPaths(
         code=measure_code,
         python=platform.python_version(),
         requirements=own_requirements,
@@ -144,7 +144,7 @@ def _here() -> Place:
     )
 
 
-def measure_installation(recipe: Recipe, place: Place | None = None) -> Installation:
+def measure_installation(recipe: Recipe, place: InstallationPaths | None = None) -> Installation:
     """Measure the code, and the packages of a recipe with their dependencies.
 
     Args:
@@ -216,7 +216,7 @@ class Installed(Distribution):
         return Path(str(self._found.locate_file(path)))
 
 
-def _closure(wanted: PackagesWanted, place: Place) -> dict[str, Distribution]:
+def _closure(wanted: PackagesWanted, place: InstallationPaths) -> dict[str, Distribution]:
     try:
         from packaging.requirements import Requirement
     except ImportError as error:

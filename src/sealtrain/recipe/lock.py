@@ -15,7 +15,7 @@ from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, lock_within
-from sealtrain.recipe.diff import Change, diff
+from sealtrain.recipe.diff import RecipeChange, diff
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
 from sealtrain.recipe.lockfile import MAX_BROKERS, HandOnPin, HubPin, Lock, load_lock, parse_lock
@@ -85,7 +85,7 @@ class LockedRecipe:
         """What the lock pins."""
         return self.lock.recipe
 
-    def changes(self, since: LockedRecipe | None = None) -> list[Change]:
+    def changes(self, since: LockedRecipe | None = None) -> list[RecipeChange]:
         """What an owner reviews: all that the lock fixes, or what changed since another one."""
         return diff(None if since is None else since.lock, self.lock)
 

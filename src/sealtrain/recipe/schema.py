@@ -93,7 +93,7 @@ def json_schema() -> dict[str, Any]:
     """
     from pydantic.json_schema import GenerateJsonSchema
 
-    class Published(GenerateJsonSchema):
+    class SchemaGenerator(GenerateJsonSchema):
         def model_field_schema(self, schema: Any) -> dict[str, Any]:
             written = super().model_field_schema(schema)
             left_out = "serialization_exclude_if" in schema
@@ -107,7 +107,7 @@ def json_schema() -> dict[str, Any]:
 
     classes: Any = [_recipe_class(phase) for phase in PHASES]
     union: Any = Annotated[reduce(or_, classes), Field(discriminator="phase")]
-    schema = TypeAdapter(union).json_schema(mode="validation", schema_generator=Published)
+    schema = TypeAdapter(union).json_schema(mode="validation", schema_generator=SchemaGenerator)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "sealtrain recipe, version 1",

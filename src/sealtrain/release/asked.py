@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sealtrain.consortium.receipts import RunDataset
 
-__all__ = ["Asks", "AsksOfDataset", "Following"]
+__all__ = ["Asks", "AsksOfDataset", "FollowedRun"]
 
 
 class AsksOfDataset(Protocol):
@@ -26,7 +26,7 @@ class AsksOfDataset(Protocol):
         """64 hex digits."""
 
 
-class Following(Protocol):
+class FollowedRun(Protocol):
     """Which run another one follows."""
 
     @property
@@ -66,7 +66,7 @@ class Asks(Protocol):
         """What this broker is asked for."""
 
     @property
-    def continues(self) -> Following | None:
+    def continues(self) -> FollowedRun | None:
         """The run whose model this one begins with; ``None`` for the recipe's own model."""
 
     @property

@@ -20,8 +20,8 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex40, Hex64, StrictModel, load_model
 from sealtrain.consortium.approvals import (
+    ApprovalTally,
     SignedDecision,
-    Tally,
     require,
     tally_as_stated,
 )
@@ -165,7 +165,7 @@ def decide_boot(
     consortium: Consortium,
     *,
     now: int,
-) -> Tally:
+) -> ApprovalTally:
     """Return the tally that lets this guest boot (check 9).
 
     Args:

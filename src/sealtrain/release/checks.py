@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from sealtrain.base.tiers import require_tier
-from sealtrain.consortium.approvals import Tally, Target, require
+from sealtrain.consortium.approvals import ApprovalTally, Target, require
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.errors import (
     AppIdMismatch,
@@ -38,7 +38,7 @@ from sealtrain.release.data_fits import (
     released_of,
     root_fits,
 )
-from sealtrain.release.facts import Known, Limits, Measured, RunState
+from sealtrain.release.facts import DecisionLimits, Known, Measured, RunState
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.release.model_before import follows_newest
 
@@ -73,7 +73,7 @@ def objections(
     *,
     registered: Mapping[str, DatasetManifest],
     now: int,
-    limits: Limits,
+    limits: DecisionLimits,
     spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
 ) -> Iterator[Objection]:
     """All that stands against a release, in the order of ``CHECKS``; nothing where it may be.
@@ -98,7 +98,7 @@ class _Facts(NamedTuple):
     known: Known
     registered: Mapping[str, DatasetManifest]
     now: int
-    limits: Limits
+    limits: DecisionLimits
     spent: Mapping[tuple[str, str], float]
 
     @property
@@ -238,7 +238,7 @@ def same_recipe(request: Asks | RenewalRequest, measured: Measured) -> None:
         )
 
 
-def lock_fits(measured: Measured, limits: Limits) -> None:
+def lock_fits(measured: Measured, limits: DecisionLimits) -> None:
     """Return if the measured lock is for this consortium, broker and platform (9)."""
     same_consortium(measured.consortium_id, limits, "recipe lock")  # (9)
     if measured.brokers.isdisjoint(limits.broker_ids):
@@ -260,7 +260,9 @@ def lock_fits(measured: Measured, limits: Limits) -> None:
     require_tier(measured.tier, measured.lowest_tier, asked_by="the recipe")
 
 
-def approvals_suffice(request: Asks | RenewalRequest, measured: Measured, tally: Tally) -> None:
+def approvals_suffice(
+    request: Asks | RenewalRequest, measured: Measured, tally: ApprovalTally
+) -> None:
     """Return if the owners of the target approved what its recipe needs (10)."""
     if tally.target != Target(
         app_id=request.app_id, compose_hash=request.compose_hash, recipe_hash=request.recipe_hash
@@ -331,7 +333,7 @@ def same_run(run: RunState, request: Asks | RenewalRequest) -> bool:
     )
 
 
-def same_consortium(got: str, limits: Limits, what: str) -> None:
+def same_consortium(got: str, limits: DecisionLimits, what: str) -> None:
     """Check 1, also for requests that are not decided on.
 
     Raises:

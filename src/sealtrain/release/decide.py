@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sealtrain.consortium.approvals import Tally
+from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.consortium.standing_approval import Reserve, entries_of
@@ -45,9 +45,9 @@ from sealtrain.release.checks import (
 from sealtrain.release.data_fits import newest_read, released_of
 from sealtrain.release.facts import (
     ChallengeState,
+    DecisionLimits,
     Known,
     LeaseState,
-    Limits,
     Measured,
     Permit,
 )
@@ -67,7 +67,9 @@ __all__ = [
 Request = ReleaseRequest | RenewalRequest
 
 
-def admit(request: Request, challenge: ChallengeState | None, *, now: int, limits: Limits) -> None:
+def admit(
+    request: Request, challenge: ChallengeState | None, *, now: int, limits: DecisionLimits
+) -> None:
     """Checks 1-4: cheap ones, before anything in the request is parsed further.
 
     Args:
@@ -120,7 +122,7 @@ def decide(
     *,
     registered: Mapping[str, DatasetManifest],
     now: int,
-    limits: Limits,
+    limits: DecisionLimits,
     spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
 ) -> Permit:
     """Decide a release.
@@ -171,7 +173,7 @@ def decide_renewal(
     lease: LeaseState | None,
     registered: Mapping[str, DatasetManifest],
     now: int,
-    limits: Limits,
+    limits: DecisionLimits,
 ) -> Permit:
     """Decide a renewal. Arguments and errors as ``decide``; ``lease`` is the one named."""
     admit(request, known.challenge, now=now, limits=limits)
@@ -213,7 +215,7 @@ def decide_renewal(
 
 
 def _approved(
-    request: Asks | RenewalRequest, measured: Measured, tally: Tally, limits: Limits
+    request: Asks | RenewalRequest, measured: Measured, tally: ApprovalTally, limits: DecisionLimits
 ) -> None:
     """Checks 7 to 10, which a renewal shares."""
     same_measurements(request, measured)
@@ -247,7 +249,9 @@ def advance_anchor(anchored: Anchor | None, offered: Anchor | None) -> Anchor | 
     return offered
 
 
-def _lease_end(tally: Tally, manifests: Iterable[DatasetManifest], now: int, limits: Limits) -> int:
+def _lease_end(
+    tally: ApprovalTally, manifests: Iterable[DatasetManifest], now: int, limits: DecisionLimits
+) -> int:
     last = [tally.valid_until, *(manifest.last_second for manifest in manifests)]
     # Of approvals and retentions the last good second is named; a lease ends with that second.
     return min([now + limits.lease_seconds, *(one + 1 for one in last if one is not None)])

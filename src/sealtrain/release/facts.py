@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from sealtrain.base.tiers import Tier
-from sealtrain.consortium.approvals import Tally, Target
+from sealtrain.consortium.approvals import ApprovalTally, Target
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset, RunDataset
 from sealtrain.consortium.series_block import NewestMember
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChallengeState",
+    "DecisionLimits",
     "Known",
     "LeaseState",
-    "Limits",
     "Measured",
     "NewestRun",
     "Permit",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DecisionLimits:
     """Bounds of a decision.
 
     Attributes:
@@ -182,7 +182,7 @@ class Known:
     """
 
     challenge: ChallengeState | None
-    tally: Tally
+    tally: ApprovalTally
     run: RunState | None
     withdrawn: Mapping[str, str]
     chains: Mapping[tuple[str, str], tuple[DatasetManifest, ...]] = field(default_factory=dict)

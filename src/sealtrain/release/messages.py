@@ -141,7 +141,7 @@ class DatasetElsewhere(StrictModel):
     root: Hex64
 
 
-class ModelBefore(Continues):
+class ModelBeforeRequest(Continues):
     """The model of the run before, whose key is asked for with the data's (§4.1)."""
 
     stanza: StanzaDocument
@@ -187,7 +187,9 @@ class ReleaseRequest(_Attested):
     datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
     elsewhere: tuple[DatasetElsewhere, ...] = Field(max_length=MAX_DATASETS)
     resume: bool
-    continues: ModelBefore | None = Field(default=None, exclude_if=lambda value: value is None)
+    continues: ModelBeforeRequest | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
 
     @model_validator(mode="after")
     def _each_dataset_once(self) -> ReleaseRequest:

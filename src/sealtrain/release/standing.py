@@ -13,7 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.approvals import (
+    ApprovalTally,
+    SignedDecision,
+    Target,
+    tally,
+    verify_decision,
+)
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
@@ -117,7 +123,7 @@ class Standing:
         *,
         needs: Needs,
         begins: Sequence[Reserve] | None = None,
-    ) -> Tally:
+    ) -> ApprovalTally:
         """Where the approval of ``target`` stands, counted from the owners' signatures.
 
         Args:

@@ -14,10 +14,10 @@ from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Counted", "new_file"]
+__all__ = ["BatchCounter", "new_file"]
 
 
-class Counted:
+class BatchCounter:
     """Passes batches on while counting records and tokens and sealing commitments beside them."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Counted:
             self._file = path.open("xb")
             self._writer = writer(self._file)
 
-    def __enter__(self) -> Counted:
+    def __enter__(self) -> BatchCounter:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

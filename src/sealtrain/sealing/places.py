@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from sealtrain.base.files import read_bounded
 
-__all__ = ["Folder", "Ranges", "RemoteFolder", "file_in", "read_small"]
+__all__ = ["Folder", "FolderReader", "Ranges", "file_in", "read_small"]
 
 
 @runtime_checkable
@@ -27,7 +27,7 @@ class Ranges(Protocol):
         """Let go of what was kept for it."""
 
 
-class RemoteFolder(Protocol):
+class FolderReader(Protocol):
     """Files by name that lie elsewhere."""
 
     @property
@@ -44,7 +44,7 @@ class RemoteFolder(Protocol):
         """End its connections."""
 
 
-Folder = Path | RemoteFolder
+Folder = Path | FolderReader
 
 
 def file_in(folder: Folder, name: str, *, size: int | None = None) -> Path | Ranges:

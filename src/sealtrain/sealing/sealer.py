@@ -22,7 +22,7 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
 from sealtrain.sealing.chunked import SALT_BYTES
 from sealtrain.sealing.commitments import COMMITMENTS_NAME, Committer
-from sealtrain.sealing.counted import Counted, new_file
+from sealtrain.sealing.counted import BatchCounter, new_file
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import (
     INDEX_NAME,
@@ -328,7 +328,7 @@ class _Sealing:
             schema_digest=schema_digest_of(schema),
         )
         self.clear(COMMITMENTS_NAME)
-        counted = Counted(
+        counted = BatchCounter(
             evenly(records, schema),
             Committer(self.data_key, self.index.dataset_id) if commitments else None,
             count_tokens,

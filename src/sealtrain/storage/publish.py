@@ -36,7 +36,7 @@ from sealtrain.sealing.file import root_of, verify_ciphertext
 from sealtrain.sealing.index import MAX_SHARDS
 from sealtrain.storage.folder import RemoteFolder
 
-__all__ = ["Published", "publish", "sealed_files"]
+__all__ = ["PublishedFolder", "publish", "sealed_files"]
 
 THREADS = 4
 MAX_MANIFEST_BYTES = 1 << 20
@@ -44,7 +44,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedFolder:
     """What was done.
 
     Attributes:
@@ -64,7 +64,7 @@ def publish(
     *,
     read_back: bool = False,
     progress: Progress = lambda _: None,
-) -> Published:
+) -> PublishedFolder:
     """Send a sealed folder, or what is missing of it.
 
     Args:
@@ -123,7 +123,7 @@ def publish(
             raise RootMismatch(
                 "the store does not give the manifest back as it was sent", check="publish"
             )
-    return Published(
+    return PublishedFolder(
         files=len(names) + 1,
         sent=sum(sent) + (there is None),
         size=sum((folder / name).stat().st_size for name in names),

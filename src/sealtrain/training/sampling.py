@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Answer", "Batch", "Sampler", "likelihood", "padded", "reference"]
+__all__ = ["SampleBatch", "SampledAnswer", "Sampler", "likelihood", "padded", "reference"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class SampledAnswer:
     """One sampled answer.
 
     Attributes:
@@ -40,7 +40,7 @@ class Answer:
 
 
 @dataclass(slots=True, kw_only=True)
-class Batch:
+class SampleBatch:
     """Prompts and answers as a model reads them; int64 of shape (answers, tokens).
 
     Attributes:
@@ -87,7 +87,7 @@ class Sampler:
             disable_compile=True,
         )
 
-    def sample(self, model: Any, prompts: Sequence[Any]) -> list[Answer]:
+    def sample(self, model: Any, prompts: Sequence[Any]) -> list[SampledAnswer]:
         """One answer to each prompt, from ``model`` as it is now."""
         import torch
 
@@ -109,7 +109,7 @@ class Sampler:
             tokens = given if end is None else given[: end + 1]
             text = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
             answers.append(
-                Answer(
+                SampledAnswer(
                     prompt=row,
                     tokens=tokens,
                     ended=end is not None,
@@ -118,7 +118,7 @@ class Sampler:
             )
         return answers
 
-    def batch(self, answers: Sequence[Answer], device: Any) -> Batch:
+    def batch(self, answers: Sequence[SampledAnswer], device: Any) -> SampleBatch:
         """Prompts and answers side by side."""
         import torch
 
@@ -130,11 +130,11 @@ class Sampler:
             [padded([torch.ones_like(prompt) for prompt in prompts], 0, left=True), answered], 1
         )
         ids = torch.cat([padded(prompts, pad, left=True), padded(tokens, pad)], 1)
-        return Batch(ids=ids.to(device), mask=mask.to(device), answered=answered.to(device))
+        return SampleBatch(ids=ids.to(device), mask=mask.to(device), answered=answered.to(device))
 
 
 def likelihood(
-    model: Any, batch: Batch, temperature: float, *, states: bool = False
+    model: Any, batch: SampleBatch, temperature: float, *, states: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """How likely ``model`` finds each token of each answer, given all before it.
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from sealtrain.keys.identity import Identity
 from sealtrain.walk.prepared import OWNERS, READ_FROM
-from sealtrain.walk.stage import Desk, Stage
+from sealtrain.walk.stage import ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 
 __all__ = ["SWITCHES"]
@@ -61,11 +61,11 @@ def _revocation(stage: Stage, off: bool) -> Attempt:
     return _release(desk, f"{_SECOND} could not have taken its approval back")
 
 
-def _release(desk: Desk, so: str) -> Attempt:
+def _release(desk: ServedBroker, so: str) -> Attempt:
     return Attempt(act=lambda: _released(desk), stake=desk.stake(so))
 
 
-def _released(desk: Desk) -> str:
+def _released(desk: ServedBroker) -> str:
     return f"The broker releases {len(desk.obtain().keys)} data keys to the guest."
 
 

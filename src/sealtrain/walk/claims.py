@@ -11,14 +11,14 @@ from typing import Final
 from sealtrain.base.files import read_bounded
 from sealtrain.base.shipped import shipped
 
-__all__ = ["Claim", "claims"]
+__all__ = ["Promise", "claims"]
 
 _MAX_BYTES: Final = 1 << 20
 _LINE: Final = re.compile(r"\| (?P<number>C[0-9]+) \| (?P<promise>[^|]+) \| (?P<tests>[^|]+) \|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Promise:
     """One promise.
 
     Attributes:
@@ -33,7 +33,7 @@ class Claim:
 
 
 @cache
-def claims() -> Mapping[str, Claim]:
+def claims() -> Mapping[str, Promise]:
     """Every promise, by number.
 
     Raises:
@@ -42,7 +42,7 @@ def claims() -> Mapping[str, Claim]:
     page = read_bounded(shipped("spec/claims.md"), _MAX_BYTES).decode("utf-8")
     found = [_LINE.fullmatch(line.strip()) for line in page.splitlines()]
     return {
-        line["number"]: Claim(
+        line["number"]: Promise(
             number=line["number"],
             promise=line["promise"].replace("`", ""),
             tests=tuple(re.findall(r"`([^`]+)`", line["tests"])),

@@ -13,7 +13,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.client.api import BrokerClient
 from sealtrain.release.messages import ReleaseAnswer, ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey
-from sealtrain.walk.stage import Desk, Stage
+from sealtrain.walk.stage import ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
@@ -143,7 +143,7 @@ def _named(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _shown(desk: Desk, guest: SimulatedGuest, so: str) -> Attempt:
+def _shown(desk: ServedBroker, guest: SimulatedGuest, so: str) -> Attempt:
     attested = desk.attested()
 
     def act() -> str:

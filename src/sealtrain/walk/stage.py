@@ -31,7 +31,7 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
-from sealtrain.client.grant import Asked, AskedKey, Grant, obtain, renew
+from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import Ledger
@@ -45,7 +45,7 @@ from sealtrain.signing.identity import broker_id
 from sealtrain.walk.prepared import READ_FROM, Prepared
 from sealtrain_simulator.guest import SimulatedGuest
 
-__all__ = ["LEASE_S", "Clock", "Desk", "Stage"]
+__all__ = ["LEASE_S", "Clock", "ServedBroker", "Stage"]
 
 LEASE_S: Final = 3600
 _APPROVED_FOR_S: Final = 30 * 24 * 3600
@@ -94,7 +94,7 @@ class Stage:
         root: Secret | None = None,
         policy: AppraisalPolicy | None = None,
         collateral: Callable[[int], Collateral] | None = None,
-    ) -> Desk:
+    ) -> ServedBroker:
         """Start a broker, with the datasets registered and these owners' approvals.
 
         Args:
@@ -113,7 +113,7 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class ServedBroker:
     """A broker that serves, and what every role does with it.
 
     Attributes:
@@ -241,7 +241,7 @@ class Desk:
             attested: What the broker proved before.
             datasets: What to ask for.
         """
-        asked = Asked(
+        asked = KeyRequest(
             run_id=os.urandom(16).hex(),
             recipe_hash=self.run.locked.recipe_hash,
             datasets=datasets or [self.wanted(owner) for owner in READ_FROM],
@@ -275,7 +275,7 @@ def _served(
     root: Secret | None,
     policy: AppraisalPolicy | None,
     collateral: Callable[[int], Collateral] | None,
-) -> Iterator[Desk]:
+) -> Iterator[ServedBroker]:
     run = stage.run
     keyring = Keyring(root or run.root)
     state = stage.folder / f"broker-{os.urandom(4).hex()}"
@@ -319,7 +319,7 @@ def _served(
                 )
             )
             with listening(broker, config, stop_seconds=_ENDS_WITHIN_S) as url:
-                yield Desk(stage=stage, url=url, key=keyring.signer.public)
+                yield ServedBroker(stage=stage, url=url, key=keyring.signer.public)
     finally:
         store.close()
 

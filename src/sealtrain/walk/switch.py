@@ -20,7 +20,7 @@ from sealtrain.errors import SealtrainError
 if TYPE_CHECKING:
     from sealtrain.walk.stage import Stage
 
-__all__ = ["STEPS", "Attempt", "Make", "Outcome", "StepName", "Switch"]
+__all__ = ["STEPS", "Attempt", "Make", "StepName", "StepOutcome", "Switch"]
 
 StepName = Literal["seal", "approve", "release", "train", "verify"]
 STEPS: Final[tuple[StepName, ...]] = get_args(StepName)
@@ -45,7 +45,7 @@ Make = Callable[["Stage", bool], Attempt]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """What a step gave.
 
     Attributes:
@@ -119,7 +119,7 @@ class Switch:
             "claim": self.claim,
         }
 
-    def play(self, stage: Stage, *, off: bool) -> Outcome:
+    def play(self, stage: Stage, *, off: bool) -> StepOutcome:
         """Take the step.
 
         Args:
@@ -137,7 +137,7 @@ class Switch:
             passed = attempt.act()
         except SealtrainError as error:
             refusal = error
-        return Outcome(
+        return StepOutcome(
             switch=self,
             off=off,
             passed=passed,

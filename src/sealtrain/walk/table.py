@@ -11,7 +11,7 @@ from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.walk import approve, release, seal, train, verify
 from sealtrain.walk.prepared import Prepared
 from sealtrain.walk.stage import Stage
-from sealtrain.walk.switch import Outcome, StepName, Switch
+from sealtrain.walk.switch import StepName, StepOutcome, Switch
 
 __all__ = ["SWITCHES", "TITLES", "of_step", "play", "play_all", "switch_named"]
 
@@ -56,7 +56,7 @@ def switch_named(name: str) -> Switch:
     )
 
 
-def play(run: Prepared, switch: Switch, *, off: bool) -> Outcome:
+def play(run: Prepared, switch: Switch, *, off: bool) -> StepOutcome:
     """Take the step of a switch, on a stage of its own that is gone afterwards.
 
     Args:
@@ -79,14 +79,14 @@ def play(run: Prepared, switch: Switch, *, off: bool) -> Outcome:
         ) from error
 
 
-def _played(run: Prepared, switch: Switch, *, off: bool) -> Outcome:
+def _played(run: Prepared, switch: Switch, *, off: bool) -> StepOutcome:
     with tempfile.TemporaryDirectory(prefix="sealtrain-walk-") as folder:
         stage = Stage(run=run, folder=Path(folder))
         with stage.parts:
             return switch.play(stage, off=off)
 
 
-def play_all(run: Prepared, *, off: bool = True) -> Iterator[Outcome]:
+def play_all(run: Prepared, *, off: bool = True) -> Iterator[StepOutcome]:
     """Take every step, each once, with its protection switched off or on."""
     for switch in SWITCHES:
         yield play(run, switch, off=off)

@@ -18,7 +18,7 @@ from sealtrain.manifest import form
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.training.checkpoints.checkpoint import newest
 from sealtrain.walk.prepared import OWNERS, READ_FROM
-from sealtrain.walk.stage import LEASE_S, Desk, Stage
+from sealtrain.walk.stage import LEASE_S, ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 
 __all__ = ["SWITCHES"]
@@ -52,7 +52,7 @@ def _revoked(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _renewed(desk: Desk, grant: Grant, *, stake: str) -> Attempt:
+def _renewed(desk: ServedBroker, grant: Grant, *, stake: str) -> Attempt:
     return Attempt(
         act=lambda: f"The lease goes on for {desk.renew(grant).lease_seconds} seconds.",
         stake=stake,

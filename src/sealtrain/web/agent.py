@@ -32,8 +32,8 @@ from sealtrain.base.secret import Random
 from sealtrain.client import approving
 from sealtrain.client.approving import Intent
 from sealtrain.client.connection import Reviewed, deployment_of
-from sealtrain.client.owner import AtEach, Owner
-from sealtrain.consortium.approvals import Tally
+from sealtrain.client.owner import AtEach, OwnerFiles
+from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
@@ -45,7 +45,14 @@ from sealtrain.errors import (
 )
 from sealtrain.web.passkeys import Passkeys, challenge_of, code_of, url_text
 
-__all__ = ["MAX_MESSAGE_BYTES", "PENDING_SECONDS", "Agent", "Pending", "answer_one", "listening"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "PENDING_SECONDS",
+    "Agent",
+    "PendingDecision",
+    "answer_one",
+    "listening",
+]
 
 MAX_MESSAGE_BYTES: Final = 64 << 10
 PENDING_SECONDS: Final = 300.0
@@ -54,7 +61,7 @@ _BACKLOG: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingDecision:
     """A decision that is written and not signed.
 
     Attributes:
@@ -99,16 +106,18 @@ class Agent:
         random: Source of challenges.
     """
 
-    owner: Owner
+    owner: OwnerFiles
     consortium: Path
     deployments: tuple[Path, ...]
     passkeys: Passkeys
-    confirm: Callable[[Pending], bool]
+    confirm: Callable[[PendingDecision], bool]
     confirm_passkey: Callable[[str], bool] | None = None
-    on_signed: Callable[[Pending, AtEach[Tally]], None] = lambda _made, _answers: None
+    on_signed: Callable[[PendingDecision, AtEach[ApprovalTally]], None] = lambda _made, _answers: (
+        None
+    )
     monotonic: Callable[[], float] = time.monotonic
     random: Random = os.urandom
-    _pending: Pending | None = field(default=None, init=False)
+    _pending: PendingDecision | None = field(default=None, init=False)
     _challenge: bytes | None = field(default=None, init=False)
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +166,7 @@ class Agent:
             decision = approving.written(intent, days=days)
         else:
             decision = approving.revocation(self.owner, read, consortium)
-        self._pending = made = Pending(
+        self._pending = made = PendingDecision(
             read=read,
             consortium=consortium,
             decision=decision,
@@ -206,7 +215,7 @@ class Agent:
             "failed": {url: error.code for url, error in answers.failed.items()},
         }
 
-    def _handed_in(self, made: Pending) -> AtEach[Tally]:
+    def _handed_in(self, made: PendingDecision) -> AtEach[ApprovalTally]:
         if made.intent is not None:
             return approving.hand_in(self.owner, made.intent, made.decision)
         return approving.hand_in_revocation(self.owner, made.read, made.consortium, made.decision)

@@ -1,7 +1,7 @@
 """The console's application: a navigation over pages, behind one policy.
 
-A page is a router and its line in the navigation (``Page``). Whoever adds one writes a module with
-a router and a template that extends ``base.html``; ``console_app`` takes the pages in their order.
+A page is a router and its line in the navigation (``NavigationPage``). To add a page, write a module
+with a router and a template that extends ``base.html``; ``console_app`` takes the pages in order.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sealtrain.web.assets import assets
 from sealtrain.web.policy import Guarded
 from sealtrain.web.rendering import error_page
 
-__all__ = ["Page", "console_app"]
+__all__ = ["NavigationPage", "console_app"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class NavigationPage:
     """A place in the navigation.
 
     Attributes:
@@ -38,7 +38,9 @@ class Page:
     router: APIRouter
 
 
-def console_app(pages: Sequence[Page], state: Mapping[str, object] | None = None) -> FastAPI:
+def console_app(
+    pages: Sequence[NavigationPage], state: Mapping[str, object] | None = None
+) -> FastAPI:
     """The application that serves some pages.
 
     Args:

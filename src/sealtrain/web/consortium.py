@@ -24,24 +24,24 @@ from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, SealtrainError
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 from sealtrain.web import deciding
-from sealtrain.web.app import Page
+from sealtrain.web.app import NavigationPage
 from sealtrain.web.rendering import page, part
-from sealtrain.web.sources import Asked, Sources, sources_of
+from sealtrain.web.sources import BrokerAnswer, Sources, sources_of
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.connection import Reviewed
     from sealtrain.client.pin import BrokerPin
-    from sealtrain.consortium.approvals import Tally
+    from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import Lock
 
-__all__ = ["CONSORTIUM", "Counted", "Vote", "counted_at", "votes_of"]
+__all__ = ["CONSORTIUM", "RecipeCounts", "Vote", "counted_at", "votes_of"]
 
 _router = APIRouter()
 _router.include_router(deciding.router)
-CONSORTIUM = Page(path="/consortium", title="Consortium", router=_router)
+CONSORTIUM = NavigationPage(path="/consortium", title="Consortium", router=_router)
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 _SAID = {
@@ -75,7 +75,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class RecipeCounts:
     """What a broker holds about a recipe, counted here.
 
     Attributes:
@@ -85,13 +85,13 @@ class Counted:
         registered: Datasets, as their owners signed them.
     """
 
-    tally: Tally
+    tally: ApprovalTally
     votes: tuple[Vote, ...]
     standing: tuple[StandingUsed, ...]
     registered: tuple[DatasetManifest, ...]
 
 
-def votes_of(tally: Tally, members: Consortium) -> tuple[Vote, ...]:
+def votes_of(tally: ApprovalTally, members: Consortium) -> tuple[Vote, ...]:
     """Where each owner stands, in the order of the consortium."""
     states = dict.fromkeys((one.name for one in members.owners), "missing")
     for state, owners in (
@@ -118,7 +118,7 @@ def votes_of(tally: Tally, members: Consortium) -> tuple[Vote, ...]:
 
 def counted_at(
     client: BrokerClient, pin: BrokerPin, read: Reviewed, members: Consortium, now: int
-) -> Counted:
+) -> RecipeCounts:
     """Ask one broker about a recipe.
 
     Raises:
@@ -133,7 +133,7 @@ def counted_at(
         size = int(client.ledger_checkpoint().split("\n", 2)[1])
     except (IndexError, ValueError) as error:
         raise AnswerInvalid("the broker's tree head names no size", check="tree head") from error
-    return Counted(
+    return RecipeCounts(
         tally=counted,
         votes=votes_of(counted, members),
         standing=used_of(counted, [(one.approval, one.runs, one.epsilon) for one in said]),
@@ -209,7 +209,9 @@ def _facts(request: Request, compose_hash: Hash) -> Response:
     return part("facts.html", facts=_grouped(sources, read[0], members, registered))
 
 
-def _asked(sources: Sources, read: Reviewed, members: Consortium) -> list[Asked[Counted]]:
+def _asked(
+    sources: Sources, read: Reviewed, members: Consortium
+) -> list[BrokerAnswer[RecipeCounts]]:
     _require_same(read[0], members)
     now = sources.clock()
     return sources.ask(lambda client, pin: counted_at(client, pin, read, members, now))
@@ -226,7 +228,7 @@ def _require_same(lock: Lock, members: Consortium) -> None:
         )
 
 
-def _furthest(asked: Sequence[Asked[Counted]]) -> Counted | None:
+def _furthest(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> RecipeCounts | None:
     """The broker's answer that is furthest behind: what a page must not overstate."""
     answers = [one.answer for one in asked if one.answer is not None]
     return min(
@@ -236,7 +238,7 @@ def _furthest(asked: Sequence[Asked[Counted]]) -> Counted | None:
     )
 
 
-def _differ(asked: Sequence[Asked[Counted]]) -> bool:
+def _differ(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> bool:
     """Whether brokers show different decisions."""
     return len({one.answer.votes for one in asked if one.answer is not None}) > 1
 

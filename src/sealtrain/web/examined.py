@@ -24,7 +24,7 @@ from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
-__all__ = ["Examinations", "Judged", "Row", "unjudged"]
+__all__ = ["Examinations", "ManifestVerdict", "Row", "unjudged"]
 
 _MOST_KEPT: Final = 512
 _MOST_OUTPUT_BYTES: Final = 256 << 20
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class ManifestVerdict:
     """What came of verifying a manifest.
 
     Attributes:
@@ -75,9 +75,9 @@ class Judged:
         return sum(row.outcome == "passed" for row in self.rows)
 
 
-def unjudged(error: SealtrainError | None = None) -> Judged:
+def unjudged(error: SealtrainError | None = None) -> ManifestVerdict:
     """No verdict: there is no trust file, or it cannot be read."""
-    return Judged(word="unchecked", error=error)
+    return ManifestVerdict(word="unchecked", error=error)
 
 
 class Examinations:
@@ -89,13 +89,13 @@ class Examinations:
 
     def __init__(self, examine: Callable[..., Report] = examine) -> None:
         self._examine = examine
-        self._kept: OrderedDict[tuple[object, ...], Future[Judged]] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], Future[ManifestVerdict]] = OrderedDict()
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
     def of(
         self, data: bytes, manifest: Manifest, trusts: Sequence[Path], folder: Path | None, now: int
-    ) -> Judged:
+    ) -> ManifestVerdict:
         """The verdict about a manifest.
 
         Args:
@@ -154,13 +154,13 @@ def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tupl
     return folder, tuple(stamps)
 
 
-def _judged(report: Report, trust: Path, outputs: bool) -> Judged:
+def _judged(report: Report, trust: Path, outputs: bool) -> ManifestVerdict:
     word: Word = "refused"
     if report.refusal is None:
         chain = chain_is_open(report.trust, report.facts.receipts or ())
         weak = report.simulated or left_open(report.trust, artefacts_checked=True) or chain
         word = "open" if weak else "verified"
-    return Judged(
+    return ManifestVerdict(
         word=word,
         rows=tuple(
             Row(

@@ -15,14 +15,14 @@ from sealtrain.errors import AnswerInvalid
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
 
-__all__ = ["Grant", "RunEntries", "Said", "entries_of"]
+__all__ = ["RunEntries", "Said", "ShownRelease", "entries_of"]
 
 _MOST_PAGES: Final = 20
 _WORDS: Final = ("by", "event", "code", "action", "check", "checkpoint", "manifest_digest", "owner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class ShownRelease:
     """A release of keys, or the renewal of its lease.
 
     Attributes:
@@ -72,7 +72,7 @@ class RunEntries:
         more: The ledger has further entries that a page does not read.
     """
 
-    grants: tuple[Grant, ...]
+    grants: tuple[ShownRelease, ...]
     events: tuple[Said, ...]
     compose_hash: str | None
     more: bool
@@ -121,10 +121,10 @@ def entries_of(
     )
 
 
-def _grant(index: int, entry: Mapping[str, Any]) -> Grant:
+def _grant(index: int, entry: Mapping[str, Any]) -> ShownRelease:
     body = _body(entry)
     anchor = body.get("checkpoint")
-    return Grant(
+    return ShownRelease(
         index=index,
         at=_text(entry.get("at")),
         kind=_text(entry.get("kind")),

@@ -28,7 +28,7 @@ from sealtrain.storage.outputs import OutputIndex, read_index
 from sealtrain.storage.patience import Patience
 from sealtrain.storage.pieces import Pieces
 
-__all__ = ["Held", "OutputStores", "StoredFile"]
+__all__ = ["OutputStores", "StoreContents", "StoredFile"]
 
 _MOST_FILES: Final = 24
 _BOUNDS: Final = Bounds(connect=2.0, read=3.0, total=4.0, tries=1)
@@ -55,7 +55,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class StoreContents:
     """What one store holds.
 
     Attributes:
@@ -86,10 +86,10 @@ class OutputStores:
     """Asks stores, each once at a time. Thread-safe."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Future[Held]] = {}
+        self._asked: dict[str, Future[StoreContents]] = {}
         self._lock = threading.Lock()
 
-    def ask(self, urls: Sequence[str], seconds: float) -> list[Held]:
+    def ask(self, urls: Sequence[str], seconds: float) -> list[StoreContents]:
         """What each store holds.
 
         Args:
@@ -103,10 +103,10 @@ class OutputStores:
             try:
                 found.append(future.result(max(0.0, until - time.monotonic())))
             except TimeoutError:
-                found.append(Held(url=url, problems=(_late(seconds),)))
+                found.append(StoreContents(url=url, problems=(_late(seconds),)))
         return found
 
-    def _begun(self, url: str, seconds: float) -> Future[Held]:
+    def _begun(self, url: str, seconds: float) -> Future[StoreContents]:
         with self._lock:
             going = self._asked.get(url)
             if going is not None:
@@ -117,11 +117,11 @@ class OutputStores:
         ).start()
         return future
 
-    def _work(self, url: str, seconds: float, future: Future[Held]) -> None:
+    def _work(self, url: str, seconds: float, future: Future[StoreContents]) -> None:
         try:
             held = _look(url, time.monotonic() + seconds)
         except SealtrainError as error:
-            held = Held(url=url, problems=(error,))
+            held = StoreContents(url=url, problems=(error,))
         except BaseException as error:
             future.set_exception(error)
             raise
@@ -143,12 +143,12 @@ def _late(seconds: float) -> StorageUnreachable:
     )
 
 
-def _look(url: str, until: float) -> Held:
+def _look(url: str, until: float) -> StoreContents:
     folder = open_folder(url, patience=_ONCE, bounds=_BOUNDS)
     try:
         index = read_index(folder)
         if index is None:
-            return Held(url=url)
+            return StoreContents(url=url)
         problems: list[SealtrainError] = []
         data = manifest = None
         pieces = index.files.get(RUN_MANIFEST)
@@ -163,7 +163,7 @@ def _look(url: str, until: float) -> Held:
             _file(folder, name, index.files[name], manifest, until) for name in names[:_MOST_FILES]
         )
         problems += _missing(manifest, index)
-        return Held(
+        return StoreContents(
             url=url,
             index=index,
             files=files,

@@ -22,7 +22,7 @@ from sealtrain.manifest.form import Manifest
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.continues import number_of
 
-__all__ = ["Alert", "LocalRun", "alerts_of", "chains_of", "checkpoints_of", "local_runs"]
+__all__ = ["FiredAlert", "LocalRun", "alerts_of", "chains_of", "checkpoints_of", "local_runs"]
 
 METRICS_FILE: Final = "metrics.jsonl"
 _ALERTS_FILE: Final = "alerts.jsonl"
@@ -80,7 +80,7 @@ class LocalRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class FiredAlert:
     """An alert that fired; its value stays in the guest."""
 
     name: str
@@ -157,7 +157,7 @@ def checkpoints_of(run: LocalRun) -> list[FoundCheckpoint]:
     return checkpoints_in(folder) if folder is not None and holds_run(folder) else []
 
 
-def alerts_of(run: LocalRun) -> list[Alert]:
+def alerts_of(run: LocalRun) -> list[FiredAlert]:
     """Alerts that went to the run's file, newest first.
 
     Raises:
@@ -171,14 +171,14 @@ def alerts_of(run: LocalRun) -> list[Alert]:
     return found[::-1][:_MOST_ALERTS]
 
 
-def _alert(line: bytes) -> Alert | None:
+def _alert(line: bytes) -> FiredAlert | None:
     try:
         said: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
     match said:
         case {"alert": str(name), "step": int(step), "threshold": int() | float() | None as least}:
-            return Alert(name=name[:64], step=step, threshold=least)
+            return FiredAlert(name=name[:64], step=step, threshold=least)
     return None
 
 

@@ -15,11 +15,11 @@ from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.trainedrecords import stated_records
 from sealtrain.recipe.privacy import spendings
-from sealtrain.web.app import Page
+from sealtrain.web.app import NavigationPage
 from sealtrain.web.curves import Curve, Curves
-from sealtrain.web.examined import Judged, unjudged
+from sealtrain.web.examined import ManifestVerdict, unjudged
 from sealtrain.web.ledgerview import RunEntries, entries_of
-from sealtrain.web.outputstores import Held
+from sealtrain.web.outputstores import StoreContents
 from sealtrain.web.rendering import page, part
 from sealtrain.web.runfolders import (
     METRICS_FILE,
@@ -29,7 +29,7 @@ from sealtrain.web.runfolders import (
     checkpoints_of,
     local_runs,
 )
-from sealtrain.web.sources import Asked, Sources, sources_of
+from sealtrain.web.sources import BrokerAnswer, Sources, sources_of
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["RUNS"]
 
 _router = APIRouter()
-RUNS = Page(path="/runs", title="Runs", router=_router)
+RUNS = NavigationPage(path="/runs", title="Runs", router=_router)
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 _SHOWN_AT_ONCE = 50
 _JUDGE_SECONDS = 4.0
@@ -70,7 +70,7 @@ def _judged(request: Request) -> Response:
     sources = sources_of(request)
     found = local_runs(sources.runs)
     until = time.monotonic() + _JUDGE_SECONDS
-    judged: Mapping[str, Judged] = {
+    judged: Mapping[str, ManifestVerdict] = {
         str(run.path): _verdict(sources, run)
         for run in found
         if run.manifest is not None and time.monotonic() < until
@@ -98,7 +98,7 @@ def _submitted(request: Request) -> Response:
 def _series(request: Request) -> Response:
     """Series of owners that the shown recipes read, as brokers list them."""
     sources = sources_of(request)
-    rows: list[tuple[str, Asked[Any]]] = []
+    rows: list[tuple[str, BrokerAnswer[Any]]] = []
     for document in sources.documents():
         if document.read is None:
             continue
@@ -186,7 +186,7 @@ def _store(request: Request, run_id: RunId) -> Response:
     return part("store.html", rows=rows, digest_here=_digest(run))
 
 
-def _verdict(sources: Sources, run: LocalRun) -> Judged:
+def _verdict(sources: Sources, run: LocalRun) -> ManifestVerdict:
     """What the trust files say of a run's manifest on this machine."""
     try:
         data = manifest_bytes(run.manifest_file)
@@ -199,14 +199,14 @@ def _digest(run: LocalRun | None) -> str | None:
     return None if run is None or run.manifest is None else run.manifest.digest
 
 
-def _stored_verdict(sources: Sources, held: Held) -> Judged | None:
+def _stored_verdict(sources: Sources, held: StoreContents) -> ManifestVerdict | None:
     """The same of the manifest in a store; ``None`` where there is none of its run."""
     if held.data is None or held.manifest is None:
         return None
     return sources.judged(held.data, held.manifest, None)
 
 
-def _contradicted(held: Held, run: LocalRun | None) -> list[SealtrainError]:
+def _contradicted(held: StoreContents, run: LocalRun | None) -> list[SealtrainError]:
     """What is wrong with a store, also beside what lies on this machine."""
     found = list(held.problems)
     here = None if run is None else run.manifest

@@ -23,8 +23,8 @@ from sealtrain.client.ticket import MAX_TICKET_BYTES, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerUnreachable, PageUnknown, SealtrainError, UsageError
-from sealtrain.web.examined import Examinations, Judged
-from sealtrain.web.outputstores import Held, OutputStores
+from sealtrain.web.examined import Examinations, ManifestVerdict
+from sealtrain.web.outputstores import OutputStores, StoreContents
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sealtrain.client.pin import BrokerPin
     from sealtrain.manifest.form import Manifest
 
-__all__ = ["Asked", "Document", "Sources", "sources_of"]
+__all__ = ["BrokerAnswer", "ShownDocument", "Sources", "sources_of"]
 
 Answer = TypeVar("Answer")
 Message = TypeVar("Message", bound=StrictModel)
@@ -44,7 +44,7 @@ _MAX_STORES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class ShownDocument:
     """A deployment document, or why it cannot be read.
 
     Attributes:
@@ -59,7 +59,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Generic[Answer]):
+class BrokerAnswer(Generic[Answer]):
     """What came of asking one broker.
 
     Attributes:
@@ -138,14 +138,14 @@ class Sources:
         """
         return Consortium.load(self.consortium)
 
-    def documents(self) -> list[Document]:
+    def documents(self) -> list[ShownDocument]:
         """Every deployment document; what cannot be read is among them with its error."""
         found = []
         for path in self.deployments:
             try:
-                found.append(Document(path=path, read=deployment_of(path)))
+                found.append(ShownDocument(path=path, read=deployment_of(path)))
             except SealtrainError as error:
-                found.append(Document(path=path, error=error))
+                found.append(ShownDocument(path=path, error=error))
         return found
 
     def document(self, compose_hash: str) -> Reviewed:
@@ -166,7 +166,7 @@ class Sources:
 
     def ask(
         self, act: Callable[[BrokerClient, BrokerPin], Answer], *, brokers: Sequence[Path] = ()
-    ) -> list[Asked[Answer]]:
+    ) -> list[BrokerAnswer[Answer]]:
         """Ask every broker, all at once and each for a bounded time.
 
         Args:
@@ -179,7 +179,7 @@ class Sources:
         with ThreadPoolExecutor(max_workers=len(files)) as pool:
             return list(pool.map(lambda file: self._ask_one(file, act), files))
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[StoreContents]:
         """What the output stores hold, each asked for a bounded time."""
         named, problems = list(self.stores), []
         if self.ticket is not None:
@@ -187,24 +187,24 @@ class Sources:
                 there = parse_ticket(read_bounded(self.ticket, MAX_TICKET_BYTES)).store
                 named += [] if there is None or there in named else [there]
             except SealtrainError as error:
-                problems.append(Held(url=self.ticket.name, problems=(error,)))
+                problems.append(StoreContents(url=self.ticket.name, problems=(error,)))
         return problems + self.output_stores.ask(named, self.broker_seconds)
 
-    def judged(self, data: bytes, manifest: Manifest, folder: Path | None) -> Judged:
+    def judged(self, data: bytes, manifest: Manifest, folder: Path | None) -> ManifestVerdict:
         """The verdict about a manifest that lies in a folder, or in none of this machine."""
         return self.examinations.of(data, manifest, self.trusts, folder, self.clock())
 
     def _ask_one(
         self, file: Path, act: Callable[[BrokerClient, BrokerPin], Answer]
-    ) -> Asked[Answer]:
+    ) -> BrokerAnswer[Answer]:
         url = file.name
         try:
             pin = load_pin(file)
             url = pin.url
             with _Hurried(url, self.exchange_seconds, self.broker_seconds) as client:
-                return Asked(url=url, answer=act(client, pin))
+                return BrokerAnswer(url=url, answer=act(client, pin))
         except SealtrainError as error:
-            return Asked(url=url, error=error)
+            return BrokerAnswer(url=url, error=error)
 
 
 class _Hurried(BrokerClient):

@@ -14,15 +14,15 @@ from starlette.responses import Response
 
 from sealtrain.walk.claims import claims
 from sealtrain.walk.prepared import Prepared
-from sealtrain.walk.switch import STEPS, Outcome
+from sealtrain.walk.switch import STEPS, StepOutcome
 from sealtrain.walk.table import TITLES, of_step, play, switch_named
-from sealtrain.web.app import Page
+from sealtrain.web.app import NavigationPage
 from sealtrain.web.rendering import is_part, page, part
 
 __all__ = ["WALK"]
 
 _router = APIRouter()
-WALK = Page(path="/walk", title="Walk a run", router=_router)
+WALK = NavigationPage(path="/walk", title="Walk a run", router=_router)
 _ONE_AT_A_TIME: Final = threading.Lock()
 
 Name = Annotated[str, Path(max_length=80)]
@@ -44,7 +44,7 @@ def _switched(request: Request, name: Name, position: Literal["on", "off"]) -> R
     return _page(request, outcome)
 
 
-def _page(request: Request, outcome: Outcome | None = None) -> Response:
+def _page(request: Request, outcome: StepOutcome | None = None) -> Response:
     run = _run_of(request)
     promises = {switch.claim: claims()[switch.claim].promise for step in STEPS
                 for switch in of_step(step)}  # fmt: skip

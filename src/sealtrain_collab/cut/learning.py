@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.measuring import completion_metrics, train_and_measure
@@ -82,7 +82,7 @@ class Learning:
         stream = work.training_stream(_NAMES)
         probes = self._probes(work, stream) if work.context.resume is None else ()
         self.entries = with_sparse(model, back, recipe.collaboration.spf_share, batches=probes)
-        callback = SealedRun(work.context)
+        callback = RunCallback(work.context)
         trainer = Trainer(
             model=model,
             args=TrainingArguments(

@@ -13,7 +13,7 @@ from carrying import carries
 from exhibit_world import REFUSED, Real, accepted, exhibit_of
 from manifest_world import make_world
 
-from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
 from sealtrain.attest.report_data import Binding
@@ -44,7 +44,7 @@ def test_everything_that_verifies_can_be_bundled_and_verifies_from_the_bundle(
     for one in accepted(shared):
         data = bundle_of(shared, one).to_bytes()
         exhibit = recognise(data)
-        inner, beside = unwrapped(exhibit, Beside())
+        inner, beside = unwrapped(exhibit, Attachments())
         bundle = Bundle.from_bytes(data)
         assert bundle.time == one.at
         first = examine(exhibit_of(shared, one.file), one.beside(shared), one.rules(), one.at)
@@ -67,14 +67,14 @@ def test_a_bundle_of_what_does_not_verify_is_never_made(shared: Path) -> None:
     rim = exhibit_of(shared, "nvidia/rim/driver_GH100_550.144.03.xml")
     for exhibit in (root, rim):  # no evidence, though the second is signed
         with pytest.raises(DataInvalid):
-            bundled(exhibit, Beside(), None, 1_780_000_000)
+            bundled(exhibit, Attachments(), None, 1_780_000_000)
 
 
 def test_without_a_policy_a_bundle_holds_signature_and_root(shared: Path) -> None:
     [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
     bundle = bundled(exhibit_of(shared, one.file), one.beside(shared), None, one.at)
     assert bundle.policy is None
-    inner, beside = unwrapped(recognise(bundle.to_bytes()), Beside())
+    inner, beside = unwrapped(recognise(bundle.to_bytes()), Attachments())
     found = examine(inner, beside, None, bundle.time)
     assert found.label.startswith("SIGNATURE AND ROOT VERIFIED")
     data = bytearray((shared / "vectors" / one.file).read_bytes())
@@ -121,7 +121,7 @@ def test_a_bundle_of_another_form_is_refused(
 ) -> None:
     data = canonical_json({**document, **change})
     with pytest.raises(SealtrainError) as refused:
-        unwrapped(recognise(data), Beside())
+        unwrapped(recognise(data), Attachments())
     assert refused.value.code in ("evidence-malformed", "format-unknown")
 
 
@@ -144,13 +144,13 @@ def test_a_bundle_in_another_spelling_is_refused(document: dict[str, Any]) -> No
 def test_a_bundle_inside_a_bundle_is_refused(document: dict[str, Any]) -> None:
     nested = {**document, "evidence": to_base64(canonical_json(document))}
     with pytest.raises(EvidenceMalformed, check=carries(check="bundle", got="bundle")):
-        unwrapped(recognise(canonical_json(nested)), Beside())
+        unwrapped(recognise(canonical_json(nested)), Attachments())
 
 
 def test_what_a_person_names_counts_more_than_what_the_bundle_holds(shared: Path) -> None:
     [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
     exhibit = recognise(bundle_of(shared, one).to_bytes())
-    inner, beside = unwrapped(exhibit, Beside(nonce=bytes(64)))
+    inner, beside = unwrapped(exhibit, Attachments(nonce=bytes(64)))
     assert beside.collateral is not None
     with pytest.raises(ReportDataMismatch):
         examine(inner, beside, one.rules(), one.at)
@@ -159,14 +159,16 @@ def test_what_a_person_names_counts_more_than_what_the_bundle_holds(shared: Path
 def test_a_conversation_survives_the_bundle() -> None:
     said = Binding("release", {"challenge": "00", "keys": ["a", "b"]})
     built = Bundle.build(
-        "evidence", b"abc", Beside(binding=said, app_compose=b"{}"), policy=None, verified_at=0
+        "evidence", b"abc", Attachments(binding=said, app_compose=b"{}"), policy=None, verified_at=0
     )
     beside = Bundle.from_bytes(built.to_bytes()).beside
     assert beside.binding is not None
     assert beside.binding.report_data() == said.report_data()
     assert beside.app_compose == b"{}"
     with pytest.raises(EvidenceMalformed, match="UTF-8"):
-        Bundle.build("evidence", b"abc", Beside(app_compose=b"\xff"), policy=None, verified_at=0)
+        Bundle.build(
+            "evidence", b"abc", Attachments(app_compose=b"\xff"), policy=None, verified_at=0
+        )
 
 
 OFFLINE = """

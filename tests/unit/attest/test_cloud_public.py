@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from public_evidence import published
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp, AzureTdx
 from sealtrain.attest.exhibits import recognise
@@ -42,10 +42,10 @@ SNP = {
 TDX = ("an Azure machine with TDX", "an Azure machine with TDX, version 1")
 
 
-def amd(product: str) -> Beside:
+def amd(product: str) -> Attachments:
     """ASK and ARK; the third of the file is for lent keys."""
     found = x509.load_pem_x509_certificates(published(f"AMD's authorities of {product}"))
-    return Beside(certificates=tuple(one.public_bytes(Encoding.DER) for one in found[:2]))
+    return Attachments(certificates=tuple(one.public_bytes(Encoding.DER) for one in found[:2]))
 
 
 def machine(name: str) -> Any:
@@ -74,7 +74,7 @@ def test_azure_with_sev_snp(name: str) -> None:
 
 def test_azure_with_sev_snp_needs_amds_authorities() -> None:
     shown = machine("an Azure machine with SEV-SNP, Genoa")
-    for beside in (Beside(), amd("Milan")):
+    for beside in (Attachments(), amd("Milan")):
         with pytest.raises(CertificateChainInvalid):
             shown.part(beside, AT).verify()
 
@@ -104,7 +104,7 @@ def test_azure_with_tdx(name: str) -> None:
     boot = verify_boot(shown.tpm, shown.runtime.key)
     assert boot.quote.qualifying_data == b"challenge"
     with pytest.raises(EvidenceRefused):
-        shown.part(Beside(), AT).verify()
+        shown.part(Attachments(), AT).verify()
     snp = machine("an Azure machine with SEV-SNP, Milan")
     with pytest.raises(ReportDataMismatch):
         check_runtime(shown.runtime, snp.report.report_data)

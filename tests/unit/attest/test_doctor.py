@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from gpu_world import claims
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.doctor import look as accelerators
 from sealtrain.attest.doctor.finding import ASKED, Finding
-from sealtrain.attest.doctor.guest import Shown, show_guest
+from sealtrain.attest.doctor.guest import ProcessorEvidence, show_guest
 from sealtrain.attest.doctor.look import Seen, look
 from sealtrain.attest.doctor.policy import policy_findings
 from sealtrain.attest.nitro.collect import attestation, measure_compose
@@ -67,21 +67,21 @@ def make(root: Path, *files: str, **texts: str) -> Path:
     return root
 
 
-def show(tee: str, place: Path, report_data: bytes) -> Shown:
+def show(tee: str, place: Path, report_data: bytes) -> ProcessorEvidence:
     """What simulated devices show; the places are files of a made folder."""
     if tee == "nitro":
         nsm = SimulatedNsm(SimulatedNitroPki(SEED), clock=lambda: NOW)
         measure_compose(nsm, COMPOSE)
         raw = attestation(nsm, user_data=report_data)
-        return Shown(exhibit=Nitro(raw=raw, document=parse_document(raw)))
+        return ProcessorEvidence(exhibit=Nitro(raw=raw, document=parse_document(raw)))
     if tee == "snp":
         guest = SimulatedSnp(SEED)
         raw = guest.report(report_data, COMPOSE)
-        return Shown(
+        return ProcessorEvidence(
             exhibit=Snp(raw=raw, report=parse_report(raw)), certificates=guest.certificates()
         )
     raw = PKI.quote(report_data)
-    return Shown(exhibit=Quote(raw=raw, quote=parse_quote(raw)))
+    return ProcessorEvidence(exhibit=Quote(raw=raw, quote=parse_quote(raw)))
 
 
 def seen(root: Path, **options: Any) -> Seen:
@@ -211,7 +211,7 @@ def test_a_device_that_is_closed_to_this_user_is_not_asked(
 def test_a_platform_that_does_not_answer_is_a_finding_and_no_failure(
     tmp_path: Path, error: SealtrainError, level: str
 ) -> None:
-    def fail(tee: str, place: Path, report_data: bytes) -> Shown:
+    def fail(tee: str, place: Path, report_data: bytes) -> ProcessorEvidence:
         raise error
 
     found = seen(make(tmp_path, "dev/nsm"), show=fail)
@@ -448,7 +448,7 @@ def lines_of(policy: AppraisalPolicy) -> list[str]:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_line_of_a_policy_gets_one_finding_in_its_order(tmp_path: Path, name: str) -> None:
-    found = policy_findings(seen(tmp_path), preset(name), Beside(), NOW)
+    found = policy_findings(seen(tmp_path), preset(name), Attachments(), NOW)
     assert [each.name for each in found] == lines_of(preset(name))
     platform = found[0]
     assert (platform.level, "platform-mismatch" in platform.refused) == ("refused", True)
@@ -456,21 +456,21 @@ def test_every_line_of_a_policy_gets_one_finding_in_its_order(tmp_path: Path, na
     sound(found)
 
 
-MACHINES: dict[str, tuple[list[str], AppraisalPolicy, Beside]] = {
+MACHINES: dict[str, tuple[list[str], AppraisalPolicy, Attachments]] = {
     "nitro": (
         ["dev/nsm"],
         insecure_simulator_policy(SimulatedNitroPki(SEED).root_der, tee="nitro"),
-        Beside(),
+        Attachments(),
     ),
     "snp": (
         ["dev/sev-guest"],
         insecure_simulator_policy(SimulatedSnp(SEED).root_der, tee="snp"),
-        Beside(),
+        Attachments(),
     ),
     "tdx": (
         [f"{REPORTS}/", "dev/tdx_guest"],
         insecure_simulator_policy(PKI.root_der, tee="tdx"),
-        Beside(collateral=PKI.collateral(NOW)),
+        Attachments(collateral=PKI.collateral(NOW)),
     ),
 }
 IMAGES = {"nitro": "images", "snp": "measurements", "tdx": "measurements"}
@@ -492,7 +492,7 @@ def test_a_line_that_a_machine_breaks_names_the_refusal(tmp_path: Path, name: st
     document: Any = policy.to_dict()
     document["cpu"][IMAGES[name]] = []
     there = seen(make(tmp_path, *files))
-    for given in (beside, Beside()):  # a quote's own words need no collateral
+    for given in (beside, Attachments()):  # a quote's own words need no collateral
         found = policy_findings(there, policy_from_dict(document), given, NOW)
         (broken,) = [each for each in found if each.level == "refused"]
         assert broken.name == f"cpu.{IMAGES[name]}"
@@ -501,7 +501,7 @@ def test_a_line_that_a_machine_breaks_names_the_refusal(tmp_path: Path, name: st
 
 def test_without_collateral_a_quote_leaves_lines_open(tmp_path: Path) -> None:
     files, policy, _ = MACHINES["tdx"]
-    found = policy_findings(seen(make(tmp_path, *files)), policy, Beside(), NOW)
+    found = policy_findings(seen(make(tmp_path, *files)), policy, Attachments(), NOW)
     notes = {each.name for each in found if each.level == "note"}
     assert {"cpu.tcb_status", "cpu.advisories"} <= notes
     assert all("--collateral" in each.found for each in found if each.level == "note")
@@ -510,13 +510,15 @@ def test_without_collateral_a_quote_leaves_lines_open(tmp_path: Path) -> None:
 
 def test_a_simulated_machine_breaks_the_root_of_a_hardware_policy(tmp_path: Path) -> None:
     files, _, _ = MACHINES["nitro"]
-    found = policy_findings(seen(make(tmp_path, *files)), preset("nitro"), Beside(), NOW)
+    found = policy_findings(seen(make(tmp_path, *files)), preset("nitro"), Attachments(), NOW)
     (root,) = [each for each in found if each.name == "root"]
     assert "simulated-evidence" in root.refused
 
 
 def test_another_tee_than_the_policys_is_refused(tmp_path: Path) -> None:
-    found = policy_findings(seen(make(tmp_path, "dev/nsm")), preset("dstack-h100"), Beside(), NOW)
+    found = policy_findings(
+        seen(make(tmp_path, "dev/nsm")), preset("dstack-h100"), Attachments(), NOW
+    )
     refused = {each.name for each in found if each.level == "refused"}
     assert {"platform", "cpu.tee"} <= refused
 
@@ -529,7 +531,9 @@ def test_accelerators_are_compared_with_their_lines(
     with_gpus(monkeypatch, gpus)
     there = seen(make(tmp_path, *files, "dev/nvidiactl"), driver=driver)
     policy = insecure_simulator_policy(PKI.root_der, tee="tdx", gpu=gpus.policy())
-    given = Beside(collateral=beside.collateral, gpu_collateral=simulated_collateral(gpus, NOW))
+    given = Attachments(
+        collateral=beside.collateral, gpu_collateral=simulated_collateral(gpus, NOW)
+    )
     found = {each.name: each for each in policy_findings(there, policy, given, NOW)}
     assert [name for name, each in found.items() if each.level == "refused"] == []
     for name in ("gpu_count", "mode", "cc", "devtools", "reference_values", "driver_versions"):
@@ -553,7 +557,7 @@ def test_gpus_without_reports_are_compared_by_what_their_driver_says(
     monkeypatch.setattr(accelerators, "collect_gpus", fail)
     there = seen(make(tmp_path, "dev/nvidiactl"), driver=driver)
     policy = insecure_simulator_policy(PKI.root_der, gpu=gpus.policy())
-    found = {each.name: each for each in policy_findings(there, policy, Beside(), NOW)}
+    found = {each.name: each for each in policy_findings(there, policy, Attachments(), NOW)}
     assert "gpu-mode-refused" in found["gpu.devtools"].refused
     assert found["gpu.cc"].level == found["gpu.gpu_count"].level == "ok"
     assert found["gpu.architectures"].level == "note"
@@ -570,13 +574,13 @@ def test_a_dstack_guest_is_asked_over_its_socket(tmp_path: Path) -> None:
     assert found.shown is not None
     root = (state / "root.der").read_bytes()
     policy = insecure_simulator_policy(root)
-    levels = {each.name: each for each in policy_findings(found, policy, Beside(), NOW)}
+    levels = {each.name: each for each in policy_findings(found, policy, Attachments(), NOW)}
     assert levels["cpu.key_provider"].level == levels["cpu.os_image_hash"].level == "ok"
     document: Any = policy.to_dict()
     document["cpu"]["key_provider"] = "ab" * 32
     levels = {
         each.name: each
-        for each in policy_findings(found, policy_from_dict(document), Beside(), NOW)
+        for each in policy_findings(found, policy_from_dict(document), Attachments(), NOW)
     }
     assert "key-provider-mismatch" in levels["cpu.key_provider"].refused
 

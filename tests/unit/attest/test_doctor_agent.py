@@ -15,7 +15,7 @@ from small_agent import Answer, agent, said
 
 from sealtrain.attest.doctor.agent import agent_findings
 from sealtrain.attest.doctor.finding import Finding
-from sealtrain.attest.doctor.guest import Shown
+from sealtrain.attest.doctor.guest import ProcessorEvidence
 from sealtrain.attest.doctor.look import look
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import DstackQuote
@@ -38,14 +38,16 @@ def guest() -> SimulatedGuest:
     return SimulatedGuest(PKI, Secret(bytes(32)), COMPOSE, emit_events=True)
 
 
-def shown(change: Callable[[list[dict[str, Any]]], object] = lambda log: None) -> Shown:
+def shown(change: Callable[[list[dict[str, Any]]], object] = lambda log: None) -> ProcessorEvidence:
     """Evidence of a guest whose log was changed on the way."""
     made = guest()
     log = made.event_log()
     change(log)
     quote = parse_quote(made.quote(bytes(64)))
     entries = parse_event_log(json.dumps(log))
-    return Shown(exhibit=DstackQuote(raw=quote.raw, quote=quote, log=entries, vm_config=None))
+    return ProcessorEvidence(
+        exhibit=DstackQuote(raw=quote.raw, quote=quote, log=entries, vm_config=None)
+    )
 
 
 def info(**changed: Any) -> Answer:
@@ -66,7 +68,7 @@ SOUND: dict[str, Answer] = {"/Version": said({"version": "0.6.0", "rev": "ab"}),
 
 
 def asked(
-    root: Path, answers: dict[str, Answer], evidence: Shown | None = None
+    root: Path, answers: dict[str, Answer], evidence: ProcessorEvidence | None = None
 ) -> dict[str, Finding]:
     """What is found with an agent that answers so."""
     (root / "run").mkdir(exist_ok=True)
@@ -184,7 +186,7 @@ def test_a_log_without_the_firmwares_events_is_noted(tmp_path: Path) -> None:
 
 def test_evidence_of_another_kind_has_no_log_to_look_at(tmp_path: Path) -> None:
     quote = parse_quote(guest().quote(bytes(64)))
-    found = asked(tmp_path, SOUND, Shown(exhibit=Quote(raw=quote.raw, quote=quote)))
+    found = asked(tmp_path, SOUND, ProcessorEvidence(exhibit=Quote(raw=quote.raw, quote=quote)))
     assert list(found) == ["version", "document", "kind", "TPM", "disk"]
     assert found["kind"].found == Quote.kind
 

@@ -14,7 +14,7 @@ from exhibit_world import ders_of, nitro_rules, snp_rules
 from nitro_world import COMPOSE, HOUR, NOW, PKI, enclave
 from public_evidence import published
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.parse import AgentStatement, parse_attestation
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
@@ -79,7 +79,7 @@ def judged(blob: bytes, tee: str, now: int = NOW, **beside: Any) -> Examined:
     """Verify a blob in its conversation and with its deployment document."""
     exhibit = recognise(blob)
     named = {"nonce": ASKED, **({"app_compose": COMPOSE} if tee == "snp" else {}), **beside}
-    return examine(exhibit, Beside(**named), policy(tee), now)
+    return examine(exhibit, Attachments(**named), policy(tee), now)
 
 
 def snp(**options: Any) -> bytes:
@@ -134,9 +134,9 @@ def test_each_lie_of_a_platform_is_refused_as_without_dstack(version: Any, fault
     )
     bare = recognise(GUEST.report(ASKED, COMPOSE, fault=fault))
     with pytest.raises(SealtrainError) as alone:
-        examine(bare, Beside(certificates=GUEST.certificates(fault=fault)), alike, NOW)
+        examine(bare, Attachments(certificates=GUEST.certificates(fault=fault)), alike, NOW)
     with pytest.raises(SealtrainError) as wrapped:
-        examine(recognise(snp(version=version, fault=fault)), Beside(), strict, NOW)
+        examine(recognise(snp(version=version, fault=fault)), Attachments(), strict, NOW)
     assert wrapped.value.code == alone.value.code
 
 
@@ -158,9 +158,9 @@ def test_each_lie_of_a_module_is_refused_as_without_dstack(fault: str) -> None:
     shown = recognise(blob)
     assert isinstance(shown, DstackEnclave)
     with pytest.raises(SealtrainError) as alone:
-        examine(recognise(shown.hosted.statement), Beside(), strict, NOW)
+        examine(recognise(shown.hosted.statement), Attachments(), strict, NOW)
     with pytest.raises(SealtrainError) as wrapped:
-        examine(shown, Beside(), strict, NOW)
+        examine(shown, Attachments(), strict, NOW)
     assert wrapped.value.code == alone.value.code
 
 
@@ -194,14 +194,17 @@ def test_a_policy_of_another_tee_or_of_hardware_is_no_way_in() -> None:
     blob = snp()
     with pytest.raises(PlatformMismatch):
         examine(
-            recognise(blob), Beside(), insecure_simulator_policy(GUEST.root_der, tee="nitro"), NOW
+            recognise(blob),
+            Attachments(),
+            insecure_simulator_policy(GUEST.root_der, tee="nitro"),
+            NOW,
         )
     with pytest.raises(SealtrainError) as refused:
-        examine(recognise(blob), Beside(), hardware("Genoa", (0, 0, 0, 0)), NOW)
+        examine(recognise(blob), Attachments(), hardware("Genoa", (0, 0, 0, 0)), NOW)
     assert refused.value.code == "simulated-evidence"
     document = recognise(enclave_attestation(enclave(), ASKED))
     with pytest.raises(SealtrainError) as refused:
-        examine(document, Beside(), policy_from_dict(nitro_rules()), NOW)
+        examine(document, Attachments(), policy_from_dict(nitro_rules()), NOW)
     assert refused.value.code == "simulated-evidence"
 
 
@@ -210,7 +213,7 @@ def test_another_key_provider_is_refused(shared: Path) -> None:
     document = policy("snp").to_dict()
     document["cpu"]["key_provider"] = "ab" * 32
     with pytest.raises(KeyProviderMismatch):
-        examine(recognise(snp()), Beside(), policy_from_dict(document), NOW)
+        examine(recognise(snp()), Attachments(), policy_from_dict(document), NOW)
 
 
 def test_a_guest_of_this_kind_shows_what_its_agent_says(tmp_path: Path) -> None:
@@ -301,7 +304,7 @@ def refused_as_malformed(text: str) -> None:
     shown = recognise(snp())
     assert isinstance(shown, DstackSnp)
     blob = b"\0\3" + vector(report) + b"\0" + vector(text.encode()) + b"\0" + ASKED + b"\0"
-    beside = Beside(certificates=GUEST.certificates())
+    beside = Attachments(certificates=GUEST.certificates())
     with pytest.raises(EvidenceMalformed):
         examine(recognise(blob), beside, policy("snp"), NOW)
 
@@ -336,19 +339,19 @@ def test_it_comes_as_json_as_text_and_in_a_bundle() -> None:
     blob = snp(version=0)
     answer = json.dumps({"attestation": blob.hex()}).encode()
     assert recognise(answer).kind == recognise(blob.hex().encode()).kind == "dstack-snp-report"
-    beside = Beside(nonce=ASKED, app_compose=COMPOSE)
+    beside = Attachments(nonce=ASKED, app_compose=COMPOSE)
     kept = bundled(recognise(answer), beside, policy("snp"), NOW)
-    inner, with_it = unwrapped(recognise(kept.to_bytes()), Beside())
+    inner, with_it = unwrapped(recognise(kept.to_bytes()), Attachments())
     assert examine(inner, with_it, policy("snp"), kept.time).bound
 
 
 def test_an_explanation_shows_every_line_and_what_stands_beside() -> None:
-    told = explain(recognise(snp(fault="other-launch-config")), Beside(), policy("snp"), NOW)
+    told = explain(recognise(snp(fault="other-launch-config")), Attachments(), policy("snp"), NOW)
     names = {field.name for field in told.fields}
     assert {"launch configuration", "host's statement", "HOST_DATA"} <= names
     broken = {line.name: line.code for line in told.lines if line.code}
     assert broken == {"launch configuration": "compose-hash-mismatch"}
-    beside = Beside(nonce=ASKED)
+    beside = Attachments(nonce=ASKED)
     told = explain(recognise(enclave_attestation(enclave(), ASKED)), beside, policy("nitro"), NOW)
     assert not [line for line in told.lines if line.code]
 
@@ -363,7 +366,9 @@ def real_snp(shared: Path, floor: tuple[int, int, int, int], **changed: Any) -> 
     ask, ark = ders_of(shared, ("sev-snp/roots/ask_ark_milan.pem",))
     more = tuple(der for pem in (leaf, issuer) for der in pems(pem))
     assert more[1] == ask
-    beside = Beside(certificates=(*more, ark), nonce=b"attest-test-fixture-2026".ljust(64, b"\0"))
+    beside = Attachments(
+        certificates=(*more, ark), nonce=b"attest-test-fixture-2026".ljust(64, b"\0")
+    )
     exhibit = recognise(published("a dstack guest on SEV-SNP"))
     return examine(exhibit, beside, hardware("InsecureMilan", floor, **changed), _JUNE)
 
@@ -404,7 +409,7 @@ def genoa() -> dict[str, Any]:
 def test_no_byte_of_the_published_report_can_be_changed(shared: Path) -> None:
     data = published("a dstack guest on SEV-SNP")
     ask, ark = ders_of(shared, ("sev-snp/roots/ask_ark_milan.pem",))
-    beside = Beside(certificates=(*pems(published("the key of that guest's chip")), ask, ark))
+    beside = Attachments(certificates=(*pems(published("the key of that guest's chip")), ask, ark))
     rules = hardware("InsecureMilan", (0, 0, 0, 0))
     # Report data, measurement, host data, signature; then TCB and chip, which the key names too.
     signed, named = (0x50, 0x90, 0xC0, 0x2A0), (0x180, 0x1A0)
@@ -419,13 +424,13 @@ def test_the_published_enclave_verifies_at_its_own_time() -> None:
     assert isinstance(exhibit, DstackEnclave)
     at = exhibit.document.timestamp_ms // 1000
     rules = policy_from_dict(nitro_rules())
-    found = examine(exhibit, Beside(), rules, at)
+    found = examine(exhibit, Attachments(), rules, at)
     claims = {claim.name: claim.got for claim in found.submods["cpu0"].claims}
     # As dstack's own test has it, snapshots/nitro_verify__app_info.snap.
     image = "1894b0b29e94a9db16e88a2914f0923e52bb16c08bf3bb484df786a147e2eb79"
     assert claims["OS image"] == image
     with pytest.raises(SealtrainError) as late:
-        examine(exhibit, Beside(), rules, at + 4 * HOUR)
+        examine(exhibit, Attachments(), rules, at + 4 * HOUR)
     assert late.value.code in ("certificate-chain-invalid", "evidence-stale")
 
 
@@ -435,4 +440,4 @@ def test_the_published_enclave_in_debug_mode_is_refused() -> None:
     assert isinstance(exhibit, DstackEnclave)
     at = exhibit.document.timestamp_ms // 1000
     with pytest.raises(DebugGuest):
-        examine(exhibit, Beside(), policy_from_dict(nitro_rules()), at)
+        examine(exhibit, Attachments(), policy_from_dict(nitro_rules()), at)

@@ -20,7 +20,7 @@ from exhibit_world import (
 )
 from policies import intel
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
@@ -96,22 +96,22 @@ def test_a_deployment_document_that_was_not_measured_is_refused_on_every_platfor
                 examine(exhibit, beside, one.rules(), one.at)
 
 
-def _bare(tee: str) -> tuple[bytes, bytes, Beside]:
+def _bare(tee: str) -> tuple[bytes, bytes, Attachments]:
     """What a simulated platform signs for a document, by itself; its root; what lies beside."""
     said, digest = bytes(range(64)), sha256_hex(DOCUMENT)
     if tee == "nitro":
         nsm = SimulatedNsm(SimulatedNitroPki(b"a bare enclave!!"), clock=lambda: NOW)
         measure_compose(nsm, DOCUMENT)
         raw = attestation(nsm, nonce=said)
-        return raw, SimulatedNitroPki(b"a bare enclave!!").root_der, Beside(nonce=said)
+        return raw, SimulatedNitroPki(b"a bare enclave!!").root_der, Attachments(nonce=said)
     if tee == "snp":
         snp = SimulatedSnp(b"a bare SNP guest")
-        beside = Beside(nonce=said, certificates=snp.certificates())
+        beside = Attachments(nonce=said, certificates=snp.certificates())
         return snp.report(said, DOCUMENT), snp.root_der, beside
     pki = SimulatedPki(b"a bare TDX guest")
     config = bytes.fromhex(f"01{digest}{'00' * 15}")
     quote = pki.quote(said, mrtd=b"\1" * 48, mr_config_id=config)
-    return quote, pki.root_der, Beside(nonce=said, collateral=pki.collateral(NOW))
+    return quote, pki.root_der, Attachments(nonce=said, collateral=pki.collateral(NOW))
 
 
 @pytest.mark.parametrize("tee", ["tdx", "nitro", "snp"])
@@ -154,14 +154,14 @@ def test_an_enclave_that_measured_another_parent_than_it_names_is_refused() -> N
     exhibit = recognise(attestation(nsm, nonce=bytes(32)))
     policy = insecure_simulator_policy(pki.root_der, tee="nitro")
     with pytest.raises(MeasurementMismatch, check=carries(check="parent instance")):
-        examine(exhibit, Beside(), policy, NOW + 1)
+        examine(exhibit, Attachments(), policy, NOW + 1)
 
 
 def test_a_verdict_under_a_policy_without_accelerators_is_refused() -> None:
     verdict = vendor.Service().verdict({"GPU-0": vendor.device_claims()})
     exhibit = recognise(verdict.token.encode())
     archived = GpuCollateral.build(rims={}, ocsp=(), nras=verdict)
-    beside = Beside(nonce=vendor.NONCE, gpu_collateral=archived)
+    beside = Attachments(nonce=vendor.NONCE, gpu_collateral=archived)
     examine(exhibit, beside, None, vendor.NOW)
     examine(exhibit, beside, policy_from_dict(gpu_rules()), vendor.NOW)
     with pytest.raises(GpuSetRefused):
@@ -177,7 +177,7 @@ def test_own_evidence_of_an_enclave_is_explained_for_its_conversation_and_docume
     document = attestation(nsm, user_data=asked.report_data())
     policy = insecure_simulator_policy(pki.root_der, tee="nitro")
 
-    def codes(beside: Beside, app_compose: bytes = DOCUMENT) -> set[str | None]:
+    def codes(beside: Attachments, app_compose: bytes = DOCUMENT) -> set[str | None]:
         evidence = Evidence.build(
             "simulator", app_compose=app_compose, tee="nitro", document=to_base64(document)
         )
@@ -192,12 +192,12 @@ def test_own_evidence_of_an_enclave_is_explained_for_its_conversation_and_docume
             examine(exhibit, beside, policy, NOW + 1)
         return broken
 
-    assert codes(Beside()) == codes(Beside(binding=asked)) == set()
-    other = Beside(binding=Binding("attest", {"nonce": "08" * 16}))
+    assert codes(Attachments()) == codes(Attachments(binding=asked)) == set()
+    other = Attachments(binding=Binding("attest", {"nonce": "08" * 16}))
     assert codes(other) == {"report-data-mismatch"}
     # The document inside the evidence is compared even where nobody names one.
-    assert codes(Beside(), DOCUMENT + b" ") == {"compose-hash-mismatch"}
-    assert codes(Beside(app_compose=b"{}")) == {"compose-hash-mismatch"}
+    assert codes(Attachments(), DOCUMENT + b" ") == {"compose-hash-mismatch"}
+    assert codes(Attachments(app_compose=b"{}")) == {"compose-hash-mismatch"}
 
 
 def test_reference_values_that_the_policy_does_not_pin_are_refused(shared: Path) -> None:
@@ -207,11 +207,11 @@ def test_reference_values_that_the_policy_does_not_pin_are_refused(shared: Path)
     for digest, late in ((pinned, 0), (pinned, 1 << 31), ("00" * 32, 0)):
         policy = policy_from_dict(gpu_rules(reference_values={"NV_GPU_DRIVER": [digest]}))
         if digest == pinned:
-            examine(exhibit, Beside(), policy, at + late)
+            examine(exhibit, Attachments(), policy, at + late)
             continue
         with pytest.raises(ReferenceValueInvalid, check=carries(check="reference values")):
-            examine(exhibit, Beside(), policy, at)
+            examine(exhibit, Attachments(), policy, at)
     with pytest.raises(GpuSetRefused):
-        examine(exhibit, Beside(), policy_from_dict(nitro_rules()), at)
+        examine(exhibit, Attachments(), policy_from_dict(nitro_rules()), at)
     with pytest.raises(ReferenceValueInvalid):
-        examine(exhibit, Beside(), policy_from_dict(gpu_rules()), at + (1 << 31))
+        examine(exhibit, Attachments(), policy_from_dict(gpu_rules()), at + (1 << 31))

@@ -19,7 +19,7 @@ from exhibit_world import (
     tdx_rules,
 )
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import Explanation, explain
@@ -65,7 +65,7 @@ def test_every_vector_is_explained_without_a_policy_and_claims_nothing(shared: P
             if not path.is_file():
                 continue
             try:
-                found = explain(recognise(path.read_bytes()), Beside(), None, None)
+                found = explain(recognise(path.read_bytes()), Attachments(), None, None)
             except (DataInvalid, PlatformMismatch):
                 continue  # test_exhibits says which
             seen += 1
@@ -114,7 +114,7 @@ def test_a_flipped_byte_is_a_failed_signature_and_nothing_below_it_is_compared(
     shared: Path, real: dict[str, Real]
 ) -> None:
     for name, at, beside in (
-        ("nitro/prod_2025_pubkey.cose", -5, Beside()),
+        ("nitro/prod_2025_pubkey.cose", -5, Attachments()),
         ("sev-snp/genoa_azure_v3.report.bin", 0x90, None),
         ("tdx/tdx_quote", 200, None),
     ):
@@ -269,7 +269,7 @@ class TestSimulated:
 
     def explained(self, document: dict[str, Any], **gpu: Any) -> Explanation:
         exhibit = recognise(canonical_json(document))
-        return explain(exhibit, Beside(binding=self.asked), self.policy(**gpu), NOW)
+        return explain(exhibit, Attachments(binding=self.asked), self.policy(**gpu), NOW)
 
     def test_honest_evidence_meets_every_line_and_is_called_simulated(self) -> None:
         found = self.explained(self.document())
@@ -281,7 +281,7 @@ class TestSimulated:
 
     def test_explanation_and_verdict_agree(self) -> None:
         exhibit = recognise(canonical_json(self.document()))
-        verdict = examine(exhibit, Beside(binding=self.asked), self.policy(), NOW)
+        verdict = examine(exhibit, Attachments(binding=self.asked), self.policy(), NOW)
         found = self.explained(self.document())
         compared = {
             (name, one.name) for name, part in verdict.submods.items() for one in part.claims
@@ -297,7 +297,7 @@ class TestSimulated:
 
     def test_another_conversation_is_a_broken_line_of_every_part(self) -> None:
         exhibit = recognise(canonical_json(self.document()))
-        other = Beside(binding=Binding("attest", {"nonce": "08" * 16}))
+        other = Attachments(binding=Binding("attest", {"nonce": "08" * 16}))
         found = explain(exhibit, other, self.policy(), NOW)
         codes = {(line.part, line.code) for line in found.lines if line.standing == "broken"}
         assert codes == {
@@ -309,18 +309,18 @@ class TestSimulated:
     def test_accelerators_that_the_policy_does_not_provide_for_are_a_broken_line(self) -> None:
         exhibit = recognise(canonical_json(self.document()))
         policy = insecure_simulator_policy(self.pki.root_der)
-        found = explain(exhibit, Beside(binding=self.asked), policy, NOW)
+        found = explain(exhibit, Attachments(binding=self.asked), policy, NOW)
         assert "gpu" in standing(found, "broken")
         missing = {**self.document(), "gpu": None}
         found = explain(
-            recognise(canonical_json(missing)), Beside(binding=self.asked), self.policy(), NOW
+            recognise(canonical_json(missing)), Attachments(binding=self.asked), self.policy(), NOW
         )
         assert "gpu" in standing(found, "broken")
 
     def test_simulated_evidence_under_a_policy_for_hardware_is_not_verified(self) -> None:
         found = explain(
             recognise(canonical_json(self.document())),
-            Beside(binding=self.asked),
+            Attachments(binding=self.asked),
             policy_from_dict(tdx_rules()),
             NOW,
         )
@@ -340,9 +340,9 @@ def test_a_files_text_cannot_draw_on_the_terminal(shared: Path) -> None:
     log = json.loads(report["event_log"])
     log.append({**log[-1], "imr": 3, "event": "\x1b[2J\nVERIFIED", "event_payload": "00"})
     changed = {**report, "event_log": json.dumps(log), "vm_config": "\x1b]0;owned\x07"}
-    found = explain(recognise(json.dumps(changed).encode()), Beside(), None, None)
+    found = explain(recognise(json.dumps(changed).encode()), Attachments(), None, None)
     said = {"GPU-0\x1b[2J": {"eat_nonce": "00", "x\nVERIFIED": "\x1b[31m"}}
-    claims = explain(recognise(json.dumps(said).encode()), Beside(), None, None)
+    claims = explain(recognise(json.dumps(said).encode()), Attachments(), None, None)
     for shown in (list(found.to_lines()), list(claims.to_lines())):
         assert all(line.isprintable() for line in shown)
         assert not any(line.lstrip().startswith("VERIFIED") for line in shown)

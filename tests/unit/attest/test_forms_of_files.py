@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain
@@ -83,7 +83,7 @@ def table(*names: str, crl: bytes | None = None) -> bytes:
 def judged_report(data: bytes, **rules: Any) -> Examined:
     document = insecure_simulator_policy(GUEST.root_der, tee="snp").to_dict()
     policy = policy_from_dict({**document, "cpu": {**document["cpu"], **rules}})
-    return examine(recognise(data), Beside(nonce=ASKED, app_compose=COMPOSE), policy, NOW)
+    return examine(recognise(data), Attachments(nonce=ASKED, app_compose=COMPOSE), policy, NOW)
 
 
 def test_a_report_with_its_hosts_table_needs_nothing_beside_it() -> None:
@@ -92,11 +92,11 @@ def test_a_report_with_its_hosts_table_needs_nothing_beside_it() -> None:
     assert judged_report(whole, revocation="require").bound
     assert judged_report(whole + bytes(100)).bound
     assert recognise(whole.hex().encode()).raw == whole
-    named = {field.name for field in explain(recognise(whole), Beside(), None, None).fields}
+    named = {field.name for field in explain(recognise(whole), Attachments(), None, None).fields}
     assert "MEASUREMENT" in named
     policy = insecure_simulator_policy(GUEST.root_der, tee="snp")
-    kept = bundled(recognise(whole), Beside(nonce=ASKED), policy, NOW)
-    inner, beside = unwrapped(recognise(kept.to_bytes()), Beside())
+    kept = bundled(recognise(whole), Attachments(nonce=ASKED), policy, NOW)
+    inner, beside = unwrapped(recognise(kept.to_bytes()), Attachments())
     assert examine(inner, beside, policy, NOW).bound
 
 
@@ -158,7 +158,7 @@ def rules_of(tee: str) -> AppraisalPolicy:
 
 
 def judged(data: bytes, nonce: bytes | None = None) -> Examined:
-    beside = Beside(nonce=nonce, collateral=PKI.collateral(NOW))
+    beside = Attachments(nonce=nonce, collateral=PKI.collateral(NOW))
     return examine(recognise(data), beside, rules(), NOW)
 
 
@@ -210,8 +210,8 @@ def test_it_is_compared_part_by_part() -> None:
     assert found.missing == ("document", "guest")
     assert judged(data, NONCE).bound
     assert not judged(data).bound
-    kept = bundled(recognise(data), Beside(collateral=PKI.collateral(NOW)), rules(), NOW)
-    inner, beside = unwrapped(recognise(kept.to_bytes()), Beside())
+    kept = bundled(recognise(data), Attachments(collateral=PKI.collateral(NOW)), rules(), NOW)
+    inner, beside = unwrapped(recognise(kept.to_bytes()), Attachments())
     assert examine(inner, beside, rules(), NOW).kind == "quote-with-gpus"
 
 
@@ -229,7 +229,7 @@ def test_accelerators_of_another_conversation_than_the_quotes_are_refused() -> N
 
 def test_a_policy_of_another_tee_or_without_such_accelerators_refuses_it() -> None:
     data = recognise(answer(PKI.quote(OWN + NONCE)))
-    beside = Beside(collateral=PKI.collateral(NOW))
+    beside = Attachments(collateral=PKI.collateral(NOW))
     with pytest.raises(PlatformMismatch):
         examine(data, beside, rules_of("dstack"), NOW)
     with pytest.raises(SealtrainError) as refused:

@@ -22,7 +22,7 @@ from nvidia_world import (
 )
 from nvidia_world import policy as gpu_policy
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_checks
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
@@ -45,7 +45,9 @@ INTEL = SimulatedPki(b"a platform that is behind")
 GUEST = SimulatedSnp(b"a chip that is behind")
 
 
-def refused(raw: bytes, beside: Beside, policy: AppraisalPolicy, now: int = NOW) -> EvidenceRefused:
+def refused(
+    raw: bytes, beside: Attachments, policy: AppraisalPolicy, now: int = NOW
+) -> EvidenceRefused:
     with pytest.raises(TcbStatusRefused) as found:
         examine(recognise(raw), beside, policy, now)
     assert found.value.hint
@@ -64,7 +66,7 @@ def tdx(**rules: Any) -> AppraisalPolicy:
 def test_an_old_tdx_platform_is_told_each_component_it_lacks() -> None:
     needed = {"SEAMLDR ACM": 5, "TDX Late Microcode Update": 3, "PCE": 13}
     collateral = INTEL.collateral(NOW, tcb_status="OutOfDate", needed=needed)
-    beside = Beside(collateral=collateral)
+    beside = Attachments(collateral=collateral)
     error = refused(INTEL.quote(ASKED), beside, tdx(tcb_status=["UpToDate"]))
     assert error.check == "TCB status"
     assert error.got == ("OutOfDate; SEAMLDR ACM SVN 0; TDX Late Microcode Update SVN 0; PCE SVN 0")
@@ -80,7 +82,7 @@ def test_an_old_tdx_platform_is_told_each_component_it_lacks() -> None:
 @pytest.mark.negative(14)
 @pytest.mark.parametrize("status", ["ConfigurationNeeded", "SWHardeningNeeded", "Revoked"])
 def test_a_status_without_a_component_has_an_action_of_its_own(status: str) -> None:
-    beside = Beside(collateral=INTEL.collateral(NOW, tcb_status=status))
+    beside = Attachments(collateral=INTEL.collateral(NOW, tcb_status=status))
     error = refused(INTEL.quote(ASKED), beside, tdx(tcb_status=["UpToDate"]))
     assert (error.got, error.expected) == (status, "UpToDate")
     other = named_shortfalls("OutOfDate", None, ["UpToDate"])
@@ -90,14 +92,14 @@ def test_a_status_without_a_component_has_an_action_of_its_own(status: str) -> N
 @pytest.mark.negative(14)
 def test_open_advisories_are_named_and_no_others() -> None:
     advisories = ("INTEL-SA-00001", "INTEL-SA-00002")
-    beside = Beside(collateral=INTEL.collateral(NOW, advisories=advisories))
+    beside = Attachments(collateral=INTEL.collateral(NOW, advisories=advisories))
     error = refused(INTEL.quote(ASKED), beside, tdx(advisories=["INTEL-SA-00001"]))
     assert (error.check, error.got) == ("advisories", "INTEL-SA-00002")
 
 
 @pytest.mark.negative(19)
 def test_old_collateral_is_told_both_numbers() -> None:
-    beside = Beside(collateral=INTEL.collateral(NOW, tcb_evaluation_data_number=17))
+    beside = Attachments(collateral=INTEL.collateral(NOW, tcb_evaluation_data_number=17))
     error = refused(INTEL.quote(ASKED), beside, tdx(min_tcb_evaluation_data_number=18))
     assert (error.check, error.got, error.expected) == ("collateral floor", "17", "at least 18")
 
@@ -108,7 +110,7 @@ def test_real_platforms_below_every_level_lack_their_seam_loader(shared: Path) -
         ("tdx/tdx_quote_outdated", "tdx/tdx_quote_outdated_collateral.json", 1772708331),
         ("dstack/simulator-v0.5.4/quote.hex", "tdx/tdx_quote_collateral.json", 1750332747),
     ):
-        beside = Beside(collateral=real_collateral(shared, collateral))
+        beside = Attachments(collateral=real_collateral(shared, collateral))
         raw = exhibit_of(shared, name).raw
         error = refused(raw, beside, policy_from_dict(tdx_rules()), at)
         assert error.got == "no TCB level; SEAMLDR ACM SVN 3"
@@ -142,7 +144,7 @@ def snp(guest: SimulatedSnp = GUEST, **rules: Any) -> AppraisalPolicy:
 def of_report(
     policy: AppraisalPolicy, fault: str | None = None, guest: SimulatedSnp = GUEST
 ) -> EvidenceRefused:
-    beside = Beside(certificates=guest.certificates(fault=fault))
+    beside = Attachments(certificates=guest.certificates(fault=fault))
     return refused(guest.report(ASKED, b"{}", fault=fault), beside, policy)
 
 
@@ -196,7 +198,7 @@ def test_an_extended_tcb_is_named_by_when_it_was() -> None:
 @pytest.mark.negative(41)
 def test_a_real_platform_is_told_what_it_has_and_needs(shared: Path) -> None:
     certificates = ("sev-snp/genoa_azure_v3.cert.der", "sev-snp/roots/ask_ark_genoa.pem")
-    beside = Beside(certificates=ders_of(shared, certificates))
+    beside = Attachments(certificates=ders_of(shared, certificates))
     rules = policy_from_dict(snp_rules("Genoa", (10, 0, 24, 84)))
     raw = exhibit_of(shared, "sev-snp/genoa_azure_v3.report.bin").raw
     error = refused(raw, beside, rules, 1_760_000_000)

@@ -31,14 +31,14 @@ from machines_world import (
     judge,
 )
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import parse_attestation, parse_statement
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.explanation import line_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp.collect import fetch_issuers, gcp_shown, tpm_shown
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.part import Situation
@@ -199,10 +199,10 @@ def test_what_is_damaged_or_another_platform_is_refused(park: MachinePark, name:
             parse_statement(whole[:at] + b"\3" + whole[at + 1 :])
 
 
-def beside(park: MachinePark, cpu: dict[str, Any]) -> Beside:
+def beside(park: MachinePark, cpu: dict[str, Any]) -> Attachments:
     collateral = park.evidence(MACHINES[GOOGLE]).collateral if cpu["tee"] == GOOGLE else None
     issuers = cpu["tpm"]["certificates"][1:] if cpu["tee"] == GOOGLE else []
-    return Beside(
+    return Attachments(
         collateral=collateral, certificates=tuple(base64.b64decode(one) for one in issuers)
     )
 
@@ -214,7 +214,7 @@ def test_a_file_of_the_agent_verifies_and_is_explained(
 ) -> None:
     cpu, policy = cpu_of(park, name), park.pin(MACHINES[name])
     exhibit = recognise(write(cpu))
-    assert isinstance(exhibit, Statement)
+    assert isinstance(exhibit, StatementExhibit)
     assert exhibit.tee == name
     assert exhibit.kind in tee_of(name).kinds
     given = beside(park, cpu)
@@ -230,7 +230,7 @@ def test_a_file_of_the_agent_verifies_and_is_explained(
     if name == GOOGLE:
         assert {"PCR 0", "PCR 14", "qualifying data"} <= fields.keys()
         with pytest.raises(CertificateChainInvalid):  # the agent shows no issuer
-            exhibit.part(Beside(collateral=given.collateral), at).verify()
+            exhibit.part(Attachments(collateral=given.collateral), at).verify()
 
 
 @pytest.mark.parametrize("name", [GOOGLE, AMAZON])
@@ -238,7 +238,7 @@ def test_a_file_whose_log_is_altered_is_refused(park: MachinePark, name: str) ->
     cpu, policy = cpu_of(park, name), park.pin(MACHINES[name])
     cpu["event_log"].pop()
     exhibit = recognise(scale(cpu))
-    assert isinstance(exhibit, Statement)
+    assert isinstance(exhibit, StatementExhibit)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
     vouched = exhibit.part(beside(park, cpu), at).verify()
     with pytest.raises(EvidenceRefused) as caught:
@@ -256,7 +256,7 @@ def test_of_a_lie_the_reader_of_a_file_thinks_as_the_broker(park: MachinePark, l
     document: Any = evidence.to_dict()
     cpu = document["cpu"]
     issuers = cpu["tpm"]["certificates"][1:] if lie.name == GOOGLE else []
-    given = Beside(
+    given = Attachments(
         collateral=evidence.collateral,
         certificates=tuple(base64.b64decode(one) for one in issuers),
     )
@@ -270,7 +270,7 @@ def test_of_a_lie_the_reader_of_a_file_thinks_as_the_broker(park: MachinePark, l
 
     def audit() -> None:
         exhibit = recognise(scale(cpu))
-        assert isinstance(exhibit, Statement)
+        assert isinstance(exhibit, StatementExhibit)
         require_groups(exhibit.part(given, at).verify().groups)
 
     if lie.fault == "enclave":  # no attestation of this form: the file is not even recognised

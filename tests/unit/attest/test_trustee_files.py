@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from machines_world import MACHINES, NOW, MachinePark
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp
 from sealtrain.attest.exhibits import recognise
@@ -62,9 +62,9 @@ def file_of(cpu: dict[str, Any], version: str) -> dict[str, Any]:
     }
 
 
-def beside(cpu: dict[str, Any]) -> Beside:
+def beside(cpu: dict[str, Any]) -> Attachments:
     authorities = tuple(base64.b64decode(text) for text in cpu["certificates"][1:])
-    return Beside(certificates=authorities, crl=base64.b64decode(cpu["crl"]))
+    return Attachments(certificates=authorities, crl=base64.b64decode(cpu["crl"]))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

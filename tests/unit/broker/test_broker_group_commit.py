@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Engine
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.store import group_commit, statements
 from sealtrain.broker.store.database import commit
-from sealtrain.broker.store.group_commit import AfterBlock, GroupState, Limits, after_block
+from sealtrain.broker.store.group_commit import AfterBlock, CommitLimits, GroupState, after_block
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.transaction import Transaction
@@ -95,7 +95,7 @@ class Site:
 @contextmanager
 def site_with(database: Path | Postgres, folder: Path, **limits: float) -> Iterator[Site]:
     # The age is that of a test that is slow.
-    store = Store(database, limits=replace(Limits(oldest_seconds=20.0), **limits))
+    store = Store(database, limits=replace(CommitLimits(oldest_seconds=20.0), **limits))
     log = folder / "ledger.sqlite" if isinstance(database, Path) else database
     with (
         Ledger.open(log, origin="sealtrain/ledger/test", signer=SIGNER) as ledger,

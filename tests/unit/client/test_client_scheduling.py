@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.client.scheduling import LATE_SECONDS, Decided, Following, Submitted, advance
+from sealtrain.client.scheduling import LATE_SECONDS, Decided, ScheduleWait, Submitted, advance
 from sealtrain.errors import SubmissionConflict
 from sealtrain.recipe.duetimes import name_of
 from sealtrain.recipe.schedule import Schedule
@@ -105,7 +105,7 @@ def step(ledger: Ledger, now: int, seen: Seen | None = None, **changed: Any) -> 
 
 def following(
     ledger: Ledger, now: int, seen: Seen | None = None, **changed: Any
-) -> Following | None:
+) -> ScheduleWait | None:
     seen = seen or Seen()
     return advance(
         Schedule.model_validate(CRON | changed),
@@ -177,12 +177,12 @@ START = from_rfc3339(CRON["starts_at"])
 
 def test_data_is_due_when_it_is_registered_and_nothing_is_without_it() -> None:
     ledger, seen = Ledger(), Seen()
-    assert following(ledger, START + 60, seen, **WAITS) == Following(at=START, watch=0)
+    assert following(ledger, START + 60, seen, **WAITS) == ScheduleWait(at=START, watch=0)
     assert seen.decided == []
     ledger.register(START + 1000)
     found = following(ledger, START + 1010, seen, **WAITS)
     assert [(one.due, one.code) for one in seen.decided] == [(START + 1000, None)]
-    assert found == Following(at=START + 1000 + DAY, watch=2)
+    assert found == ScheduleWait(at=START + 1000 + DAY, watch=2)
     ledger.finish()
     assert following(ledger, START + 3 * DAY, seen, **WAITS) == found
     assert len(seen.decided) == 1
@@ -191,7 +191,7 @@ def test_data_is_due_when_it_is_registered_and_nothing_is_without_it() -> None:
 def test_data_of_before_the_schedule_is_due_at_its_start() -> None:
     ledger, seen = Ledger(), Seen()
     ledger.register(START - 5 * DAY)
-    assert following(ledger, START - 1, seen, **WAITS) == Following(at=START)
+    assert following(ledger, START - 1, seen, **WAITS) == ScheduleWait(at=START)
     step(ledger, START + 7, seen, **WAITS)
     assert [(one.due, one.code) for one in seen.decided] == [(START, None)]
 
@@ -202,7 +202,7 @@ def test_data_that_comes_soon_after_a_run_waits_for_the_least_interval() -> None
     step(ledger, START, seen, **WAITS)
     ledger.finish()
     ledger.register(START + 60)
-    assert following(ledger, START + 90, seen, **WAITS) == Following(at=START + DAY)
+    assert following(ledger, START + 90, seen, **WAITS) == ScheduleWait(at=START + DAY)
     step(ledger, START + DAY + 5, seen, **WAITS)
     assert [one.due for one in seen.decided] == [START, START + DAY]
 

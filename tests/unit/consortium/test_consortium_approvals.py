@@ -8,11 +8,11 @@ import pytest
 from carrying import carries
 
 from sealtrain.consortium.approvals import (
+    ApprovalTally,
     DatasetPin,
     Decision,
     Needs,
     SignedDecision,
-    Tally,
     Target,
     require,
     sign_decision,
@@ -264,7 +264,7 @@ def test_an_owner_whose_data_is_read_is_among_those_needed(
     )
     needs = Needs(actions=("approve",), owners=("cyd",))
 
-    def decided(*names: str) -> Tally:
+    def decided(*names: str) -> ApprovalTally:
         decisions = [
             verify_decision(
                 sign_decision(

@@ -15,7 +15,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series import chain_of, member_digest, newest_of
 from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.errors import DatasetMismatch, SeriesMismatch, SignatureInvalid
-from sealtrain.guest.series import Chain, Chains, check_entries, check_opened, listed
+from sealtrain.guest.series import Chains, SeriesMembers, check_entries, check_opened, listed
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.release.messages import EnvelopeDocument, ListedSeries
@@ -76,7 +76,7 @@ def three() -> list[Envelope]:
 
 def chains(*members: Envelope) -> Chains:
     found = chain_of(manifest_of(one) for one in members)
-    return Chains({KEY: Chain(members=found, envelopes=members)})
+    return Chains({KEY: SeriesMembers(members=found, envelopes=members)})
 
 
 def test_the_longest_list_of_several_brokers_counts() -> None:

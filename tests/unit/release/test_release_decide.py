@@ -14,10 +14,10 @@ from world import digest, founded, identity
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.approvals import (
+    ApprovalTally,
     DatasetPin,
     Decision,
     SignedDecision,
-    Tally,
     Target,
     sign_decision,
     tally,
@@ -54,9 +54,9 @@ from sealtrain.release.checks import CHECKS
 from sealtrain.release.decide import admit, decide, decide_renewal
 from sealtrain.release.facts import (
     ChallengeState,
+    DecisionLimits,
     Known,
     LeaseState,
-    Limits,
     Measured,
     Permit,
     RunState,
@@ -149,7 +149,7 @@ def revocation(owner: str) -> SignedDecision:
     return verify_decision(sign_decision(decision, identity(owner).signer), CONSORTIUM)
 
 
-def counted(*decisions: SignedDecision, target: Target = TARGET) -> Tally:
+def counted(*decisions: SignedDecision, target: Target = TARGET) -> ApprovalTally:
     return tally(decisions, CONSORTIUM, target, NOW, needs=NEEDS)
 
 
@@ -168,7 +168,7 @@ MEASURED = Measured(
     needs=NEEDS,
 )
 LIVE = LeaseState(run_id=RUN, not_after=NOW + 1, superseded=False, instance_id="i-1")
-LIMITS = Limits(
+LIMITS = DecisionLimits(
     broker_ids=(digest("broker"), digest("former")),
     consortium_id=CONSORTIUM.consortium_id,
     lease_seconds=3600,
@@ -183,13 +183,13 @@ class Case:
     renewal: RenewalRequest = RENEWAL
     challenge: ChallengeState | None = CHALLENGE
     measured: Measured = MEASURED
-    tally: Tally = APPROVED
+    tally: ApprovalTally = APPROVED
     run: RunState | None = None
     lease: LeaseState | None = LIVE
     registered: dict[str, DatasetManifest] = field(default_factory=lambda: {DATASET: MANIFEST})
     withdrawn: dict[str, str] = field(default_factory=dict)
     now: int = NOW
-    limits: Limits = LIMITS
+    limits: DecisionLimits = LIMITS
 
     def known(self, challenge: ChallengeState | None, run: RunState | None) -> Known:
         return Known(challenge=challenge, tally=self.tally, run=run, withdrawn=self.withdrawn)

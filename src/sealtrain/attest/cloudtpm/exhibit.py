@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Check, Claim, Group, single
 from sealtrain.attest.cloudtpm.appraise import (
     DOCUMENT_PCR,
@@ -22,7 +22,7 @@ from sealtrain.attest.cloudtpm.appraise import (
 )
 from sealtrain.attest.cloudtpm.policy import AzureSnpPolicy, AzureTdxPolicy, GcpSnpPolicy
 from sealtrain.attest.field import Field, on_off, rows_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp.appraise import check_quoted
 from sealtrain.attest.part import (
     Part,
@@ -186,7 +186,7 @@ def _azure_tdx(
     return guest_part(prove, at)
 
 
-def _gcp_snp(evidence: GcpSnpEvidence, beside: Beside, at: Situation) -> Part:
+def _gcp_snp(evidence: GcpSnpEvidence, beside: Attachments, at: Situation) -> Part:
     crl = evidence.crl_der if beside.crl is None else beside.crl
 
     def prove() -> Proven:
@@ -214,7 +214,7 @@ def _equal(name: str, value: str, source: str) -> Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AzureSnp(Statement):
+class AzureSnp(StatementExhibit):
     """What a guest on Azure with SEV-SNP showed others; its quote is of a nonce that they chose."""
 
     tee = "azure-snp"
@@ -226,13 +226,13 @@ class AzureSnp(Statement):
     runtime: RuntimeData
     tpm: WholeTpm
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Both signatures and what ties them, then their lines."""
         chain = partial(self._chain, beside)
         known = partial(_same, self.runtime)
         return _azure_snp(self.report.raw, chain, beside.crl, self.tpm, known, None, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Of report, paravisor and quote."""
         try:
             chain = self._chain(beside)
@@ -240,16 +240,16 @@ class AzureSnp(Statement):
             chain = self.inside
         return [*report_fields(self.report, chain), *_paravisor_fields(self.runtime, self.tpm)]
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """The last certificate of its chain."""
         return self._chain(beside)[-1]
 
-    def _chain(self, beside: Beside) -> tuple[bytes, ...]:
+    def _chain(self, beside: Attachments) -> tuple[bytes, ...]:
         return report_chain(self.report, {}, self.inside, beside.certificates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AzureTdx(Statement):
+class AzureTdx(StatementExhibit):
     """The same with TDX."""
 
     tee = "azure-tdx"
@@ -259,16 +259,16 @@ class AzureTdx(Statement):
     runtime: RuntimeData
     tpm: WholeTpm
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Both signatures and what ties them, then their lines."""
         known = partial(_same, self.runtime)
         return _azure_tdx(self.quote.raw, beside.collateral, self.tpm, known, None, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Of quote, paravisor and the TPM's quote."""
         return [*quote_fields(self.quote), *_paravisor_fields(self.runtime, self.tpm)]
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
 
@@ -304,7 +304,7 @@ def _azure_own(
     return partial(parse_runtime, text), bytes.fromhex(evidence.report_data)
 
 
-def _azure_snp_part(evidence: AzureSnpEvidence, beside: Beside, at: Situation) -> Part:
+def _azure_snp_part(evidence: AzureSnpEvidence, beside: Attachments, at: Situation) -> Part:
     crl = evidence.crl_der if beside.crl is None else beside.crl
     runtime, report_data = _azure_own(evidence)
     return _azure_snp(
@@ -318,7 +318,7 @@ def _azure_snp_part(evidence: AzureSnpEvidence, beside: Beside, at: Situation) -
     )
 
 
-def _azure_tdx_part(evidence: AzureTdxEvidence, beside: Beside, at: Situation) -> Part:
+def _azure_tdx_part(evidence: AzureTdxEvidence, beside: Attachments, at: Situation) -> Part:
     runtime, report_data = _azure_own(evidence)
     raw = evidence.quote_bytes
     return _azure_tdx(raw, beside.collateral, evidence.tpm, runtime, report_data, at)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.attest.doctor.finding import Finding, text_of
-from sealtrain.attest.doctor.guest import Shown
+from sealtrain.attest.doctor.guest import ProcessorEvidence
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.verify import replay_log
@@ -44,7 +44,7 @@ def _client(socket: str) -> DstackClient:
 
 
 def agent_findings(
-    root: Path, socket: Path, shown: Shown | None, *, agent: Agent = _client
+    root: Path, socket: Path, shown: ProcessorEvidence | None, *, agent: Agent = _client
 ) -> Iterator[Finding]:
     """What the guest's agent says, and what a dstack guest needs besides.
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
 from sealtrain.errors import CollateralUnreachable, EvidenceRefused, SealtrainError
 
-__all__ = ["Show", "Shown", "find_guest", "show_guest", "try_to_show"]
+__all__ = ["ProcessorEvidence", "Show", "find_guest", "show_guest", "try_to_show"]
 
 _SOCKETS = (
     "var/run/dstack.sock",
@@ -28,19 +28,19 @@ _REPORTS = "sys/kernel/config/tsm/report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ProcessorEvidence:
     """Evidence of the processor, and what lies beside it (DER)."""
 
-    exhibit: Statement
+    exhibit: StatementExhibit
     certificates: tuple[bytes, ...] = ()
     crl: bytes | None = None
 
 
-Show = Callable[[str, Path, bytes], Shown]
+Show = Callable[[str, Path, bytes], ProcessorEvidence]
 """TEE, its device or socket, 64 bytes → evidence over them."""
 
 
-def show_guest(tee: str, place: Path, report_data: bytes) -> Shown:
+def show_guest(tee: str, place: Path, report_data: bytes) -> ProcessorEvidence:
     """Ask the platform this process runs on.
 
     Args:
@@ -54,7 +54,7 @@ def show_guest(tee: str, place: Path, report_data: bytes) -> Shown:
         EvidenceRefused: It answers with something else than evidence.
     """
     exhibit, beside = tee_of(tee).verifier.show(place, report_data)
-    return Shown(exhibit=exhibit, certificates=beside.certificates, crl=beside.crl)
+    return ProcessorEvidence(exhibit=exhibit, certificates=beside.certificates, crl=beside.crl)
 
 
 def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
@@ -134,7 +134,7 @@ def _none(flags: set[str]) -> Finding:
     )
 
 
-def try_to_show(show: Show, tee: str, place: Path) -> tuple[Shown | None, Finding]:
+def try_to_show(show: Show, tee: str, place: Path) -> tuple[ProcessorEvidence | None, Finding]:
     """Ask once, over ``ASKED``."""
     try:
         shown = show(tee, place, ASKED.report_data())
@@ -159,8 +159,8 @@ def try_to_show(show: Show, tee: str, place: Path) -> tuple[Shown | None, Findin
     )
 
 
-def _is_simulated(shown: Shown) -> bool:
-    root = shown.exhibit.root(Beside(certificates=shown.certificates))
+def _is_simulated(shown: ProcessorEvidence) -> bool:
+    root = shown.exhibit.root(Attachments(certificates=shown.certificates))
     try:
         return is_simulated_certificate(root)
     except EvidenceRefused:

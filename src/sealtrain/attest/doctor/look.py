@@ -15,7 +15,13 @@ from pathlib import Path
 
 from sealtrain.attest.doctor.agent import agent_findings
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
-from sealtrain.attest.doctor.guest import Show, Shown, find_guest, show_guest, try_to_show
+from sealtrain.attest.doctor.guest import (
+    ProcessorEvidence,
+    Show,
+    find_guest,
+    show_guest,
+    try_to_show,
+)
 from sealtrain.attest.doctor.surroundings import (
     Installed,
     clock_findings,
@@ -38,7 +44,7 @@ __all__ = ["AskAgent", "Driver", "Seen", "find_accelerators", "look"]
 
 Driver = Callable[[], AbstractContextManager[Nvml]]
 """Opens the driver for the length of a block."""
-AskAgent = Callable[[Path, Path, Shown | None], Iterable[Finding]]
+AskAgent = Callable[[Path, Path, ProcessorEvidence | None], Iterable[Finding]]
 """Root of the machine, the agent's socket, its evidence → findings."""
 
 
@@ -55,7 +61,7 @@ class Seen:
 
     findings: tuple[Finding, ...]
     tee: str | None
-    shown: Shown | None
+    shown: ProcessorEvidence | None
     driver: GpuClaims | None
     gpus: GpuEvidence | None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Check
 from sealtrain.attest.doctor.finding import ASKED, Finding
 from sealtrain.attest.doctor.look import Seen
@@ -31,7 +31,9 @@ _UNSIGNED = ("debug", "migration", "guest image")
 """What a quote says without any collateral."""
 
 
-def policy_findings(seen: Seen, policy: AppraisalPolicy, beside: Beside, now: int) -> list[Finding]:
+def policy_findings(
+    seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int
+) -> list[Finding]:
     """One finding for each line of a policy.
 
     Args:
@@ -84,7 +86,7 @@ def _platform(seen: Seen, policy: AppraisalPolicy) -> Iterator[Finding]:
             )
 
 
-def _cpu(seen: Seen, policy: AppraisalPolicy, beside: Beside, now: int) -> Iterator[Finding]:
+def _cpu(seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int) -> Iterator[Finding]:
     if seen.shown is None or seen.tee != policy.cpu.tee:
         return
     exhibit = seen.shown.exhibit
@@ -137,7 +139,7 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
             yield from _made(dstack.measured_checks(measured, rules), rules.tee)
 
 
-def _gpu(seen: Seen, policy: AppraisalPolicy, beside: Beside, now: int) -> Iterator[Finding]:
+def _gpu(seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int) -> Iterator[Finding]:
     rules = policy.gpu
     count = 0 if seen.driver is None else seen.driver.gpu_count
     if not isinstance(rules, NvidiaPolicy):

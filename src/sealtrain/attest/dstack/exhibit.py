@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.client import DstackClient
@@ -21,7 +21,7 @@ from sealtrain.attest.dstack.verify import (
     shows_firmware,
 )
 from sealtrain.attest.field import CPU, Field
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.part import (
     Part,
     Proven,
@@ -45,7 +45,7 @@ __all__ = ["VERIFIER", "Companion", "DstackQuote", "agent_fields", "agent_part",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DstackQuote(Statement):
+class DstackQuote(StatementExhibit):
     """A TDX quote with the event log of a dstack guest."""
 
     tee = "dstack"
@@ -55,15 +55,15 @@ class DstackQuote(Statement):
     log: tuple[LogEntry, ...]
     vm_config: str | None
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """The quote's signature under collateral, the log's replay, then their lines."""
         return agent_part(self.quote.raw, self.log, beside.collateral, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Of quote, log and the host's statement."""
         return agent_fields(self.quote, self.log, self.vm_config)
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
 
@@ -215,7 +215,7 @@ _EVENTS = {
 }
 
 
-def _own_part(evidence: DstackEvidence, beside: Beside, at: Situation) -> Part:
+def _own_part(evidence: DstackEvidence, beside: Attachments, at: Situation) -> Part:
     return agent_part(evidence.quote_bytes, evidence.event_log, beside.collateral, at)
 
 
@@ -223,7 +223,7 @@ def _own_fields(evidence: DstackEvidence) -> list[Field]:
     return agent_fields(parse_quote(evidence.quote_bytes), evidence.event_log, evidence.vm_config)
 
 
-def _show(place: Path, report_data: bytes) -> tuple[Statement, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[StatementExhibit, Attachments]:
     """The agent's statement; on a rented machine in the form of its kind."""
     client = DstackClient(str(place))
     found = client.get_statement(report_data)
@@ -235,7 +235,7 @@ def _show(place: Path, report_data: bytes) -> tuple[Statement, Beside]:
     shown = DstackQuote(
         raw=raw, quote=parse_quote(raw), log=answer.event_log, vm_config=answer.vm_config
     )
-    return shown, Beside()
+    return shown, Attachments()
 
 
 def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:

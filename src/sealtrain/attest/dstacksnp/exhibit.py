@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single, unlooked
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstacksnp.launch import (
@@ -17,7 +17,7 @@ from sealtrain.attest.dstacksnp.launch import (
 )
 from sealtrain.attest.dstacksnp.policy import DstackSnpPolicy
 from sealtrain.attest.field import Field, rows_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.part import (
     Part,
     Situation,
@@ -47,7 +47,7 @@ __all__ = ["VERIFIER", "DstackSnp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DstackSnp(Statement):
+class DstackSnp(StatementExhibit):
     """A SEV-SNP report in an attestation of dstack's agent."""
 
     tee = "dstack-amd-sev-snp"
@@ -56,7 +56,7 @@ class DstackSnp(Statement):
     report: SnpReport
     hosted: AgentStatement
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """The report's signature and lines, its launch, then report data beside it."""
         stated = partial(
             committed, "report data", self.hosted.report_data, self.report.report_data, REPORT
@@ -70,7 +70,7 @@ class DstackSnp(Statement):
 
         return Part(name="cpu0", verify=verify)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Those of the report, and what stands beside it."""
         try:
             chain = _chain(self.report, self.hosted, beside)
@@ -80,7 +80,7 @@ class DstackSnp(Statement):
         rows = [("host's statement", self.hosted.config, told)]
         return [*_fields(self.report, chain, self.hosted.mr_config), *rows_of(rows)]
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """The last certificate of its chain."""
         return _chain(self.report, self.hosted, beside)[-1]
 
@@ -96,7 +96,7 @@ def _table(hosted: AgentStatement) -> dict[str, bytes]:
     return parse_table(hosted.certificates[0]) if len(hosted.certificates) == 1 else {}
 
 
-def _chain(report: SnpReport, hosted: AgentStatement, beside: Beside) -> tuple[bytes, ...]:
+def _chain(report: SnpReport, hosted: AgentStatement, beside: Attachments) -> tuple[bytes, ...]:
     """Of the attestation, one table or single certificates, and those beside it."""
     inside = hosted.certificates if len(hosted.certificates) > 1 else ()
     return report_chain(report, _table(hosted), inside, beside.certificates)
@@ -140,7 +140,7 @@ def _launched(
     )
 
 
-def _own_part(evidence: DstackSnpEvidence, beside: Beside, at: Situation) -> Part:
+def _own_part(evidence: DstackSnpEvidence, beside: Attachments, at: Situation) -> Part:
     crl = evidence.crl_der if beside.crl is None else beside.crl
     launched = partial(_launched, evidence.mr_config, ())
     chain = evidence.certificates_der
@@ -152,7 +152,7 @@ def _own_fields(evidence: DstackSnpEvidence) -> list[Field]:
     return _fields(report, evidence.certificates_der, evidence.mr_config)
 
 
-def _show(place: Path, report_data: bytes) -> tuple[DstackSnp, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[DstackSnp, Attachments]:
     raise GuestApiUnreachable(
         "a dstack guest on SEV-SNP is asked through dstack's agent", check="guest API"
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sealtrain.attest.appraisal import decide
 from sealtrain.attest.appraise import Submodule, appraise
-from sealtrain.attest.bundle import KINDS, Beside, Bundle
+from sealtrain.attest.bundle import KINDS, Attachments, Bundle
 from sealtrain.attest.claims import Claim
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.parts import parts_of
@@ -87,7 +87,7 @@ class Examined:
         }
 
 
-def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
+def unwrapped(exhibit: Exhibit, given: Attachments) -> tuple[Exhibit, Attachments]:
     """What a bundle holds and what lies beside it; anything else as it is.
 
     Args:
@@ -116,7 +116,7 @@ def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
         )
     named = {
         name: value
-        for name in Beside.__dataclass_fields__
+        for name in Attachments.__dataclass_fields__
         if (value := getattr(given, name)) not in (None, ())
     }
     kept = bundle.beside
@@ -125,7 +125,9 @@ def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
     return inner, replace(kept, **named)
 
 
-def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Examined:
+def examine(
+    exhibit: Exhibit, beside: Attachments, policy: AppraisalPolicy | None, now: int
+) -> Examined:
     """Verify a file under a policy at a moment.
 
     Args:
@@ -177,7 +179,7 @@ def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, no
     )
 
 
-def _is_bound(exhibit: Exhibit, beside: Beside) -> bool:
+def _is_bound(exhibit: Exhibit, beside: Attachments) -> bool:
     """Whether a conversation was named that this kind is compared with."""
     if isinstance(exhibit, OwnEvidence):
         return beside.binding is not None
@@ -185,7 +187,7 @@ def _is_bound(exhibit: Exhibit, beside: Beside) -> bool:
 
 
 def _missing(
-    exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, *, bound: bool
+    exhibit: Exhibit, beside: Attachments, policy: AppraisalPolicy | None, *, bound: bool
 ) -> Iterator[Missing]:
     if not bound:
         yield "conversation"
@@ -203,7 +205,9 @@ def _missing(
             yield "accelerators"
 
 
-def bundled(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Bundle:
+def bundled(
+    exhibit: Exhibit, beside: Attachments, policy: AppraisalPolicy | None, now: int
+) -> Bundle:
     """A bundle of a verification that was made just now.
 
     Raises:
@@ -217,7 +221,7 @@ def bundled(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, no
     return Bundle.build(kind, exhibit.raw, beside, policy=policy, verified_at=now)
 
 
-def _own(exhibit: OwnEvidence, beside: Beside, policy: AppraisalPolicy, now: int) -> Examined:
+def _own(exhibit: OwnEvidence, beside: Attachments, policy: AppraisalPolicy, now: int) -> Examined:
     binding = beside.binding
     if binding is None:
         raise TypeError("bound evidence has a binding")

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sealtrain.attest.appraisal import Outcome, show
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.appraisal import CheckOutcome, show
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.explain.examine import unwrapped
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.parts import parts_of
@@ -147,7 +147,7 @@ class Explanation:
 
 
 def explain(
-    exhibit: Exhibit, given: Beside, policy: AppraisalPolicy | None, at: int | None
+    exhibit: Exhibit, given: Attachments, policy: AppraisalPolicy | None, at: int | None
 ) -> Explanation:
     """Explain a recognised file.
 
@@ -187,7 +187,7 @@ def explain(
     )
 
 
-def _lines_of(outcome: Outcome, tee: str) -> Iterator[Line]:
+def _lines_of(outcome: CheckOutcome, tee: str) -> Iterator[Line]:
     part = outcome.part
     if outcome.error is not None and not outcome.signature:
         yield _broken(part, tee, outcome.error)

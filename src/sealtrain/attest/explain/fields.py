@@ -9,7 +9,7 @@ from typing import Any
 from cryptography import x509
 
 from sealtrain.attest import forms
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.explain.fields_gpu import (
@@ -30,7 +30,7 @@ from sealtrain.errors import DataInvalid, FormatUnknown
 __all__ = ["fields_of", "replayed_boot_log"]
 
 
-def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
+def fields_of(exhibit: forms.Exhibit, beside: Attachments) -> list[Field]:
     """What a file says.
 
     Raises:
@@ -40,7 +40,7 @@ def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence)
-        case forms.Statement():
+        case forms.StatementExhibit():
             return exhibit.fields(beside)
         case forms.SgxQuote(raw=raw):
             return _sgx(raw)
@@ -63,7 +63,7 @@ def _published(exhibit: forms.Exhibit) -> list[Field]:
     match exhibit:
         case forms.ReferenceValues(rim=rim):
             return rim_fields(rim)
-        case forms.Published(collateral=collateral):
+        case forms.CollateralExhibit(collateral=collateral):
             return _collateral(collateral)
         case forms.GpuPublished(collateral=collateral):
             return gpu_collateral_fields(collateral)
@@ -83,7 +83,7 @@ def _published(exhibit: forms.Exhibit) -> list[Field]:
                 )
                 for index, (count, register) in sorted(replayed_boot_log(raw).items())
             ]
-        case forms.Deployment(raw=raw):
+        case forms.DeploymentExhibit(raw=raw):
             return _deployment(raw)
     return []
 

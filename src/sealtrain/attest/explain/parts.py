@@ -12,7 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from sealtrain.attest import forms
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
@@ -36,7 +36,7 @@ _HALF = 32
 
 def parts_of(
     exhibit: forms.Exhibit,
-    beside: Beside,
+    beside: Attachments,
     policy: AppraisalPolicy | None,
     now: int,
     *,
@@ -69,7 +69,7 @@ def parts_of(
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence, beside, at)
-        case forms.Statement():
+        case forms.StatementExhibit():
             return (_of_its_tee(exhibit.part(beside, at), exhibit.tee, policy),)
         case forms.SgxQuote(raw=raw):
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
@@ -88,7 +88,7 @@ def parts_of(
     return ()
 
 
-def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
+def _own(evidence: Evidence, beside: Attachments, at: Situation) -> tuple[Part, ...]:
     """Sealtrain's own document: the same parts, bound to one conversation and document."""
     shown, said = evidence.cpu, beside.binding
     here = at.with_(
@@ -120,7 +120,7 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
 
 
-def _quoted(shown: forms.QuotedGpus, beside: Beside, at: Situation) -> tuple[Part, ...]:
+def _quoted(shown: forms.QuotedGpus, beside: Attachments, at: Situation) -> tuple[Part, ...]:
     """The quote, then accelerators whose nonce is the second half of what it signed."""
     first, second = shown.report_data[:_HALF], shown.report_data[_HALF:]
     named = at.nonce

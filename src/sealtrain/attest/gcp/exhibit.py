@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import single
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import Companion, agent_fields, agent_part
 from sealtrain.attest.dstack.verify import MeasuredGuest
 from sealtrain.attest.field import Field
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp import appraise as gcp
 from sealtrain.attest.gcp.appraise import GcpQuote
 from sealtrain.attest.gcp.collect import gcp_shown, gcp_tpm, with_issuers
@@ -34,7 +34,7 @@ __all__ = ["VERIFIER", "GcpStatement"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GcpStatement(Statement):
+class GcpStatement(StatementExhibit):
     """A TDX quote with the event log of a dstack guest, and its vTPM's quote.
 
     dstack's agent shows the attestation key's certificate alone: its issuers lie beside it.
@@ -48,16 +48,16 @@ class GcpStatement(Statement):
     vm_config: str | None
     tpm: TpmShown
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Both signatures, the log's replays, then their lines."""
         shown = with_issuers(self.tpm, beside.certificates)
         return _part(self.quote.raw, self.log, shown, beside.collateral, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Of quote, log, the host's statement and the vTPM's quote."""
         return _fields(self.quote, self.log, self.vm_config, self.tpm)
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
 
@@ -110,7 +110,7 @@ def _fields(
     return [*agent_fields(quote, log, config), *tpm_fields(shown, _PCRS, shown.certificates_der)]
 
 
-def _own_part(evidence: GcpEvidence, beside: Beside, at: Situation) -> Part:
+def _own_part(evidence: GcpEvidence, beside: Attachments, at: Situation) -> Part:
     return _part(evidence.quote_bytes, evidence.event_log, evidence.tpm, beside.collateral, at)
 
 
@@ -119,14 +119,14 @@ def _own_fields(evidence: GcpEvidence) -> list[Field]:
     return _fields(quote, evidence.event_log, evidence.vm_config, evidence.tpm)
 
 
-def _show(place: Path, report_data: bytes) -> tuple[GcpStatement, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[GcpStatement, Attachments]:
     found = DstackClient(str(place)).statement_of("gcp-tdx", report_data)
     quote = parse_quote(canonical_quote(found.statement))
     shown = gcp_tpm(found)
     statement = GcpStatement(
         raw=quote.raw, quote=quote, log=found.log, vm_config=found.config, tpm=shown
     )
-    return statement, Beside(certificates=shown.certificates_der[1:])
+    return statement, Attachments(certificates=shown.certificates_der[1:])
 
 
 VERIFIER: Verifier[GcpEvidence, GcpPolicy, GcpQuote] = Verifier(

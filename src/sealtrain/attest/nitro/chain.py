@@ -40,7 +40,7 @@ from sealtrain.errors import (
     QuoteInvalid,
 )
 
-__all__ = ["AWS_NITRO_ROOT_SHA256", "VerifiedChain", "verify_chain"]
+__all__ = ["AWS_NITRO_ROOT_SHA256", "VerifiedCertificates", "verify_chain"]
 
 AWS_NITRO_ROOT_SHA256 = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c68f79bb5b"
 """SHA-256 of AWS's Nitro Enclaves root certificate (DER), CN=aws.nitro-enclaves, 2019 to 2049. The
@@ -51,7 +51,7 @@ _OF = "Nitro document"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedChain:
+class VerifiedCertificates:
     """The leaf's key, whether a simulator stands behind it, and when every certificate is valid."""
 
     key: ec.EllipticCurvePublicKey
@@ -62,7 +62,7 @@ class VerifiedChain:
 
 def verify_chain(
     cabundle: tuple[bytes, ...], leaf: bytes, *, simulator_root: bytes | None, now: int
-) -> VerifiedChain:
+) -> VerifiedCertificates:
     """Verify a chain at a moment.
 
     Args:
@@ -91,7 +91,7 @@ def verify_chain(
                 expected=f"from {_text(link.start)} to {_text(link.end)}",
                 hint="ask for a new document; verify an archived one at its recorded time",
             )
-    return VerifiedChain(
+    return VerifiedCertificates(
         key=_p384(links[-1]),
         simulated=simulated,
         valid_from=max(link.start for link in links),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
 from sealtrain.attest.foreign import NITRO_TPM
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.nitro import appraise as nitro
 from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
 from sealtrain.attest.nitro.collect import attestation, device_nsm
@@ -52,7 +52,7 @@ _COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nitro(Statement):
+class Nitro(StatementExhibit):
     """A document of the Nitro Secure Module."""
 
     tee = "nitro"
@@ -60,15 +60,15 @@ class Nitro(Statement):
     title = "AWS Nitro attestation document"
     document: NitroDocument
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Its signature and chain, then its lines; its nonce is whatever its maker chose."""
         return document_part(self.raw, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature."""
         return document_fields(self.document)
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the document carries it."""
         return self.document.cabundle[0]
 
@@ -191,9 +191,9 @@ def document_fields(document: NitroDocument) -> list[Field]:
     return [*rows_of(rows), *certificate_fields(CPU, chain)]
 
 
-def _show(place: Path, report_data: bytes) -> tuple[Nitro, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[Nitro, Attachments]:
     raw = attestation(device_nsm(place), user_data=report_data)
-    return Nitro(raw=raw, document=parse_document(raw)), Beside()
+    return Nitro(raw=raw, document=parse_document(raw)), Attachments()
 
 
 def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:

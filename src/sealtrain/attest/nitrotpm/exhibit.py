@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstack.verify import LOG, boot_measurements
 from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
 from sealtrain.attest.nitro.parse import NITRO_TPM, NitroDocument, parse_document
 from sealtrain.attest.nitro.verify import verify_document
@@ -33,7 +33,7 @@ from sealtrain.attest.part import (
 )
 from sealtrain.attest.rented import NitroTpmEvidence
 from sealtrain.attest.statement import LogEntry
-from sealtrain.attest.tee import Shown, Signed, Verifier
+from sealtrain.attest.tee import Shown, SignedStatement, Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
@@ -43,7 +43,7 @@ _AWS = "AWS Nitro Enclaves Root G1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NitroTpmStatement(Statement):
+class NitroTpmStatement(StatementExhibit):
     """A NitroTPM's document with the event log of a dstack guest."""
 
     tee = "dstack-aws-nitro-tpm"
@@ -53,15 +53,15 @@ class NitroTpmStatement(Statement):
     log: tuple[LogEntry, ...]
     vm_config: str | None
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Its signature and chain, the log's replay, then their lines."""
         return _part(self.document.raw, self.log, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature, and the log."""
         return _fields(self.document, self.log)
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the document carries it."""
         return self.document.cabundle[0]
 
@@ -74,7 +74,7 @@ def _part(raw: bytes, log: tuple[LogEntry, ...], at: Situation) -> Part:
         bound: list[Group] = []
         replayed = groups if at.shown_compose is None else bound
         replayed.append(single(partial(nitrotpm.check_events, verified, log)))
-        signed: Signed = verified
+        signed: SignedStatement = verified
         names: dict[str, str] = {}
         ids = None
         try:
@@ -138,7 +138,7 @@ def _fields(document: NitroDocument, log: tuple[LogEntry, ...]) -> list[Field]:
     return [*rows_of(rows), *log_fields(log), *certificate_fields(CPU, chain)]
 
 
-def _own_part(evidence: NitroTpmEvidence, beside: Beside, at: Situation) -> Part:
+def _own_part(evidence: NitroTpmEvidence, beside: Attachments, at: Situation) -> Part:
     return _part(evidence.document_bytes, evidence.event_log, at)
 
 
@@ -146,13 +146,13 @@ def _own_fields(evidence: NitroTpmEvidence) -> list[Field]:
     return _fields(parse_document(evidence.document_bytes, NITRO_TPM), evidence.event_log)
 
 
-def _show(place: Path, report_data: bytes) -> tuple[NitroTpmStatement, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[NitroTpmStatement, Attachments]:
     found = DstackClient(str(place)).statement_of("aws-nitro-tpm", report_data)
     document = parse_document(found.statement, NITRO_TPM)
     statement = NitroTpmStatement(
         raw=document.raw, document=document, log=found.log, vm_config=found.config
     )
-    return statement, Beside()
+    return statement, Attachments()
 
 
 def _of_agent(found: AgentStatement) -> Shown:

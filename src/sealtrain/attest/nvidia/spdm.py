@@ -31,8 +31,8 @@ __all__ = [
     "NONCE_BYTES",
     "SIGNATURE_BYTES",
     "FeatureFlag",
-    "Field",
     "GpuReport",
+    "OpaqueField",
     "canonical_report",
     "parse_report",
 ]
@@ -55,7 +55,7 @@ _TEXT = re.compile(rb"[0-9A-Za-z._ -]{0,64}")
 _VBIOS_TEXT = re.compile(r"[0-9A-F]{2}(?:\.[0-9A-F]{2}){4}")
 
 
-class Field(IntEnum):
+class OpaqueField(IntEnum):
     """Opaque fields this release reads; others are signed, kept and not interpreted."""
 
     DRIVER_VERSION = 3
@@ -155,8 +155,8 @@ def parse_report(raw: bytes) -> GpuReport:
     measurements = _records(raw[_RECORDS_AT:records_end], raw[_REQUEST_BYTES + 4])
     opaque = _fields(raw[records_end + NONCE_BYTES + 2 : opaque_end])
     version = _version(opaque)
-    driver = _text(opaque, Field.DRIVER_VERSION)
-    pdis = _pdis(opaque.get(Field.PDI, b""))
+    driver = _text(opaque, OpaqueField.DRIVER_VERSION)
+    pdis = _pdis(opaque.get(OpaqueField.PDI, b""))
     if not driver and len(pdis) > 1:
         raise _refusal("a switch's report names several identities")
     return GpuReport(
@@ -167,19 +167,19 @@ def parse_report(raw: bytes) -> GpuReport:
         measurements=MappingProxyType(measurements),
         opaque=MappingProxyType(opaque),
         driver_version=driver,
-        vbios_version=_vbios(opaque.get(Field.VBIOS_VERSION, b"")),
+        vbios_version=_vbios(opaque.get(OpaqueField.VBIOS_VERSION, b"")),
         nvdec0=_nvdec0(opaque),
-        board_id=opaque.get(Field.BOARD_ID, b"").hex(),
-        chip_sku=_text(opaque, Field.CHIP_SKU),
-        project=_text(opaque, Field.PROJECT),
-        project_sku=_text(opaque, Field.PROJECT_SKU),
-        chip=_text(opaque, Field.CHIP),
+        board_id=opaque.get(OpaqueField.BOARD_ID, b"").hex(),
+        chip_sku=_text(opaque, OpaqueField.CHIP_SKU),
+        project=_text(opaque, OpaqueField.PROJECT),
+        project_sku=_text(opaque, OpaqueField.PROJECT_SKU),
+        chip=_text(opaque, OpaqueField.CHIP),
         fwid=_fwid(opaque),
-        protected_pcie=_switched(opaque, Field.PROTECTED_PCIE),
+        protected_pcie=_switched(opaque, OpaqueField.PROTECTED_PCIE),
         # A GPU spells the identities of its switches backwards.
         switch_pdis=frozenset(pdi[::-1].hex() for pdi in pdis if any(pdi)) if driver else _NONE,
         own_pdi="" if driver else b"".join(pdis).hex(),
-        gpu_pdis=_NONE if driver else _gpus(opaque.get(Field.GPU_PDIS, b"")),
+        gpu_pdis=_NONE if driver else _gpus(opaque.get(OpaqueField.GPU_PDIS, b"")),
         feature_flag=_feature_flag(opaque, version),
         opaque_version=version,
     )
@@ -255,7 +255,7 @@ def _fields(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def _text(opaque: Mapping[int, bytes], field: Field) -> str:
+def _text(opaque: Mapping[int, bytes], field: OpaqueField) -> str:
     value = opaque.get(field, b"").rstrip(b"\0")
     if _TEXT.fullmatch(value) is None:
         raise _refusal(f"opaque field {field.value} is not a short text")
@@ -274,7 +274,7 @@ def _vbios(value: bytes) -> str:
     return text
 
 
-def _switched(opaque: Mapping[int, bytes], field: Field) -> bool | None:
+def _switched(opaque: Mapping[int, bytes], field: OpaqueField) -> bool | None:
     value = opaque.get(field)
     if value is not None and value not in (_ON, _OFF):
         raise _refusal(f"opaque field {field.value} is neither on nor off", got=value[:8].hex())
@@ -282,14 +282,14 @@ def _switched(opaque: Mapping[int, bytes], field: Field) -> bool | None:
 
 
 def _nvdec0(opaque: Mapping[int, bytes]) -> Literal["on", "off"] | None:
-    state = _switched(opaque, Field.NVDEC0_STATUS)
+    state = _switched(opaque, OpaqueField.NVDEC0_STATUS)
     if state is None:
         return None
     return "on" if state else "off"
 
 
 def _fwid(opaque: Mapping[int, bytes]) -> bytes | None:
-    value = opaque.get(Field.FWID)
+    value = opaque.get(OpaqueField.FWID)
     if value is not None and len(value) != DIGEST_BYTES:
         raise _refusal("firmware id is not a SHA-384 digest", got=f"{len(value)} bytes")
     return value
@@ -308,7 +308,7 @@ def _gpus(value: bytes) -> frozenset[str]:
 
 
 def _version(opaque: Mapping[int, bytes]) -> int:
-    value = opaque.get(Field.OPAQUE_VERSION, b"")
+    value = opaque.get(OpaqueField.OPAQUE_VERSION, b"")
     version = int.from_bytes(value, "little")
     if len(value) > 8 or version > _NEWEST_OPAQUE_VERSION:
         raise _refusal(
@@ -320,7 +320,7 @@ def _version(opaque: Mapping[int, bytes]) -> int:
 
 
 def _feature_flag(opaque: Mapping[int, bytes], version: int) -> FeatureFlag | None:
-    value = opaque.get(Field.FEATURE_FLAG)
+    value = opaque.get(OpaqueField.FEATURE_FLAG)
     if value is None or version < 1:
         return None
     try:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single
 from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_of
-from sealtrain.attest.forms import Statement
+from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.part import (
     Part,
     Proven,
@@ -56,7 +56,7 @@ _WANTED = "the chip's, its issuer, the root"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snp(Statement):
+class Snp(StatementExhibit):
     """A SEV-SNP report, perhaps with the host's table of certificates behind it."""
 
     tee = "snp"
@@ -66,7 +66,7 @@ class Snp(Statement):
     table: Mapping[str, bytes] = field(default_factory=dict)
     """As ``parse_table`` gives it."""
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Its signature under its certificates, then its lines."""
         crl = self.table.get("crl") if beside.crl is None else beside.crl
 
@@ -76,7 +76,7 @@ class Snp(Statement):
 
         return Part(name="cpu0", verify=verify)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature, and its certificates."""
         try:
             chain = report_chain(self.report, self.table, (), beside.certificates)
@@ -84,7 +84,7 @@ class Snp(Statement):
             chain = beside.certificates
         return report_fields(self.report, chain)
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """The last certificate of its chain."""
         return report_chain(self.report, self.table, (), beside.certificates)[-1]
 
@@ -285,7 +285,7 @@ def report_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Fi
     return [*rows_of(rows), *certificate_fields(CPU, certificates)]
 
 
-def _own_part(evidence: SnpEvidence, beside: Beside, at: Situation) -> Part:
+def _own_part(evidence: SnpEvidence, beside: Attachments, at: Situation) -> Part:
     crl = evidence.crl_der if beside.crl is None else beside.crl
     return report_part(evidence.report_bytes, evidence.certificates_der, crl, at)
 
@@ -294,10 +294,10 @@ def _own_fields(evidence: SnpEvidence) -> list[Field]:
     return report_fields(parse_report(evidence.report_bytes), evidence.certificates_der)
 
 
-def _show(place: Path, report_data: bytes) -> tuple[Snp, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[Snp, Attachments]:
     found = collect(place, report_data)
     shown = Snp(raw=found.report, report=parse_report(found.report))
-    return shown, Beside(certificates=found.certificates, crl=found.crl)
+    return shown, Attachments(certificates=found.certificates, crl=found.crl)
 
 
 def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
-from sealtrain.attest.bundle import Beside
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single
 from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_of
-from sealtrain.attest.forms import Exhibit, SgxQuote, Statement
+from sealtrain.attest.forms import Exhibit, SgxQuote, StatementExhibit
 from sealtrain.attest.part import (
     Part,
     Proven,
@@ -60,7 +60,7 @@ _ANY_QUOTE = QuotePolicy(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quote(Statement):
+class Quote(StatementExhibit):
     """A TDX quote by itself."""
 
     tee = "tdx"
@@ -68,15 +68,15 @@ class Quote(Statement):
     title = "Intel TDX quote"
     quote: TdxQuote
 
-    def part(self, beside: Beside, at: Situation) -> Part:
+    def part(self, beside: Attachments, at: Situation) -> Part:
         """Its signature under collateral, then its lines."""
         return _part(self.quote.raw, beside.collateral, at)
 
-    def fields(self, beside: Beside) -> list[Field]:
+    def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature."""
         return quote_fields(self.quote)
 
-    def root(self, beside: Beside) -> bytes:
+    def root(self, beside: Attachments) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
 
@@ -187,9 +187,9 @@ def quote_fields(quote: TdxQuote) -> list[Field]:
     return [*rows_of(rows), *certificate_fields(CPU, quote.certificates)]
 
 
-def _show(place: Path, report_data: bytes) -> tuple[Quote, Beside]:
+def _show(place: Path, report_data: bytes) -> tuple[Quote, Attachments]:
     raw = collect_quote(report_data, base=place)
-    return Quote(raw=raw, quote=parse_quote(raw)), Beside()
+    return Quote(raw=raw, quote=parse_quote(raw)), Attachments()
 
 
 def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:

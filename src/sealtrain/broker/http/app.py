@@ -39,7 +39,7 @@ from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.http.metrics import Metrics
 from sealtrain.broker.http.openapi import describe
 from sealtrain.broker.http.posts import Serving, add_posts
-from sealtrain.broker.http.watching import Watch
+from sealtrain.broker.http.watching import WatchMiddleware
 from sealtrain.broker.service.bootauth import BootAuthority
 from sealtrain.broker.service.run_control import MAX_PAGE
 from sealtrain.broker.service.service import Broker
@@ -92,7 +92,7 @@ def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...]
     app = _application(
         lambda: broker, lambda: metrics, None if boot is None else lambda: boot, public_urls
     )
-    app.add_middleware(Watch, now=broker.now, metrics=metrics, random=os.urandom)
+    app.add_middleware(WatchMiddleware, now=broker.now, metrics=metrics, random=os.urandom)
     return app
 
 

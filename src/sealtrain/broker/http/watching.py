@@ -16,13 +16,13 @@ from sealtrain.broker.http.metrics import Metrics
 from sealtrain.broker.logs import request_line
 from sealtrain.errors import HeadTooLarge, Refused, SealtrainError
 
-__all__ = ["Watch"]
+__all__ = ["WatchMiddleware"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MAX_HEAD: Final = 16 << 10
 
 
-class Watch:
+class WatchMiddleware:
     """Outermost part of the application.
 
     Args:

@@ -19,14 +19,14 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.signing.ed25519 import check_public_key, key_id
 
-__all__ = ["Controllers", "Signer", "SignerRole"]
+__all__ = ["ControllerKey", "Controllers", "SignerRole"]
 
 SignerRole = Literal["owner", "submitter", "runner"]
 _MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signer:
+class ControllerKey:
     """A key that may sign something, and what it is called.
 
     Attributes:
@@ -45,11 +45,11 @@ class Controllers:
 
     def __init__(
         self,
-        owners: Mapping[str, Signer],
-        submitters: Mapping[str, Signer],
-        runners: Mapping[str, Signer],
+        owners: Mapping[str, ControllerKey],
+        submitters: Mapping[str, ControllerKey],
+        runners: Mapping[str, ControllerKey],
     ) -> None:
-        self._of: Final[Mapping[SignerRole, Mapping[str, Signer]]] = {
+        self._of: Final[Mapping[SignerRole, Mapping[str, ControllerKey]]] = {
             "owner": owners,
             "submitter": {**owners, **submitters},
             "runner": runners,
@@ -70,7 +70,7 @@ class Controllers:
             UsageError: One of the module's checks fails.
         """
         owners = {
-            owner.key_id: Signer(name=owner.name, key=owner.signing_bytes, owner=True)
+            owner.key_id: ControllerKey(name=owner.name, key=owner.signing_bytes, owner=True)
             for owner in consortium.owners
         }
         listed = {
@@ -84,7 +84,7 @@ class Controllers:
             seen |= {signer.name: signer.key for signer in keys.values()}
         return cls(owners, listed["submitter"], listed["runner"])
 
-    def signers(self, role: SignerRole) -> Mapping[str, Signer]:
+    def signers(self, role: SignerRole) -> Mapping[str, ControllerKey]:
         """By key id, who may sign in a role; owners are submitters too."""
         return self._of[role]
 
@@ -93,23 +93,23 @@ class Controllers:
         return {named: signer.key for named, signer in self._of[role].items()}
 
 
-def _read(what: str, keys: Mapping[str, str]) -> dict[str, Signer]:
+def _read(what: str, keys: Mapping[str, str]) -> dict[str, ControllerKey]:
     if len(keys) > _MOST:  # 2.
         raise UsageError(
             f"too many {what}s", check=what, got=len(keys), expected=f"at most {_MOST}"
         )
-    found: dict[str, Signer] = {}
+    found: dict[str, ControllerKey] = {}
     for name, text in keys.items():
         key = _key(what, name, text)  # 1.
         named = key_id(key)
         if named in found:
             raise UsageError(f"two {what}s have one key", check=what, got=name)
-        found[named] = Signer(name=name, key=key, owner=False)
+        found[named] = ControllerKey(name=name, key=key, owner=False)
     return found
 
 
 def _expect_apart(
-    what: str, signer: Signer, seen: Mapping[str, bytes], owners: Mapping[str, Signer]
+    what: str, signer: ControllerKey, seen: Mapping[str, bytes], owners: Mapping[str, ControllerKey]
 ) -> None:
     # 3.
     same = [name for name, key in seen.items() if (name == signer.name) != (key == signer.key)]

@@ -17,7 +17,13 @@ from typing import Any
 from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.store.transaction import Transaction
-from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.approvals import (
+    ApprovalTally,
+    SignedDecision,
+    Target,
+    tally,
+    verify_decision,
+)
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.standing_approval import Begun, Spent, Use, use_of
 from sealtrain.errors import LedgerInconsistent
@@ -44,7 +50,7 @@ class Counting:
         *,
         needs: Needs,
         spent: Mapping[str, Spent] = MappingProxyType({}),
-    ) -> Tally:
+    ) -> ApprovalTally:
         """Where the approval of ``target`` stands.
 
         Args:

@@ -32,7 +32,7 @@ from sealtrain.errors import (
 from sealtrain.keys.uris import anchor_of
 from sealtrain.recipe.document import (
     MAX_DOCUMENT_BYTES,
-    Layout,
+    CommandPaths,
     Program,
     frame_of,
     layout_of,
@@ -151,7 +151,7 @@ class BrokerDocument(StrictModel):
             )
         )
 
-    def _options(self, layout: Layout) -> Iterator[str]:
+    def _options(self, layout: CommandPaths) -> Iterator[str]:
         for name, option in _OPTIONS.items():
             if getattr(self, name) is not None:
                 yield from (option, f"{layout.measured}{_FILES[name]}")

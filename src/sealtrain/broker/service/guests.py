@@ -18,7 +18,7 @@ from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
 from sealtrain.recipe.compose import lock_within
 from sealtrain.recipe.lockfile import Lock
-from sealtrain.release.facts import Limits, Measured
+from sealtrain.release.facts import DecisionLimits, Measured
 from sealtrain.release.messages import (
     RELEASE_PURPOSE,
     RENEWAL_PURPOSE,
@@ -114,8 +114,8 @@ def appraise_guest(
 
 
 def hold_owners_policies(
-    guest: Appraised, policies: Iterable[SignedPolicy], limits: Limits
-) -> Limits:
+    guest: Appraised, policies: Iterable[SignedPolicy], limits: DecisionLimits
+) -> DecisionLimits:
     """Check a guest against the policy of each owner whose data its recipe reads.
 
     Args:

@@ -14,7 +14,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
-from sealtrain.broker.service.controllers import Signer
+from sealtrain.broker.service.controllers import ControllerKey
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.store.entry_index import EVERY, SUBJECTS, subject_of
 from sealtrain.broker.store.recording import record
@@ -222,7 +222,9 @@ class RunControl:
             found.append((index, data))
         return found, indices[limit] if len(indices) > limit else None
 
-    def _verified(self, cls: type[Control], document: EnvelopeDocument) -> tuple[Control, Signer]:
+    def _verified(
+        self, cls: type[Control], document: EnvelopeDocument
+    ) -> tuple[Control, ControllerKey]:
         role: Literal["submitter", "runner"] = "runner" if cls is RunEvent else "submitter"
         signers = self._parts.controllers
         found = verify_control(
@@ -281,7 +283,7 @@ class RunControl:
         transaction: Transaction,
         found: ControlDocument,
         document: EnvelopeDocument,
-        signer: Signer,
+        signer: ControllerKey,
     ) -> int:
         envelope = document.envelope()
         body: dict[str, JsonValue] = {

@@ -63,7 +63,7 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
 from sealtrain.release.checks import same_consortium
 from sealtrain.release.decide import admit, decide, decide_renewal, reserves_of
-from sealtrain.release.facts import ChallengeState, Known, Limits, Measured
+from sealtrain.release.facts import ChallengeState, DecisionLimits, Known, Measured
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     IDENTITY_PURPOSE,
@@ -124,7 +124,7 @@ class Broker:
         self._lease_shares = Shares(parts.limits.posts_per_lease, "lease")
         self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
         """Answers dstack's KMS; ``None`` where the boot authority is off."""
-        self._limits = Limits(
+        self._limits = DecisionLimits(
             broker_ids=parts.ids,
             consortium_id=parts.consortium.consortium_id,
             lease_seconds=parts.lease_seconds,
@@ -476,7 +476,7 @@ class Broker:
             proof=self.ledger.proof(index).to_dict(),
         )
 
-    def _limits_for(self, transaction: Transaction, guest: Appraised) -> Limits:
+    def _limits_for(self, transaction: Transaction, guest: Appraised) -> DecisionLimits:
         """The broker's bounds, or narrower ones of owners whose data the guest reads (§4.2)."""
         in_force = transaction.owner_documents.in_force(OwnerPolicy.entry_kind)
         policies = [self._policy(envelope) for _, envelope in in_force.values()]

@@ -8,7 +8,7 @@ from sealtrain.ledger.backend import Place
 from sealtrain.ledger.reading import open_reading
 from sealtrain.ledger.references import References
 
-__all__ = ["Beside", "read_beside"]
+__all__ = ["LedgerStatements", "read_beside"]
 
 # Plain SQL and no table object: an auditor needs no broker installed.
 _REFERENCES = {
@@ -27,7 +27,7 @@ _LINES = "SELECT owner, line FROM cosignatures WHERE size = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class LedgerStatements:
     """A broker's database's statements about its ledger.
 
     Attributes:
@@ -41,7 +41,7 @@ class Beside:
     problem: str | None
 
 
-def read_beside(where: Place) -> Beside:
+def read_beside(where: Place) -> LedgerStatements:
     """Read a broker's database.
 
     Args:
@@ -69,6 +69,6 @@ def read_beside(where: Place) -> Beside:
                     notes.append(str(note) + "".join(line for _, line in lines))
         except (db.failed, ValueError) as error:
             problem = f"not all of {db.name} can be read: {type(error).__name__}"
-    return Beside(
+    return LedgerStatements(
         references=References(**found, runs=runs), checkpoints=tuple(notes), problem=problem
     )

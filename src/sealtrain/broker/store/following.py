@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.store.entry_index import add_to_index
-from sealtrain.broker.store.recording import RECORDED, Entry, change
+from sealtrain.broker.store.recording import RECORDED, RecordedEntry, change
 from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import metadata, reflected
 from sealtrain.broker.store.transaction import Transaction
@@ -29,7 +29,7 @@ from sealtrain.errors import DataInvalid, LedgerInconsistent, SealtrainError, Un
 from sealtrain.ledger.tree import StoredTree
 from sealtrain.signing import merkle
 
-__all__ = ["Following"]
+__all__ = ["LedgerFollower"]
 
 _PAGE: Final = 500
 # Built once: asked with every transaction (see ``store.statements``).
@@ -43,7 +43,7 @@ _ADVANCE: Final = (
 )
 
 
-class Following:
+class LedgerFollower:
     """How far one database reflects one ledger. Thread-safe: its state is in the database.
 
     Args:
@@ -145,7 +145,7 @@ class Following:
             entry = parse_json(data)
             change(
                 transaction,
-                Entry(
+                RecordedEntry(
                     index=index,
                     kind=entry["kind"],
                     at=from_rfc3339(entry["at"]),

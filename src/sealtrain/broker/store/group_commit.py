@@ -29,17 +29,17 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from sealtrain.broker.store.database import commit, failures
-from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.statements import Settled
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.tree import Pending
 
-__all__ = ["AfterBlock", "GroupCommit", "GroupState", "Limits", "after_block"]
+__all__ = ["AfterBlock", "CommitLimits", "GroupCommit", "GroupState", "after_block"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CommitLimits:
     """How long blocks wait for each other, and how many share a commit.
 
     Attributes:
@@ -95,7 +95,7 @@ class GroupCommit:
         engine: Engine,
         begin: Callable[[], Connection],
         *,
-        limits: Limits | None = None,
+        limits: CommitLimits | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin nothing yet.
@@ -108,7 +108,7 @@ class GroupCommit:
         """
         self._engine = engine
         self._begin = begin
-        self._limits = limits or Limits()
+        self._limits = limits or CommitLimits()
         self._timer = timer
         self._turns = threading.Condition()
         self._busy = False
@@ -116,7 +116,7 @@ class GroupCommit:
         self._open: _Group | None = None  # only the thread that has the turn touches it
         self.ledger: Ledger | None = None
         """The ledger whose entries commit with the blocks that append them."""
-        self.following: Following | None = None
+        self.following: LedgerFollower | None = None
         """Notes how much of the ledger the database reflects."""
 
     @property
@@ -215,7 +215,7 @@ class _Group:
         self,
         connection: Connection,
         ledger: Ledger | None,
-        following: Following | None,
+        following: LedgerFollower | None,
         began: float,
     ) -> None:
         self.connection = connection

@@ -19,8 +19,8 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.base.secret import Random
 from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
-from sealtrain.broker.store.following import Following
-from sealtrain.broker.store.group_commit import GroupCommit, Limits
+from sealtrain.broker.store.following import LedgerFollower
+from sealtrain.broker.store.group_commit import CommitLimits, GroupCommit
 from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
 from sealtrain.broker.store.schema import check
 from sealtrain.broker.store.transaction import Transaction
@@ -38,7 +38,7 @@ class Store:
         where: Place,
         *,
         random: Random = os.urandom,
-        limits: Limits | None = None,
+        limits: CommitLimits | None = None,
     ) -> None:
         """Open or create.
 
@@ -53,7 +53,7 @@ class Store:
         """
         self._engine = engine_of(where)
         self._random = random
-        self._following: Following | None = None
+        self._following: LedgerFollower | None = None
         self.group_commit = GroupCommit(self._engine, self._begin, limits=limits)
         try:
             with begun(self._engine) as connection:
@@ -115,7 +115,7 @@ class Store:
                 was set back or replaced; or an entry cannot be recorded.
             Unreachable: The database cannot be written.
         """
-        following = Following(ledger.stored, ledger.origin)
+        following = LedgerFollower(ledger.stored, ledger.origin)
         with begun(self._engine) as connection:
             following.verify(connection)
             missing = following.catch_up(connection)

@@ -34,7 +34,7 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["RECORDED", "Entry", "change", "record"]
+__all__ = ["RECORDED", "RecordedEntry", "change", "record"]
 
 RECORDED: Final[Mapping[str, str]] = {
     "decisions": "digest",
@@ -49,7 +49,7 @@ RECORDED: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RecordedEntry:
     """One entry of a ledger.
 
     Attributes:
@@ -87,17 +87,17 @@ def record(
         kind: As ``Ledger.append``, with its errors.
         body: As ``Ledger.append``.
         now: The broker's time, seconds since the epoch.
-        instance_id: As ``Entry``.
+        instance_id: As ``RecordedEntry``.
     """
     index = ledger.append(kind, body)
-    entry = Entry(
+    entry = RecordedEntry(
         index=index, kind=kind, at=now, body=body, origin=ledger.origin, instance_id=instance_id
     )
     change(transaction, entry)
     return index
 
 
-def change(transaction: Transaction, entry: Entry) -> None:
+def change(transaction: Transaction, entry: RecordedEntry) -> None:
     """Make the change that an entry states. Making it again changes nothing.
 
     Raises:
@@ -109,7 +109,7 @@ def change(transaction: Transaction, entry: Entry) -> None:
         act(transaction, entry)
 
 
-def _decision(transaction: Transaction, entry: Entry) -> None:
+def _decision(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if transaction.decision(body["digest"]) is None:
         transaction.add_decision(
@@ -122,7 +122,7 @@ def _decision(transaction: Transaction, entry: Entry) -> None:
         )
 
 
-def _dataset(transaction: Transaction, entry: Entry) -> None:
+def _dataset(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     transaction.put_dataset(
         OwnedId(body["owner_id"], body["dataset_id"]),
@@ -144,7 +144,7 @@ def _series(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"series": f"{body['owner']}/{block.name}", "number": block.number}
 
 
-def _owner_document(transaction: Transaction, entry: Entry) -> None:
+def _owner_document(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if transaction.owner_documents.recorded(body["digest"]) is None:
         envelope = Envelope.from_dict(body["envelope"])
@@ -160,7 +160,7 @@ def _owner_document(transaction: Transaction, entry: Entry) -> None:
         )
 
 
-def _succession(transaction: Transaction, entry: Entry) -> None:
+def _succession(transaction: Transaction, entry: RecordedEntry) -> None:
     """A succession to this ledger's own consortium is how the ledger began, and ends nothing."""
     body = entry.body
     if ledger_origin(body["successor_id"]) == entry.origin:
@@ -169,7 +169,7 @@ def _succession(transaction: Transaction, entry: Entry) -> None:
         transaction.successions.add(body["successor_id"], body["digest"], ledger_index=entry.index)
 
 
-def _release(transaction: Transaction, entry: Entry) -> None:
+def _release(transaction: Transaction, entry: RecordedEntry) -> None:
     body, run_id = entry.body, entry.body["run_id"]
     replayed = entry.instance_id is None
     if replayed and transaction.lease(body["lease_id"]) is not None:
@@ -199,24 +199,24 @@ def _release(transaction: Transaction, entry: Entry) -> None:
             transaction.reserve(run_id, ledger_index=entry.index)
 
 
-def _renewal(transaction: Transaction, entry: Entry) -> None:
+def _renewal(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if body["checkpoint"] is not None:
         transaction.anchor(body["run_id"], Anchor.model_validate(body["checkpoint"]))
     transaction.extend_lease(body["lease_id"], not_after=from_rfc3339(body["not_after"]))
 
 
-def _manifest(transaction: Transaction, entry: Entry) -> None:
+def _manifest(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if transaction.manifest(body["manifest_digest"]) is None:
         transaction.add_manifest(body["manifest_digest"], body["run_id"], ledger_index=entry.index)
 
 
-def _failure(transaction: Transaction, entry: Entry) -> None:
+def _failure(transaction: Transaction, entry: RecordedEntry) -> None:
     transaction.extend_lease(entry.body["lease_id"], not_after=entry.at)
 
 
-def _submission(transaction: Transaction, entry: Entry) -> None:
+def _submission(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if transaction.submissions.get(body["submission_id"]) is None:
         document = Submission.from_bytes(Envelope.from_dict(body["envelope"]).payload)
@@ -226,7 +226,7 @@ def _submission(transaction: Transaction, entry: Entry) -> None:
         transaction.submissions.put(state, at=entry.at)
 
 
-def _run_event(transaction: Transaction, entry: Entry) -> None:
+def _run_event(transaction: Transaction, entry: RecordedEntry) -> None:
     body, known = entry.body, transaction.submissions
     if known.recorded(body["digest"]) is not None:
         return
@@ -244,7 +244,7 @@ def _run_event(transaction: Transaction, entry: Entry) -> None:
     )
 
 
-def _run_stop(transaction: Transaction, entry: Entry) -> None:
+def _run_stop(transaction: Transaction, entry: RecordedEntry) -> None:
     body, known = entry.body, transaction.submissions
     if known.recorded(body["digest"]) is not None:
         return
@@ -263,7 +263,7 @@ def _submitted_before(transaction: Transaction, submission_id: str) -> Submissio
     return state
 
 
-_CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
+_CHANGES: Final[Mapping[str, Callable[[Transaction, RecordedEntry], None]]] = {
     "approval": _decision,
     "revocation": _decision,
     "dataset": _dataset,

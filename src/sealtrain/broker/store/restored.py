@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store.database import begun, engine_of
-from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.incarnation import begin_anew, move_in
 from sealtrain.broker.store.schema import HEAD, version_of
 from sealtrain.broker.store.tables import leases
 from sealtrain.errors import ConfigError
-from sealtrain.ledger.backend import TURN_SECONDS, Server
+from sealtrain.ledger.backend import TURN_SECONDS, DatabaseServer
 from sealtrain.ledger.backends import backend_of
 from sealtrain.ledger.tree import StoredTree
 
-__all__ = ["Settled", "ended", "settle"]
+__all__ = ["RestoredDatabase", "ended", "settle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class RestoredDatabase:
     """A restored database.
 
     Attributes:
@@ -43,7 +43,7 @@ class Settled:
     leases_ended: int
 
 
-def settle(database: Server, *, now: int) -> Settled:
+def settle(database: DatabaseServer, *, now: int) -> RestoredDatabase:
     """Check a database that was restored or copied, and let a broker start on it.
 
     Args:
@@ -64,7 +64,7 @@ def settle(database: Server, *, now: int) -> Settled:
         with begun(engine) as connection:
             leases_ended = ended(connection, ledger, meta["origin"], now)
             move_in(connection, anew=True)
-        return Settled(
+        return RestoredDatabase(
             origin=meta["origin"],
             size=size,
             root=ledger.subtree(0, size).hex(),
@@ -94,7 +94,7 @@ def ended(connection: Connection, ledger: StoredTree, origin: str, now: int) -> 
             expected=HEAD,
             hint="restore it with the version of sealtrain that made it",
         )
-    following = Following(ledger, origin)
+    following = LedgerFollower(ledger, origin)
     following.verify(connection)
     following.catch_up(connection)
     begin_anew(connection, os.urandom, began_at=now)

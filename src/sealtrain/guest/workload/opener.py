@@ -40,7 +40,7 @@ from sealtrain.guest.workload.frames import (
 )
 from sealtrain.guest.workload.opening import REFUSED, serve
 from sealtrain.sealing.description import INDEX_NAME, shard_name
-from sealtrain.sealing.places import Ranges, RemoteFolder
+from sealtrain.sealing.places import FolderReader, Ranges
 
 if TYPE_CHECKING:
     from sealtrain.guest.datasets import FoundDataset
@@ -86,7 +86,7 @@ class Opener:
         self._looking = threading.Lock()
         self._status: int | None = None
         self._over = False
-        self._far: Mapping[int, tuple[RemoteFolder, Collection[str]]] = {}
+        self._far: Mapping[int, tuple[FolderReader, Collection[str]]] = {}
         self._store_error: SealtrainError | None = None
         self._held: BorderClosed | None = None
         self._names: list[tuple[str, str]] = []

@@ -281,7 +281,7 @@ class _Stores:
 
 
 class _FarFolder:
-    """A sealed folder elsewhere, as ``RemoteFolder``."""
+    """A sealed folder elsewhere, as ``FolderReader``."""
 
     name = "elsewhere"
 

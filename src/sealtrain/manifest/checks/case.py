@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from sealtrain.attest.appraise import Verdict
     from sealtrain.attest.evidence import Evidence
     from sealtrain.attest.verify import Verified
-    from sealtrain.consortium.approvals import SignedDecision, Tally
+    from sealtrain.consortium.approvals import ApprovalTally, SignedDecision
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.receipts import ReleaseReceipt
     from sealtrain.manifest.predicate import Release
     from sealtrain.recipe.lock import Lock
 
-__all__ = ["CLOCK_TOLERANCE_S", "Case", "Counted", "NotEstablished"]
+__all__ = ["CLOCK_TOLERANCE_S", "Case", "CountedReceipt", "NotEstablished"]
 
 CLOCK_TOLERANCE_S = 300
 """Seconds that the guest's and the broker's clocks may differ (spec §4)."""
@@ -34,7 +34,7 @@ class NotEstablished(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedReceipt:
     """A receipt by a trusted broker.
 
     Attributes:
@@ -72,8 +72,8 @@ class Case:
     lock: Lock | None = None
     datasets: tuple[DatasetManifest, ...] | None = None
     decisions: tuple[SignedDecision, ...] | None = None
-    counted: tuple[Counted, ...] | None = None
-    tally: Tally | None = None
+    counted: tuple[CountedReceipt, ...] | None = None
+    tally: ApprovalTally | None = None
     unasked: tuple[str, ...] | None = None
     log: tuple[Mapping[str, Any], ...] | None = None
     chains: Mapping[tuple[str, str], tuple[DatasetManifest, ...]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Case:
         """Id, as the lock names it, of the broker of each of ``receipts``."""
         return None if self.counted is None else tuple(one.broker for one in self.counted)
 
-    def need_counted(self) -> tuple[Counted, ...]:
+    def need_counted(self) -> tuple[CountedReceipt, ...]:
         """Receipts of trusted brokers, each with its broker, in order of time."""
         return _established(self.counted, "releases")
 

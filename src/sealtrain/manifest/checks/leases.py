@@ -9,11 +9,11 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, LeaseStale
 
-__all__ = ["Window", "live_throughout", "windows_of"]
+__all__ = ["LeaseWindow", "live_throughout", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class LeaseWindow:
     """One lease of one broker, from the release that began it to its last end.
 
     Attributes:
@@ -27,7 +27,7 @@ class Window:
     datasets: frozenset[str]
 
 
-def windows_of(receipts: Sequence[ReleaseReceipt]) -> tuple[Window, ...]:
+def windows_of(receipts: Sequence[ReleaseReceipt]) -> tuple[LeaseWindow, ...]:
     """The leases that one broker granted, in order.
 
     A renewal says that its lease was live until then: a broker renews none that has ended.
@@ -39,7 +39,7 @@ def windows_of(receipts: Sequence[ReleaseReceipt]) -> tuple[Window, ...]:
         ClaimContradicted: They do not follow each other: a renewal first, back in time, of another
             lease, or a second release that resumes nothing.
     """
-    windows: list[Window] = []
+    windows: list[LeaseWindow] = []
     for place, receipt in enumerate(receipts):
         moment, ends = from_rfc3339(receipt.released_at), from_rfc3339(receipt.lease.not_after)
         if place == 0:
@@ -51,13 +51,15 @@ def windows_of(receipts: Sequence[ReleaseReceipt]) -> tuple[Window, ...]:
             if windows:  # a resume ends the lease before it
                 windows[-1] = replace(windows[-1], ends=min(windows[-1].ends, moment))
             lent = frozenset(dataset.dataset_id for dataset in receipt.datasets)
-            windows.append(Window(begins=moment, ends=ends, datasets=lent))
+            windows.append(LeaseWindow(begins=moment, ends=ends, datasets=lent))
         else:
             windows[-1] = replace(windows[-1], ends=ends)
     return tuple(windows)
 
 
-def live_throughout(windows: Iterable[Window], threshold: int, *, until: int, name: str) -> None:
+def live_throughout(
+    windows: Iterable[LeaseWindow], threshold: int, *, until: int, name: str
+) -> None:
     """Return if at least ``threshold`` of the windows are live at each moment of a run.
 
     The run begins when so many are for the first time. Fewer may be live between two moments only

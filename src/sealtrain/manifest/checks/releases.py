@@ -26,7 +26,7 @@ from sealtrain.errors import (
 )
 from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
-from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
+from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, CountedReceipt
 from sealtrain.manifest.checks.chainwords import chain_allowed
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_in
@@ -186,7 +186,7 @@ def _refuse_other_run(case: Case, receipt: ReleaseReceipt, stays: Mapping[str, S
             )
 
 
-def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[Counted]:
+def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[CountedReceipt]:
     """Receipts that name a trusted key, verified under it; those of other brokers count nothing."""
     for release in case.predicate.releases:
         envelope = dsse.Envelope.from_dict(release.receipt)
@@ -194,7 +194,7 @@ def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[Counted]:
             key = trusted[named]
             receipt = verify_receipt(envelope, key)
             ids = _ids_of(case, key, release)
-            yield Counted(
+            yield CountedReceipt(
                 broker=_named(case, ids), ids=ids, key=key, receipt=receipt, listed=release
             )
 
@@ -309,7 +309,7 @@ def _refuse_other_model(case: Case, receipt: ReleaseReceipt) -> None:
         )
 
 
-def _refuse_too_few(case: Case, counted: Sequence[Counted]) -> None:
+def _refuse_too_few(case: Case, counted: Sequence[CountedReceipt]) -> None:
     by: dict[str, set[str]] = {}
     for one in counted:
         for dataset in one.receipt.datasets:

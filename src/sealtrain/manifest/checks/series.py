@@ -28,7 +28,7 @@ from sealtrain.signing import dsse
 
 if TYPE_CHECKING:
     from sealtrain.consortium.decisions import SignedDecision
-    from sealtrain.manifest.checks.case import Case, Counted
+    from sealtrain.manifest.checks.case import Case, CountedReceipt
     from sealtrain.manifest.predicate import SeriesRead
 
 __all__ = ["begins_as_allowed", "chains_hold"]
@@ -69,7 +69,7 @@ def chains_hold(
     return {(one.owner, one.name): _chain(case, one, by_id) for one in series}
 
 
-def begins_as_allowed(case: Case, counted: Counted, body: Mapping[str, JsonValue]) -> None:
+def begins_as_allowed(case: Case, counted: CountedReceipt, body: Mapping[str, JsonValue]) -> None:
     """(13) The entry with which a run begins counts it, and names the newest member of each series.
 
     Args:
@@ -151,7 +151,7 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
             )
 
 
-def _counted(case: Case, counted: Counted, uses: Sequence[StandingUse]) -> None:
+def _counted(case: Case, counted: CountedReceipt, uses: Sequence[StandingUse]) -> None:
     receipt = counted.receipt
     named = [use.owner for use in uses]
     order = [owner.name for owner in case.predicate.consortium.owners if owner.name in named]
@@ -185,7 +185,7 @@ def _counted(case: Case, counted: Counted, uses: Sequence[StandingUse]) -> None:
             raise _unproven("it does not count the run under a standing approval")
 
 
-def _approvals(case: Case, counted: Counted) -> dict[str, dict[str, SignedDecision]]:
+def _approvals(case: Case, counted: CountedReceipt) -> dict[str, dict[str, SignedDecision]]:
     """By owner and digest, approvals of the target that are for the broker of a receipt.
 
     They were signed by the time of the receipt.

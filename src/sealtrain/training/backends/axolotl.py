@@ -6,7 +6,7 @@
 3. ``axolotl.train.setup_model_and_trainer`` takes that stream and builds model and trainer.
    ``axolotl.train.train`` is not called: it writes configurations, tokenizer, weights and a model
    card to a folder.
-4. The trainer's final settings are compared with the recipe; then it runs with ``SealedRun``.
+4. The trainer's final settings are compared with the recipe; then it runs with ``RunCallback``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
 from sealtrain.training.backends.ready import muted
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.conversations import check_template
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.measuring import (
@@ -90,7 +90,7 @@ def train(work: TrainingContext) -> PhaseResult:
         rows = as_iterable_dataset(work.training_stream(names))
         trainer = _trainer(config, rows.map(encode, remove_columns=list(names.values())))
     _check_trainer(trainer, work, tokenizer)
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     callback.on_init_end(trainer.args, trainer.state, trainer.control)
     trainer.add_callback(callback)
 

@@ -1,4 +1,4 @@
-"""``SealedRun``: sealed checkpoints, exact resume, released metrics for any Hugging Face trainer.
+"""``RunCallback``: sealed checkpoints, exact resume, released metrics for any Hugging Face trainer.
 
 The same callback serves ``sealtrain train`` and an engineer's own script:
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from sealtrain.training.distributed.chosen import Machinery
     from sealtrain.training.telemetry.released import MetricGate
 
-__all__ = ["Evaluation", "RunContext", "SealedRun"]
+__all__ = ["Evaluation", "RunCallback", "RunContext"]
 
 Evaluation = Callable[[Any], dict[str, float]]
 """Measures a model on the sealed test split: metrics by name."""
@@ -153,7 +153,7 @@ class RunContext:
             self.store.sweep()
 
 
-class SealedRun(TrainerCallback):
+class RunCallback(TrainerCallback):
     """See the module. Give it to a trainer as ``callbacks=[SealedRun(context)]``.
 
     Attributes:

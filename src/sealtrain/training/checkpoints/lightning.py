@@ -1,4 +1,4 @@
-"""``SealedLightning``: sealed checkpoints, exact resume and released metrics under Lightning.
+"""``RunLightning``: sealed checkpoints, exact resume and released metrics under Lightning.
 
 1. It takes loggers and Lightning's own checkpoints, which are pickles, out of the trainer.
 2. Every ``save_steps`` of the recipe, and after the last step, it seals weights, optimizers,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.data.hugging import Positioned
 
-__all__ = ["SealedLightning"]
+__all__ = ["RunLightning"]
 
 
-class SealedLightning(Callback):
+class RunLightning(Callback):
     """See the module.
 
     Attributes:

@@ -1,6 +1,6 @@
 """An engineer's own PyTorch loop: sealed checkpoints, exact resume, released metrics.
 
-``SealedLoop`` yields batches and acts between them:
+``RunLoop`` yields batches and acts between them:
 
 1. Batches come from the recipe's training data, mixed and shuffled as for any phase; or from a
    ``DataLoader`` of the script's own over the sealed stream.
@@ -25,7 +25,7 @@ from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
 from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.data.hugging import positioned_under
-from sealtrain.training.data.part import Part
+from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.distributed.agreement import (
     gathered_states,
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.checkpoints.callback import RunContext
 
-__all__ = ["SealedLoop", "expect_dealt"]
+__all__ = ["RunLoop", "expect_dealt"]
 
 
-class SealedLoop:
+class RunLoop:
     """Batches to train on, with logging and checkpoints between them.
 
     Attributes:
@@ -208,7 +208,7 @@ class _Columns:
         self._size = arguments.per_device_train_batch_size
         mine = place()
         self._step = self._size * mine.world
-        self._part = Part(rank=mine.rank, world=mine.world, step=self._step)
+        self._part = RankPart(rank=mine.rank, world=mine.world, step=self._step)
         self._rows = 0
 
     def give(

@@ -21,7 +21,7 @@ from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import StorageFailed
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.statefile import Layout, bytes_of, lay_out
+from sealtrain.training.checkpoints.statefile import StateLayout, bytes_of, lay_out
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +158,7 @@ class _Staging:
         self._store = store
         self._memory: torch.Tensor | None = None
 
-    def copy(self, layout: Layout, growth: int) -> memoryview:
+    def copy(self, layout: StateLayout, growth: int) -> memoryview:
         """Copy the header and every tensor to its place; returns the bytes of all.
 
         New memory has room for as many bytes more as the state may still grow by.

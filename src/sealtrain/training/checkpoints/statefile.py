@@ -23,7 +23,7 @@ from sealtrain.errors import CheckpointRefused
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Layout", "bytes_of", "lay_out", "read_state"]
+__all__ = ["StateLayout", "bytes_of", "lay_out", "read_state"]
 
 MAX_HEADER_BYTES = 1 << 30
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError)
@@ -48,7 +48,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class StateLayout:
     """The layout of a state file.
 
     Attributes:
@@ -67,7 +67,7 @@ class Layout:
         return memoryview(self.header)
 
 
-def lay_out(state: Mapping[str, Any]) -> Layout:
+def lay_out(state: Mapping[str, Any]) -> StateLayout:
     """Plan the file of ``state``; no tensor is touched.
 
     Args:
@@ -94,7 +94,9 @@ def lay_out(state: Mapping[str, Any]) -> Layout:
         offset = end
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return Layout(header=len(text).to_bytes(8, "little") + text, tensors=tuple(placed), size=offset)
+    return StateLayout(
+        header=len(text).to_bytes(8, "little") + text, tensors=tuple(placed), size=offset
+    )
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

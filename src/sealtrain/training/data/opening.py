@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.int64]
 
 __all__ = [
+    "BatchOpener",
     "Batches",
     "Evenly",
     "OpenFetched",
     "OpenHere",
     "OpenInProcess",
-    "Opener",
     "Turned",
     "largest_batch",
     "opener_for",
@@ -94,7 +94,7 @@ class Batches(Protocol):
         """The batch of a pick where it is open already. It is given once."""
 
 
-class Opener(Protocol):
+class BatchOpener(Protocol):
     """One of the ways to open the batches of a stream."""
 
     @property
@@ -122,7 +122,7 @@ class OpenHere:
     prefetches: bool = True
 
     def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
-        """As ``Opener.open``."""
+        """As ``BatchOpener.open``."""
         for pick in picks:
             yield batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
 
@@ -141,7 +141,7 @@ class OpenInProcess:
     prefetches: bool = False
 
     def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
-        """As ``Opener.open``."""
+        """As ``BatchOpener.open``."""
         # The process iterates a copy of both of these, and what waits here waits there too.
         missing = (pick for pick in picks if batches.waiting(pick) is None)
         process = PrefetchProcess(
@@ -168,7 +168,7 @@ class OpenFetched:
     prefetches: bool = True
 
     def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
-        """As ``Opener.open``."""
+        """As ``BatchOpener.open``."""
 
         def turned(pick: Pick) -> Turned:
             return batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
@@ -176,7 +176,7 @@ class OpenFetched:
         return fetched(turned, picks)
 
 
-def opener_for(datasets: Sequence[BatchedRecords], *, ahead: bool) -> Opener:
+def opener_for(datasets: Sequence[BatchedRecords], *, ahead: bool) -> BatchOpener:
     """The way to open batches of these datasets on this machine.
 
     Args:
@@ -205,7 +205,7 @@ class Evenly:
         """Open nothing yet.
 
         Args:
-            turned: From ``Opener.open``.
+            turned: From ``BatchOpener.open``.
             ahead_bytes: Bytes of batches that may wait; the last one may exceed it.
         """
         self._turned = turned

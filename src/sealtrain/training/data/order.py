@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.int64]
     Counts = npt.NDArray[np.uint32]
 
-__all__ = ["MAX_LANES", "Order", "Pick", "Place", "Round", "divided"]
+__all__ = ["MAX_LANES", "Order", "Pick", "Round", "StreamPlace", "divided"]
 
 MAX_LANES = 32
 MIN_ROUND_ROWS = 16
@@ -112,7 +112,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StreamPlace:
     """Where a stream position lies.
 
     Attributes:
@@ -267,7 +267,7 @@ class Order:
         ]
         return self.before(max([2, *epochs]) + 1)
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> StreamPlace:
         """Find a position of the stream."""
         epoch = int(row / self._epoch_rows)
         while self.before(epoch + 1) <= row:
@@ -281,7 +281,7 @@ class Order:
             number += 1
         while sum(self._given(counts, number)) > offset:
             number -= 1
-        return Place(epoch=epoch, round=number)
+        return StreamPlace(epoch=epoch, round=number)
 
     def rounds_in(self, epoch: int) -> int:
         """Number of rounds of an epoch."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     Indices = npt.NDArray[np.int64]
 
-__all__ = ["WHOLE", "OwnBatches", "Part", "Share"]
+__all__ = ["WHOLE", "OwnBatches", "RankPart", "RowShare"]
 
 
-class Share(Protocol):
+class RowShare(Protocol):
     """Rows of the stream that one reader of several takes."""
 
     @property
@@ -42,7 +42,7 @@ class Share(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RankPart:
     """The rows that one rank reads.
 
     Attributes:
@@ -143,7 +143,7 @@ class OwnBatches:
     lanes: int
 
     def places(self, current: Round, start: int = 0, stop: int | None = None) -> Indices:
-        """As ``Part.places``."""
+        """As ``RankPart.places``."""
         import numpy as np
 
         low = max(0, start - current.start)
@@ -159,5 +159,5 @@ class OwnBatches:
         return low + np.flatnonzero(mine[picks])
 
 
-WHOLE = Part()
+WHOLE = RankPart()
 """Every row: the part of a rank that is alone."""

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.fetching import far, fetched
-from sealtrain.training.data.opening import Evenly, Opener, Turned, largest_batch, opener_for
+from sealtrain.training.data.opening import BatchOpener, Evenly, Turned, largest_batch, opener_for
 from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
-from sealtrain.training.data.part import WHOLE, Share
+from sealtrain.training.data.part import WHOLE, RowShare
 from sealtrain.training.data.prefetch import prefetched
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 
@@ -91,7 +91,7 @@ class RecordStream:
         self._batches_a_round = -(-batches * self.order.round_rows // rows)
 
     def rounds(
-        self, start: int = 0, stop: int | None = None, *, part: Share = WHOLE
+        self, start: int = 0, stop: int | None = None, *, part: RowShare = WHOLE
     ) -> Iterator[pa.RecordBatch]:
         """Rows ``start`` … ``stop`` as record batches of changing length: the fast path.
 
@@ -105,7 +105,7 @@ class RecordStream:
         yield from prefetched(lambda: self._read(start, stop, part, opener), depth)
 
     def positions(
-        self, start: int = 0, stop: int | None = None, *, part: Share = WHOLE
+        self, start: int = 0, stop: int | None = None, *, part: RowShare = WHOLE
     ) -> Iterator[Indices]:
         """Positions in the stream of the rows that ``rounds`` gives, and nothing is decrypted.
 
@@ -114,13 +114,13 @@ class RecordStream:
         for current in self._rounds(start, stop):
             yield current.start + part.places(current, start, stop)
 
-    def own_positions(self, start: int = 0, *, part: Share) -> Iterator[tuple[int, Indices]]:
+    def own_positions(self, start: int = 0, *, part: RowShare) -> Iterator[tuple[int, Indices]]:
         """As ``positions``, endless, with the position behind each round of the order."""
         for current in self._rounds(start, None):
             yield current.start + current.rows, current.start + part.places(current, start)
 
     def batches(
-        self, size: int, start: int = 0, stop: int | None = None, *, part: Share = WHOLE
+        self, size: int, start: int = 0, stop: int | None = None, *, part: RowShare = WHOLE
     ) -> Iterator[pa.Table]:
         """Columns of exactly ``size`` rows at a time; a last partial batch is left out."""
         import pyarrow as pa
@@ -144,7 +144,7 @@ class RecordStream:
             yield from rows_as_recorded(batch)
 
     def _read(
-        self, start: int, stop: int | None, part: Share, opener: Opener
+        self, start: int, stop: int | None, part: RowShare, opener: BatchOpener
     ) -> Iterator[pa.RecordBatch]:
         """A few rows as soon as the batches that hold them are open, then the rest."""
         batches = _OpenBatches(self._projection, self.order)
@@ -158,7 +158,7 @@ class RecordStream:
         yield from self._whole_rounds(self._visits(start, stop, part), batches, opener)
 
     def _whole_rounds(
-        self, visits: Iterator[_Visit], batches: _OpenBatches, opener: Opener
+        self, visits: Iterator[_Visit], batches: _OpenBatches, opener: BatchOpener
     ) -> Iterator[pa.RecordBatch]:
         """The rows of each round, of which every batch that holds one is opened."""
         import pyarrow as pa
@@ -194,7 +194,7 @@ class RecordStream:
             number += 1
             start = current.start + current.rows
 
-    def _visits(self, start: int, stop: int | None, part: Share) -> Iterator[_Visit]:
+    def _visits(self, start: int, stop: int | None, part: RowShare) -> Iterator[_Visit]:
         """What a reader needs of each round."""
         held: dict[int, tuple[int, int]] = {}
         for current in self._rounds(start, stop):

@@ -37,7 +37,7 @@ from sealtrain.training.silence import silence
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-__all__ = ["Company", "Place", "Ranks", "gathered", "place"]
+__all__ = ["Company", "RankPosition", "Ranks", "gathered", "place"]
 
 MEETING_SECONDS: Final = 120.0
 ANSWER_SECONDS: Final = 30 * 60.0
@@ -46,7 +46,7 @@ _LOOPBACK: Final = "lo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPosition:
     """This process's rank, and the number of ranks."""
 
     rank: int = 0
@@ -80,12 +80,12 @@ class Company(Protocol):
         """Give up what the connections held, once the group is destroyed."""
 
 
-def place() -> Place:
+def place() -> RankPosition:
     """The place of this process; alone when no ranks were gathered."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_initialized():
-        return Place()
-    return Place(rank=distributed.get_rank(), world=distributed.get_world_size())
+        return RankPosition()
+    return RankPosition(rank=distributed.get_rank(), world=distributed.get_world_size())
 
 
 @dataclass(slots=True)

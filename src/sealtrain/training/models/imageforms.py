@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.images import GridPreparation, Preparation, TilePreparation
 
-__all__ = ["Grids", "Layout", "Squares", "Tiles", "image_layout"]
+__all__ = ["Grids", "ImageLayout", "Squares", "Tiles", "image_layout"]
 
 _AROUND: Final = ("<fake_token_around_image>", "<global-img>")
 _RESAMPLE: Final = ("nearest", "lanczos", "bilinear", "bicubic")
@@ -33,7 +33,7 @@ _RESAMPLE: Final = ("nearest", "lanczos", "bilinear", "bicubic")
 Tensors = dict[str, Any]
 
 
-class Layout(Protocol):
+class ImageLayout(Protocol):
     """How images stand in a model's input."""
 
     @property
@@ -78,7 +78,7 @@ class Squares:
     """Images of one size.
 
     Attributes:
-        token: See ``Layout``.
+        token: See ``ImageLayout``.
         tokens: Ids of an image, including the tokens that surround it.
         several: The model takes a list of images for each record.
         preparation: Of images.
@@ -91,7 +91,7 @@ class Squares:
 
     @property
     def most(self) -> int:
-        """See ``Layout``."""
+        """See ``ImageLayout``."""
         return len(self.tokens)
 
     def read(self, images: Sequence[Image]) -> tuple[Tensors, list[tuple[int, ...]]]:
@@ -126,8 +126,8 @@ class Grids:
     """Images as grids of patches.
 
     Attributes:
-        token: See ``Layout``.
-        most: See ``Layout``.
+        token: See ``ImageLayout``.
+        most: See ``ImageLayout``.
         around: Ids before and after an image that the prompt does not place.
         merged: Patches that one token stands for.
         processor: Transformers'.
@@ -174,7 +174,7 @@ class Tiles:
     """Images in tiles, which the language model looks at by cross attention.
 
     Attributes:
-        token: See ``Layout``.
+        token: See ``ImageLayout``.
         processor: Transformers'.
     """
 
@@ -183,7 +183,7 @@ class Tiles:
 
     @property
     def most(self) -> int:
-        """See ``Layout``."""
+        """See ``ImageLayout``."""
         return 1
 
     def read(self, images: Sequence[Image]) -> tuple[Tensors, list[tuple[int, ...]]]:
@@ -212,7 +212,7 @@ class Tiles:
         return {CONFIG_NAME: self.processor.to_json_string().encode()}
 
 
-def image_layout(model: Any, tokenizer: PreTrainedTokenizerBase, preparation: Any) -> Layout:
+def image_layout(model: Any, tokenizer: PreTrainedTokenizerBase, preparation: Any) -> ImageLayout:
     """How the model takes images.
 
     Args:

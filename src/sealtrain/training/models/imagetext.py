@@ -19,7 +19,7 @@ from sealtrain.training.models.adapters import adapt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.models.imageforms import Layout
+    from sealtrain.training.models.imageforms import ImageLayout
 
 __all__ = ["ImageTextEncoder", "name_image_token", "train_parts"]
 
@@ -144,7 +144,7 @@ class ImageTextEncoder:
     """Records as batches: image, prompt and completion, or image and text."""
 
     def __init__(
-        self, recipe: Any, tokenizer: PreTrainedTokenizerBase, layout: Layout, max_pixels: int
+        self, recipe: Any, tokenizer: PreTrainedTokenizerBase, layout: ImageLayout, max_pixels: int
     ) -> None:
         """Read records as the recipe says.
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.images import preparation_file, preparation_of
 from sealtrain.training.inputs.classifier import (
     feature_scale,
@@ -57,7 +57,7 @@ def train(work: TrainingContext) -> PhaseResult:
     rows = training_rows(work, names, numbered=recipe.augmentation is not None)
     if recipe.columns.kind == "text":
         rows = rows.filter(partial(has_texts, names=(recipe.columns.text,)))
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     trainer = work.machinery.trainer(in_stretch(made_private(Trainer, work), work.stretch))(
         model=model,
         args=TrainingArguments(

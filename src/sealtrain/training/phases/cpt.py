@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.hugging import once
 from sealtrain.training.data.packing import (
     PackedStream,
@@ -79,7 +79,7 @@ def train(work: TrainingContext) -> PhaseResult:
             activation_checkpointing=recipe.trainer.activation_checkpointing,
         )
     work.context.stream = packed
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     trainer = work.machinery.trainer(Trainer)(
         model=model,
         args=TrainingArguments(

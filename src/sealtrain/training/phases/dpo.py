@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.inputs.preferences import (
     InOneGo,
     batches,
@@ -44,7 +44,7 @@ def train(work: TrainingContext) -> PhaseResult:
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
     rows, test_rows = preference_rows(work, tokenizer)
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     method = _METHODS[recipe.trainer.kind]
     trainer = method.build(
         work,

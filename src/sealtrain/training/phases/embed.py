@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import SchemaMismatch
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.ranks import place
@@ -50,7 +50,7 @@ def train(work: TrainingContext) -> PhaseResult:
         SentenceTransformerTrainingArguments,
     )
 
-    class QuietTrainer(SentenceTransformerTrainer):
+    class QuietEmbeddingTrainer(SentenceTransformerTrainer):
         """Writes no model card: it would collect training texts and put them into a README."""
 
         def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -77,8 +77,8 @@ def train(work: TrainingContext) -> PhaseResult:
     order = [getattr(columns, name) for name in type(columns).model_fields]
     positioned = work.training_stream({name: name for name in order if name is not None})
     _refuse_other_than_text(positioned.stream.schema)
-    callback = SealedRun(work.context)
-    trainer = work.machinery.trainer(QuietTrainer)(
+    callback = RunCallback(work.context)
+    trainer = work.machinery.trainer(QuietEmbeddingTrainer)(
         model=encoder,
         args=SentenceTransformerTrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.inputs.preferences import batches, own_arguments, preference_rows
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapter_config
@@ -51,7 +51,7 @@ def train(work: TrainingContext) -> PhaseResult:
         pad_token_id=tokenizer.pad_token_id,
     )
     check_vocabulary(model, tokenizer)
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
 
     class Trainer(RewardTrainer):
         """Takes differences of scores in float32, whatever a backend computes them in."""

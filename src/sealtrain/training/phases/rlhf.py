@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.distributed.dealing import read_together
@@ -158,11 +158,11 @@ def _ppo(
 
 def _groups(
     work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
-) -> tuple[Any, SealedRun]:
+) -> tuple[Any, RunCallback]:
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
     recipe, arguments = work.recipe, work.recipe.trainer
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     trainer = _trainer_of(arguments.algorithm)(
         model=trial.policy,
         reward_funcs=_as_reward_function(trial.rewards),
@@ -220,7 +220,7 @@ def _trainer_of(algorithm: str) -> Any:
 
     base: Any = GRPOTrainer if algorithm == "grpo" else RLOOTrainer
 
-    class QuietTrainer(base):  # type: ignore[misc]  # chosen at run time
+    class QuietPolicyTrainer(base):  # type: ignore[misc]  # chosen at run time
         """Keeps no answers for tables, and logs no count that restarts at a resume."""
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -229,4 +229,4 @@ def _trainer_of(algorithm: str) -> Any:
             self._metrics["train"].pop("num_tokens", None)
             super().log(logs, start_time)
 
-    return QuietTrainer
+    return QuietPolicyTrainer

@@ -17,7 +17,7 @@ from sealtrain.errors import RecordInvalid
 from sealtrain.recipe.tokenizerfacts import needs_end
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_template,
@@ -75,7 +75,7 @@ def train(work: TrainingContext) -> PhaseResult:
         from sealtrain.training.backends import axolotl
 
         return axolotl.train(work)
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     trainer, tokenizer, evaluate = _ready(work, callback)
     model, metrics = train_and_measure(work, trainer, evaluate)
     return model, tokenizer, metrics, callback
@@ -115,7 +115,7 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
 
 
 def _ready(
-    work: TrainingContext, *callbacks: SealedRun
+    work: TrainingContext, *callbacks: RunCallback
 ) -> tuple[Any, PreTrainedTokenizerBase, Callable[[Any], dict[str, float]]]:
     """Trainer, tokenizer, and the measurement of a model."""
     from transformers import Trainer

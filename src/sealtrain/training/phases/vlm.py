@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.images import preparation_of
 from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
@@ -57,7 +57,7 @@ def train(work: TrainingContext) -> PhaseResult:
     model = train_parts(recipe, model)
     stream = work.training_stream({name: name for name in recipe.columns.names})
     stream.numbered = recipe.augmentation is not None
-    callback = SealedRun(work.context)
+    callback = RunCallback(work.context)
     trainer = work.machinery.trainer(WithoutCache)(
         model=model,
         args=TrainingArguments(

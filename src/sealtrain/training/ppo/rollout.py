@@ -16,14 +16,14 @@ import torch
 from sealtrain.training.checkpoints.randomness import seeded
 from sealtrain.training.distributed.agreement import dealt
 from sealtrain.training.ppo.mathematics import estimate_advantages, token_rewards, whiten
-from sealtrain.training.sampling import Answer, Sampler, likelihood, padded, reference
+from sealtrain.training.sampling import SampledAnswer, Sampler, likelihood, padded, reference
 
 if TYPE_CHECKING:
     import torch
 
     from sealtrain.training.inputs.prompts import Prompt
     from sealtrain.training.rewards import Rewards
-    from sealtrain.training.sampling import Batch
+    from sealtrain.training.sampling import SampleBatch
 
 __all__ = ["Critic", "Experience", "Rollout", "roll_out"]
 
@@ -39,7 +39,7 @@ class Experience:
         values: Of the critic at that time.
     """
 
-    answer: Answer
+    answer: SampledAnswer
     chances: torch.Tensor
     before: torch.Tensor
     values: torch.Tensor
@@ -60,7 +60,7 @@ class Rollout:
         divergence: Mean over answers of their divergence from the reference, in nats.
     """
 
-    answers: list[Answer]
+    answers: list[SampledAnswer]
     mask: torch.Tensor
     chances: torch.Tensor
     values: torch.Tensor
@@ -147,7 +147,7 @@ def roll_out(
 
 
 def _looked_at(
-    critic: Any, frozen: Any | None, sampler: Sampler, answers: list[Answer]
+    critic: Any, frozen: Any | None, sampler: Sampler, answers: list[SampledAnswer]
 ) -> list[Experience]:
     import torch
 
@@ -185,7 +185,7 @@ class Critic(torch.nn.Module):
         torch.nn.init.zeros_(self.value_head.bias)
 
     def forward(
-        self, batch: Batch, temperature: float
+        self, batch: SampleBatch, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Log probabilities, entropies and values of each token, float32 (answers, tokens)."""
         chances, entropies, states = likelihood(self.policy, batch, temperature, states=True)

@@ -17,13 +17,13 @@ from sealtrain.base.wsgi import bound
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-__all__ = ["Page", "Shown", "page"]
+__all__ = ["MetricsPage", "ShownMetrics", "page"]
 
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True, eq=False)
-class Shown:
+class ShownMetrics:
     """The content of the page; written by the monitor, read on every request.
 
     Attributes:
@@ -63,7 +63,7 @@ class Shown:
         )
 
 
-class Page:
+class MetricsPage:
     """The page on its bound port. Made by ``page``."""
 
     def __init__(self, server: WSGIServer) -> None:
@@ -91,7 +91,7 @@ class Page:
 
 
 @contextmanager
-def page(shown: Shown, port: int) -> Iterator[Page]:
+def page(shown: ShownMetrics, port: int) -> Iterator[MetricsPage]:
     """Bind a port of 127.0.0.1 for ``shown`` while the block runs.
 
     Args:
@@ -105,7 +105,7 @@ def page(shown: Shown, port: int) -> Iterator[Page]:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(shown)  # the registry only calls ``collect``
-    taken = Page(bound(make_wsgi_app(registry), written(_LOOPBACK, port)))
+    taken = MetricsPage(bound(make_wsgi_app(registry), written(_LOOPBACK, port)))
     try:
         yield taken
     finally:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sealtrain.recipe.monitoring import Alert, AlertName, Monitoring
-from sealtrain.training.telemetry.endpoint import Page, Shown, page
+from sealtrain.training.telemetry.endpoint import MetricsPage, ShownMetrics, page
 from sealtrain.training.telemetry.gauges import SystemGauges
 
 __all__ = [
@@ -199,10 +199,10 @@ class Monitor:
         self._untold: deque[Fired] = deque()
         self._telling = threading.Lock()
         self._fault: Exception | None = None
-        self.shown = Shown()
+        self.shown = ShownMetrics()
         self.alerts = Alerts(self._wanted.alerts, self._fired)
         self.bound_port: int | None = None
-        self._page: Page | None = None
+        self._page: MetricsPage | None = None
 
     def __enter__(self) -> Self:
         """Bind the page's port. The monitor serves and watches nothing before ``watch``."""

@@ -13,7 +13,7 @@ from training_world import PlainDataset, numbered, source_of
 from sealtrain.errors import DataInvalid, SchemaMismatch
 from sealtrain.training.data import order as order_of_rows
 from sealtrain.training.data.order import MAX_LANES, Order, divided
-from sealtrain.training.data.part import Part
+from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.stream import FIRST_ROWS, RecordStream
 
 
@@ -40,7 +40,7 @@ def by_position(stream: RecordStream, start: int, stop: int, world: int, step: i
     """What all ranks read together, in the order of the stream; no row is read twice."""
     found: dict[int, int] = {}
     for rank in range(world):
-        part = Part(rank=rank, world=world, step=step)
+        part = RankPart(rank=rank, world=world, step=step)
         places = np.concatenate(list(stream.positions(start, stop, part=part)))
         read = [
             row["id"] for one in stream.rounds(start, stop, part=part) for row in one.to_pylist()

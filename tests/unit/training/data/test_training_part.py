@@ -12,7 +12,7 @@ from training_world import source_of
 
 from sealtrain.errors import UsageError
 from sealtrain.training.data.order import Order
-from sealtrain.training.data.part import WHOLE, Part
+from sealtrain.training.data.part import WHOLE, RankPart
 from sealtrain.training.data.stream import RecordStream
 
 BATCHES, ROWS = 512, 80
@@ -38,7 +38,7 @@ class Opened:
         return pa.record_batch([pa.array(ids)], schema=self.schema)
 
 
-def opened_by(part: Part) -> int:
+def opened_by(part: RankPart) -> int:
     """Batches that a rank opens for one epoch."""
     records = Opened()
     stream = RecordStream([source_of(records)], seed=1, ahead=0)
@@ -49,7 +49,7 @@ def opened_by(part: Part) -> int:
 
 @pytest.mark.parametrize(("world", "step"), [(2, 128), (4, 256), (8, 512), (16, 1024), (32, 4096)])
 def test_a_rank_opens_little_more_than_its_share_of_all_batches(world: int, step: int) -> None:
-    opened = [opened_by(Part(rank=rank, world=world, step=step)) for rank in range(world)]
+    opened = [opened_by(RankPart(rank=rank, world=world, step=step)) for rank in range(world)]
     # A lane in which the parts of two ranks meet is opened by both.
     assert sum(opened) <= BATCHES * 2.5
     assert max(opened) <= BATCHES / world * 4
@@ -75,7 +75,7 @@ def test_ranks_take_equal_shares_of_every_step(
     for number in range(order.rounds_in(epoch)):
         current = order.round(epoch, number)
         for rank in range(world):
-            places = Part(rank=rank, world=world, step=step).places(current)
+            places = RankPart(rank=rank, world=world, step=step).places(current)
             assert (np.diff(places) > 0).all()
             taken[rank] += (current.start + places).tolist()
     first, last = order.before(epoch), order.before(epoch + 1)
@@ -94,7 +94,7 @@ def test_which_rank_reads_a_row_does_not_depend_on_where_reading_began(
     stop = start + rows
     for number in range(order.rounds_in(0)):
         current = order.round(0, number)
-        part = Part(rank=world - 1, world=world, step=world * times)
+        part = RankPart(rank=world - 1, world=world, step=world * times)
         whole = current.start + part.places(current)
         some = current.start + part.places(current, start, stop)
         assert some.tolist() == [at for at in whole.tolist() if start <= at < stop]
@@ -105,5 +105,5 @@ def test_which_rank_reads_a_row_does_not_depend_on_where_reading_began(
 )
 def test_a_step_that_cannot_be_divided_is_refused(rank: int, world: int, step: int) -> None:
     with pytest.raises(UsageError) as refused:
-        Part(rank=rank, world=world, step=step)
+        RankPart(rank=rank, world=world, step=step)
     assert refused.value.check == "part"

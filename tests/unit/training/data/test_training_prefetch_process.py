@@ -26,7 +26,7 @@ from training_world import source_of
 
 from sealtrain.errors import DecryptionLost, RootMismatch
 from sealtrain.sealing.opened import SealedDataset
-from sealtrain.training.data.part import Part
+from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 from sealtrain.training.data.stream import RecordStream, read_all
 
@@ -89,7 +89,7 @@ def test_every_rank_gives_its_rows(dataset: SealedDataset, start: int) -> None:
     ahead = RecordStream([source_of(dataset)], ["id"], seed=3)
     in_place = RecordStream([source_of(dataset)], ["id"], seed=3, ahead=0)
     for rank in range(3):
-        part = Part(rank=rank, world=3, step=24)
+        part = RankPart(rank=rank, world=3, step=24)
         mine = rows_of(ahead.rounds(start, start + 9000, part=part))
         assert mine == rows_of(in_place.rounds(start, start + 9000, part=part))
 

@@ -15,7 +15,7 @@ from sealtrain.training.distributed.agreement import (
     same_for_all,
     to_first,
 )
-from sealtrain.training.distributed.ranks import Place, gathered, place
+from sealtrain.training.distributed.ranks import RankPosition, gathered, place
 
 if not COLLECTING:
     import torch
@@ -28,7 +28,7 @@ def never() -> None:
 def test_one_rank_alone_needs_no_group() -> None:
     with gathered(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks:
         assert ranks.processes == ()
-        assert place() == Place(rank=0, world=1)
+        assert place() == RankPosition(rank=0, world=1)
         assert place().leads
         with ranks.lead(None):
             assert not torch.distributed.is_initialized()

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from sealtrain.base.secret import Random
 
-__all__ = ["Repeats", "Share"]
+__all__ = ["RepeatedShare", "Repeats"]
 
 MAX_KEPT = 1 << 22
 _TOP = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RepeatedShare:
     """A part of records that were compared."""
 
     found: int
@@ -69,13 +69,13 @@ class Repeats:
         """Whether shares are estimates."""
         return self._below < _TOP
 
-    def within(self, owner: int) -> Share:
+    def within(self, owner: int) -> RepeatedShare:
         """Records of an owner that repeat an earlier one of the same owner."""
         counts = [holders[owner] for holders in self._seen.values() if owner in holders]
-        return Share(sum(counts) - len(counts), sum(counts))
+        return RepeatedShare(sum(counts) - len(counts), sum(counts))
 
-    def across(self, owner: int) -> Share:
+    def across(self, owner: int) -> RepeatedShare:
         """Records of an owner that another owner has too."""
         mine = [holders for holders in self._seen.values() if owner in holders]
         shared = sum(holders[owner] for holders in mine if len(holders) > 1)
-        return Share(shared, sum(holders[owner] for holders in mine))
+        return RepeatedShare(shared, sum(holders[owner] for holders in mine))
