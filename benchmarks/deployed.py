@@ -132,7 +132,7 @@ def deployed(stage: Any, folder: Path, given: dict[str, Any]) -> None:
         "--wait", "600", "--restarts", "3", "--out", ticket,
     )  # fmt: skip
     stage.run(
-        "deploy", "run", story.deployment, "--ticket", ticket, "--folder", folder,
+        "deploy", "run", "--deployment", story.deployment, "--ticket", ticket, "--folder", folder,
         "--simulator", story.root,
     )  # fmt: skip
 

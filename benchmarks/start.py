@@ -237,7 +237,7 @@ def typed(stage: Any, folder: Path, given: dict[str, Any]) -> tuple[Any, list[st
     """A guest agent, and the words of ``train`` there."""
     socket = Path(tempfile.mkdtemp(), "guest.sock")
     agent, _ = stage.server(
-        "guest API", "simulator", "serve", given["deployment"], "--socket", socket,
+        "guest API", "simulator", "serve", "--deployment", given["deployment"], "--socket", socket,
         "--simulator", given["root"],
     )  # fmt: skip
     words = [

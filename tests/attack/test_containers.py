@@ -84,7 +84,8 @@ def site(tmp_path: Path, config: BrokerConfig, toy: tuple[Path, str]) -> Path:
 def words(site: Path, image: Path | None, document: str = "document.json") -> list[str]:
     named = [] if image is None else ["--image", str(image)]
     return [
-        "deploy", "run", str(site / document), *named, "--ticket", str(site / "ticket.json"),
+        "deploy", "run", "--deployment", str(site / document), *named, "--ticket",
+        str(site / "ticket.json"),
         "--folder", str(site / "guest"), "--simulator", str(site / "root"),
     ]  # fmt: skip
 

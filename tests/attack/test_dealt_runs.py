@@ -72,8 +72,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
 def dealing(world: Stage, folder: Path, guest: str) -> str:
     """Start a dealer in a guest of its own; where it listens."""
     world.serve(
-        "guest API", "simulator", "serve", folder / "app-compose.json",
-        "--socket", guest, "--state", "root", *MACHINE,
+        "guest API", "simulator", "serve", "--deployment", folder / "app-compose.json",
+        "--socket", guest, "--simulator", "root", *MACHINE,
     )  # fmt: skip
     return world.serve(
         "dealer ready", "split", "dealer", folder / "recipe.lock.json",

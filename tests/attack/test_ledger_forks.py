@@ -104,7 +104,7 @@ def test_a_witness_that_saw_one_fork_refuses_the_other(site: BrokerSite) -> None
 @pytest.mark.negative(60)
 def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -> None:
     a, b, c = OWNERS
-    state = ("--state", str(site.folder / "owner.json"))
+    state = ("--memory", str(site.folder / "owner.json"))
     me = ("--identity", str(site.folder / f"{c}.identity.json"))
     with site.serving("restored") as broker:
         file = str(site.broker_file(broker))
@@ -227,7 +227,7 @@ def test_a_dataset_is_registered_only_where_the_ledger_grew(site: BrokerSite) ->
     words = (
         *("seal", str(source), "--name", "biopsies", "--deployment", str(site.deployment)),
         *("--identity", str(site.folder / f"{a}.identity.json")),
-        *("--state", str(site.folder / "sealing.json"), "--json"),
+        *("--memory", str(site.folder / "sealing.json"), "--json"),
     )
     with site.serving("sealing") as broker:
         site.copy("sealing", "sealing-older")

@@ -106,7 +106,7 @@ COMMAND = (sys.executable, "-m", "sealtrain")
 
 def words(site: Path, document: str = "broker-compose.json", *more: str) -> list[str]:
     return [
-        "deploy", "run", str(site / document),
+        "deploy", "run", "--deployment", str(site / document),
         "--ticket", str(site / "ticket.json"), "--folder", str(site / "guest"),
         "--simulator", str(site / "root"), *more,
     ]  # fmt: skip

@@ -259,7 +259,8 @@ def test_owners_read_the_script_before_they_sign(world: Stage, tmp_path: Path) -
     world.run("lock", tmp_path / "recipe.yaml", "--broker", world.broker, "--out", tmp_path)
     shown = subprocess.run(
         world.command(
-            "approve", tmp_path / "app-compose.json", "--identity", world.identity("clinic-a"),
+            "approve", "--deployment", tmp_path / "app-compose.json", "--identity",
+            world.identity("clinic-a"),
             "--broker", world.broker, "--unpinned",
         ),
         input="no\n",

@@ -171,7 +171,7 @@ def test_the_commands_of_an_operator(tmp_path: Path) -> None:
         made = ("token", "create", "grafana", "--state", str(state), "--out", str(file))
         assert isinstance(run(*made, "--scope", "all")[1], UsageError)
         assert not file.exists()
-        code, told = run(*made, "--scope", "status", "--days", "2")
+        code, told = run(*made, "--scope", "status", "--valid-for", "2")
         assert (code, told["scope"]) == (0, "status")
         assert file.stat().st_mode & 0o077 == 0
         token = file.read_text().strip()

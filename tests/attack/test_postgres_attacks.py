@@ -266,7 +266,7 @@ def audited(postgres: Server, folder: Path, *statements: str) -> tuple[int, dict
         (folder / file).chmod(0o600)
     words = ["log", "audit", "--database", f"file:{folder / 'address'}", "--json"]
     words += ["--consortium", str(folder / "consortium.json")]
-    done = CliRunner().invoke(app, [*words, "--state", str(folder / "memory.json")])
+    done = CliRunner().invoke(app, [*words, "--memory", str(folder / "memory.json")])
     return done.exit_code, json.loads(done.stdout)
 
 

@@ -55,7 +55,7 @@ def words(
         "--data", changed.get("data", proposed / "sealed"), "--out", ticket, *more,
     )  # fmt: skip
     return [
-        "deploy", "run", proposed / "app-compose.json", "--ticket", ticket,
+        "deploy", "run", "--deployment", proposed / "app-compose.json", "--ticket", ticket,
         "--folder", folder, "--simulator", "root", *world.machine,
     ]  # fmt: skip
 

@@ -52,8 +52,8 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def attest(*words: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["sealtrain", "attest", *map(str, words)])
+    def attest(*words: object, group: str = "attest") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["sealtrain", group, *map(str, words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
@@ -150,10 +150,10 @@ def test_the_deployment_document_is_compared_where_it_is_named(
     assert held.code == 0
     other = tmp_path / "compose.json"
     other.write_text("{}")
-    for option in (["--compose-hash", "00" * 32], ["--compose", str(other)]):
+    for option in (["--compose-hash", "00" * 32], ["--deployment", str(other)]):
         done = run("verify", *typed, *option)
         assert (done.code, done.json["error"]["code"]) == (3, "compose-hash-mismatch")
-    both = run("verify", *typed, "--compose", other, "--compose-hash", measured)
+    both = run("verify", *typed, "--deployment", other, "--compose-hash", measured)
     assert (both.code, both.json["error"]["code"]) == (2, "usage")
 
 
@@ -299,13 +299,13 @@ def test_collected_evidence_is_verified_for_its_nonce_and_no_other(
     assert done.json["label"] == "SIMULATED — NOT ATTESTED"
     assert set(done.json["submods"]) == {"cpu0", "gpus", "gpu0", "gpu1"}
     compose = collected / "app-compose.json"
-    assert run("verify", *typed, "--nonce", NONCE, "--compose", compose).code == 0
+    assert run("verify", *typed, "--nonce", NONCE, "--deployment", compose).code == 0
     assert run("verify", *typed).json["bound"] is False
     for option, code in (
         (["--nonce", "00" * 32], "gpu-nonce-mismatch"),
         (["--nonce", NONCE, "--compose-hash", "00" * 32], "compose-hash-mismatch"),
-        (["--nonce", NONCE, "--compose", collected / "policy.yaml"], "compose-hash-mismatch"),
-        (["--compose", collected / "policy.yaml"], "compose-hash-mismatch"),
+        (["--nonce", NONCE, "--deployment", collected / "policy.yaml"], "compose-hash-mismatch"),
+        (["--deployment", collected / "policy.yaml"], "compose-hash-mismatch"),
         (["--nonce", NONCE, "--policy", "preset:dstack-h100"], "simulated-evidence"),
         (["--nonce", NONCE, "--at", "2030-01-01T00:00:00Z"], "collateral-expired"),
     ):
@@ -348,23 +348,23 @@ def test_a_preset_is_written_with_comments_and_is_the_preset(
     run: Run, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "policy.yaml"
-    assert run("policy", name, "--out", path).code == 0
+    assert run("new", name, "--out", path, group="policy").code == 0
     assert load_policy(path) == preset(name)
     assert yaml.safe_load(path.read_text()) == PRESETS[name]
-    printed = run("policy", name)
+    printed = run("new", name, group="policy")
     assert printed.stdout == path.read_text()
-    assert run("policy", name, "--json").json == PRESETS[name]
+    assert run("new", name, "--json", group="policy").json == PRESETS[name]
     for field in (*PRESETS[name]["cpu"], *(PRESETS[name]["gpu"] if name[-1] == "0" else ())):
         assert field == "tee" or re.search(rf"#[^\n]*\n +{field}:", path.read_text()), field
     assert max(map(len, path.read_text().splitlines())) <= 110
 
 
 def test_the_default_preset_accepts_nobody(run: Run) -> None:
-    assert run("policy", "--json").json == PRESETS["deny-all"]
+    assert run("new", "--json", group="policy").json == PRESETS["deny-all"]
 
 
 def test_other_presets_are_pointed_out(run: Run) -> None:
-    simulator, unknown = run("policy", "simulator"), run("policy", "best")
+    simulator, unknown = (run("new", name, group="policy") for name in ("simulator", "best"))
     assert (simulator.code, unknown.code) == (2, 2)
     assert "--write-policy" in simulator.stderr
     assert "dstack-h100" in unknown.stderr

@@ -75,7 +75,7 @@ def approve(
     site: BrokerSite, *words: str | Path, owner: str = A, deployment: Path | None = None
 ) -> Any:
     return run(
-        "approve", deployment or site.deployment, *owner_words(site, owner),
+        "approve", "--deployment", deployment or site.deployment, *owner_words(site, owner),
         "--consortium", site.folder / "consortium.json", *words, "--yes",
     )  # fmt: skip
 
@@ -292,7 +292,7 @@ def test_files_are_read_and_the_broker_is_asked_before_the_word(
 ) -> None:
     deployment = recipe_for(site, tmp_path, "before-the-word")
     words = [
-        "approve", deployment, *owner_words(site, A, "gone.yaml"),
+        "approve", "--deployment", deployment, *owner_words(site, A, "gone.yaml"),
         "--consortium", site.folder / "consortium.json",
     ]  # fmt: skip
     pin = site.pin.model_copy(update={"url": "http://127.0.0.1:9"})

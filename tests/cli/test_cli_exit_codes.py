@@ -141,7 +141,7 @@ def test_json_output_is_one_object_and_talk_goes_to_stderr(tmp_path: Path) -> No
     ("words", "absent", "extra"),
     [
         (["broker", "backup", "--state", "s", "--out", "o"], "sqlalchemy", "broker"),
-        (["merge", "adapter", "--base", "b", "--out", "o"], "torch", "train"),
+        (["merge", "adapter", "--base-model", "b", "--out", "o"], "torch", "train"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

@@ -22,7 +22,7 @@ COMMANDS = {
     "keygen into a new folder": "keygen clinic-x --out {out}/new/folder",
     "consortium create": "consortium create lab --owner a.public.json --owner b.public.json "
     "--approve 2 --out {out}/consortium.json",
-    "simulator policy": "simulator policy --state root --out {out}/policy.yaml",
+    "simulator serve": "simulator serve --simulator root --write-policy {out}/policy.yaml",
     "deploy ticket": "deploy ticket --role broker --listen 127.0.0.1:0 --out {out}/ticket.json",
     "broker deployment": "broker deployment --consortium lab.json --policy policy.yaml "
     "--out {out}/broker-compose.json",
@@ -50,7 +50,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name="lab", owners=[one.public for one in owners], approve=2, own_data_consent=False
     )
     (folder / "lab.json").write_bytes(lab.to_bytes())
-    done = sealtrain(folder, "simulator", "policy", "--state", "root", "--out", "policy.yaml")
+    done = sealtrain(
+        folder, "simulator", "serve", "--simulator", "root", "--write-policy", "policy.yaml"
+    )
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -17,8 +17,6 @@ from click.testing import CliRunner
 import sealtrain
 from sealtrain.cli.commands import COMMANDS, SECTIONS
 from sealtrain.cli.durations import Duration
-from sealtrain.cli.renames import COMMANDS as OLD_COMMANDS
-from sealtrain.cli.renames import OPTIONS, WORDS, with_new_options
 
 MEANINGS = {
     "--folder": "of a run, of a guest, or of a runner with its guests'",
@@ -195,58 +193,6 @@ def test_lists_of_commands_are_not_cut() -> None:
     groups = [path for path, command in by_path().items() if isinstance(command, click.Group)]
     assert groups
     assert [path for path in groups if is_cut(path)] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [(name, old, new) for name, table in OPTIONS.items() for old, new in table.items()],
-)
-def test_an_old_option_works_and_says_its_new_name(name: str, old: str, new: str) -> None:
-    command = by_path()[name]
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert new in options
-    assert old not in options
-    result = CliRunner().invoke(ROOT, [*name.split(), old, "x"])
-    assert f"hint: {old} is now {new}" in result.stderr
-    assert f"No such option: {old}" not in result.stderr
-
-
-@pytest.mark.parametrize("old", OLD_COMMANDS)
-def test_an_old_command_works_and_says_its_new_name(old: str) -> None:
-    renamed = OLD_COMMANDS[old]
-    assert " ".join(renamed.to) in by_path()
-    assert old not in by_path()
-    result = CliRunner().invoke(ROOT, [*old.split(), "--help"])
-    assert result.exit_code == 0
-    assert f"hint: sealtrain {old} is now sealtrain {' '.join(renamed.to)}" in result.stderr
-    options = {
-        one for parameter in by_path()[" ".join(renamed.to)].params for one in parameter.opts
-    }
-    assert set(renamed.options.values()) <= options
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_the_first_word_of_old_becomes_an_option(name: str) -> None:
-    result = CliRunner().invoke(ROOT, [*name.split(), "--consortium=c", "app-compose.json"])
-    assert f"is now {WORDS[name]} app-compose.json" in result.stderr
-    assert "unexpected extra argument" not in result.stderr
-    typed = CliRunner().invoke(ROOT, [*name.split(), WORDS[name], "app-compose.json"])
-    assert "hint:" not in typed.stderr
-
-
-def test_the_old_policy_of_the_simulator_is_still_written(tmp_path: Path) -> None:
-    words = ["--state", str(tmp_path / "root"), "--out", str(tmp_path / "p.yaml")]
-    result = CliRunner().invoke(ROOT, ["simulator", "policy", *words])
-    assert result.exit_code == 0, result.stderr
-    assert (tmp_path / "p.yaml").exists()
-
-
-def test_words_after_two_dashes_are_left_alone() -> None:
-    words = ["--old=1", "--older", "--", "--old"]
-    assert with_new_options(words, {"--old": "--new"}) == (
-        ["--new=1", "--older", "--", "--old"],
-        {"--old": "--new"},
-    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def pinned(
     return CliRunner().invoke(
         app,
         [
-            "broker", "pin", "--url", url, "--deployment", str(site.folder / document),
+            "broker", "pin", "--url", url, "--broker-deployment", str(site.folder / document),
             "--policy", str(site.folder / "policy.yaml"), "--out", str(site.folder / out),
             *words, "--json",
         ],
@@ -112,7 +112,9 @@ def test_an_owner_sees_which_brokers_a_recipe_names_and_where_they_are(
         "--consortium", str(site.folder / "consortium.json"), "--broker", str(file),
     ]  # fmt: skip
     approve = [*words, "--unpinned", "--yes"]
-    done = CliRunner().invoke(app, ["approve", str(tmp_path / "two.json"), *approve])
+    done = CliRunner().invoke(
+        app, ["approve", "--deployment", str(tmp_path / "two.json"), *approve]
+    )
     assert done.exit_code == 0, done.output
     shown = [line.split() for line in done.stderr.splitlines()]
     assert ["broker", site.pin.broker_id, broker.url] in shown
@@ -121,9 +123,13 @@ def test_an_owner_sees_which_brokers_a_recipe_names_and_where_they_are(
     other = lock_changed(site.consortium.consortium_id, (stranger,))
     (tmp_path / "other.json").write_bytes(other.compose_bytes)
     size = len(broker.ledger_entries())
-    done = CliRunner().invoke(app, ["approve", str(tmp_path / "other.json"), *approve])
+    done = CliRunner().invoke(
+        app, ["approve", "--deployment", str(tmp_path / "other.json"), *approve]
+    )
     assert isinstance(done.exception, BrokerNotApproved)
     assert len(broker.ledger_entries()) == size
     # Stopping is always possible, at every broker.
-    done = CliRunner().invoke(app, ["revoke", str(tmp_path / "other.json"), *words, "--yes"])
+    done = CliRunner().invoke(
+        app, ["revoke", "--deployment", str(tmp_path / "other.json"), *words, "--yes"]
+    )
     assert done.exit_code == 0, done.output

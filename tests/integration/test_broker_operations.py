@@ -184,7 +184,7 @@ def test_owners_approve_a_kms_at_the_command_line(tmp_path: Path) -> None:
 
         assert decide("hospital-a")["sealed"] is True
         assert decide("hospital-b")["sealed"] is False
-        assert decide("hospital-c", "--revoke")["revoked"] is True
+        assert decide("hospital-c", "--end")["revoked"] is True
 
 
 # --- Stopped, killed, starved ---------------------------------------------------------------------

@@ -38,7 +38,7 @@ if not COLLECTING:
         served_by,
     )
 
-    OWNERS_GIVEN = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
+    OWNERS_GIVEN = [f"--owner-address={name}={address(owner_account(name))}" for name in OWNERS]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def decide_on_the_chain(
     broker = tmp_path / "broker.yaml"
     broker.write_text(world.pin.model_copy(update={"url": url}).to_yaml())
     chain_id = f"--chain-id={chain.web3.eth.chain_id}"
-    paying = ["--key", key_file(tmp_path, "payer")]
+    paying = ["--ethereum-key", key_file(tmp_path, "payer")]
     made = command("deploy", *OWNERS_GIVEN, *urls, chain_id, "--approve", "2", *paying)
     contract = made["contract"]
     locked = lock_changed(
@@ -95,8 +95,17 @@ def decide_on_the_chain(
 
     def decided(verdict: str, owner: str, name: str) -> str:
         out = str(tmp_path / name)
-        words = [verdict, str(deployment), "--chain", file, "--consortium", str(members), "--yes"]
-        words += ["--key", key_file(tmp_path, owner), "--out", out]
+        words = [
+            verdict,
+            "--deployment",
+            str(deployment),
+            "--chain",
+            file,
+            "--consortium",
+            str(members),
+            "--yes",
+        ]
+        words += ["--ethereum-key", key_file(tmp_path, owner), "--out", out]
         command(*words, *(["--broker", str(broker)] if verdict == "approve" else []))
         return out
 
@@ -145,11 +154,11 @@ def decide_on_the_chain(
     command(*execute, str(tmp_path / "f"), second, fails=SignatureInvalid)
 
     device = str(tmp_path / "device")
-    command("device", DEVICE, "--chain", file, "--key", key_file(tmp_path, OWNERS[0]),
+    command("device", DEVICE, "--chain", file, "--ethereum-key", key_file(tmp_path, OWNERS[0]),
             "--out", device)  # fmt: skip
     assert json.loads(Path(device).read_bytes())["decision"] is None
     command(
-        "propose", str(deployment), "--chain", file, "--safe", contract,
+        "propose", "--deployment", str(deployment), "--chain", file, "--safe", contract,
         "--out", str(tmp_path / "p"), fails=UsageError,
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ def site() -> Iterator[SafeSite]:
 def test_a_safe_opens_the_release_and_one_removal_closes_it(site: SafeSite, tmp_path: Path) -> None:
     chain = str(tmp_path / "chain.yaml")
     site.mine()
-    owners = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
+    owners = [f"--owner-address={name}={address(owner_account(name))}" for name in OWNERS]
     pinned = command(
         "pin", "--contract", site.proxy.address, "--kind", "dstack-app", *owners,
         "--rpc", site.url, "--chain-id", "31337", "--agree", "1", "--app-id", "any",
@@ -145,15 +145,40 @@ def test_a_safe_opens_the_release_and_one_removal_closes_it(site: SafeSite, tmp_
             )
         proposal, first, second = (str(tmp_path / name) for name in ("p", "p.a", "p.b"))
         common = ["--chain", chain]
-        command("propose", str(deployment), *common, "--safe", site.safe, "--out", proposal)
+        command(
+            "propose",
+            "--deployment",
+            str(deployment),
+            *common,
+            "--safe",
+            site.safe,
+            "--out",
+            proposal,
+        )
         signing = [*common, "--deployment", str(deployment), "--yes"]
-        command("sign", proposal, *signing, "--key", key_file(tmp_path, OWNERS[0]), "--out", first)
-        paying = [*common, "--key", key_file(tmp_path, "payer")]
+        command(
+            "sign",
+            proposal,
+            *signing,
+            "--ethereum-key",
+            key_file(tmp_path, OWNERS[0]),
+            "--out",
+            first,
+        )
+        paying = [*common, "--ethereum-key", key_file(tmp_path, "payer")]
         told = command("execute", first, *paying, fails=ChainRefused)
         assert "GS020" in told["got"]
-        as_stranger = [*signing, "--key", key_file(tmp_path, "stranger"), "--out", second]
+        as_stranger = [*signing, "--ethereum-key", key_file(tmp_path, "stranger"), "--out", second]
         command("sign", proposal, *as_stranger, fails=SignatureInvalid)
-        command("sign", proposal, *signing, "--key", key_file(tmp_path, OWNERS[2]), "--out", second)
+        command(
+            "sign",
+            proposal,
+            *signing,
+            "--ethereum-key",
+            key_file(tmp_path, OWNERS[2]),
+            "--out",
+            second,
+        )
         command("execute", first, second, *paying)
         assert kms_says() == (True, "")
         with pytest.raises(ChainRefused):
@@ -166,11 +191,28 @@ def test_a_safe_opens_the_release_and_one_removal_closes_it(site: SafeSite, tmp_
         # The signatures serve once; two other owners remove it.
         assert "GS026" in command("execute", first, second, *paying, fails=ChainRefused)["got"]
         removal, third, fourth = (str(tmp_path / name) for name in ("r", "r.b", "r.c"))
-        command("propose", str(deployment), *common, "--safe", site.safe, "--remove",
+        command("propose", "--deployment", str(deployment), *common, "--safe", site.safe,
+            "--remove",
                   "--out", removal)  # fmt: skip
         signing = [*common, "--yes"]
-        command("sign", removal, *signing, "--key", key_file(tmp_path, OWNERS[1]), "--out", third)
-        command("sign", removal, *signing, "--key", key_file(tmp_path, OWNERS[2]), "--out", fourth)
+        command(
+            "sign",
+            removal,
+            *signing,
+            "--ethereum-key",
+            key_file(tmp_path, OWNERS[1]),
+            "--out",
+            third,
+        )
+        command(
+            "sign",
+            removal,
+            *signing,
+            "--ethereum-key",
+            key_file(tmp_path, OWNERS[2]),
+            "--out",
+            fourth,
+        )
         command("execute", third, fourth, *paying)
         site.mine()
         assert kms_says() == (False, "Compose hash not allowed")
@@ -184,9 +226,9 @@ def test_the_owners_contract_is_proven_by_another_implementation(
     site: SafeSite, tmp_path: Path
 ) -> None:
     """What py-evm's trie shows elsewhere, anvil's shows here; dstack's KMS reads it directly."""
-    owners = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
+    owners = [f"--owner-address={name}={address(owner_account(name))}" for name in OWNERS]
     node = ["--rpc", site.url, "--chain-id", "31337"]
-    paying = ["--key", key_file(tmp_path, "payer")]
+    paying = ["--ethereum-key", key_file(tmp_path, "payer")]
     contract = command("deploy", *owners, *node, "--approve", "2", "--any-device", *paying)[
         "contract"
     ]

@@ -172,7 +172,7 @@ def measured(world: Stage, room: Path, continued: Path) -> Any:
     sealed_notes(world, room, "clinic-b")
     world.boot(room)
     world.approve(room, "clinic-b", "clinic-c")
-    return world.run("evaluate", *world.train_words(room, "measured")[1:])
+    return world.run(*world.train_words(room, "measured"))
 
 
 def test_the_first_run_verifies_and_names_the_recipe_that_comes_after(
@@ -316,7 +316,7 @@ def test_a_copy_that_the_operator_swapped_gets_no_key_and_opens_nowhere(
     shard.write_bytes(changed)
     words = world.train_words(room, "swapped")[1:]
     words[words.index("--data") + 1] = data
-    assert world.try_run("evaluate", *words).code == 3
+    assert world.try_run("train", *words).code == 3
     assert not (world.folder / "swapped" / "manifest.json").exists()
 
 

@@ -58,7 +58,15 @@ def test_owners_and_auditors_need_nothing_that_only_linux_has(tmp_path: Path) ->
         made.run("open", folder / "sealed/clinic-a.notes.sealed", *me, "--out", "notes.jsonl")
         given = (made.inputs / "clinic-a.notes.jsonl").read_text()
         assert (tmp_path / "notes.jsonl").read_text().splitlines() == given.splitlines()
-        made.run("revoke", folder / "app-compose.json", *me, "--broker", made.broker, "--yes")
+        made.run(
+            "revoke",
+            "--deployment",
+            folder / "app-compose.json",
+            *me,
+            "--broker",
+            made.broker,
+            "--yes",
+        )
         made.run("log", "audit", "--broker", made.broker, "--consortium", "consortium.json")
 
 

@@ -129,7 +129,7 @@ class People:
     def pin(self, policy: str, out: str) -> None:
         """As the guide says, of the broker that is here and its deployment."""
         self.run(
-            "broker", "pin", "--url", self.url, "--deployment", "compose.json",
+            "broker", "pin", "--url", self.url, "--broker-deployment", "compose.json",
             "--policy", policy, "--out", out,
         )  # fmt: skip
 
@@ -225,13 +225,13 @@ def test_an_owner_gets_other_keys_and_the_data_stays(people: People) -> None:
     assert opened.reveal() == own.reveal()
 
     told = people.run(
-        "approvals", "status", "locked/app-compose.json", "--broker", "broker.yaml",
+        "approvals", "status", "--deployment", "locked/app-compose.json", "--broker", "broker.yaml",
         "--consortium", "successor.json",
     )  # fmt: skip
     assert told["approved_by"] == [C]
     old = [
-        "approve", "locked/app-compose.json", "--identity", f"{C}.identity.json",
-        "--consortium", "successor.json", "--broker", "broker.yaml", "--state", "other.json",
+        "approve", "--deployment", "locked/app-compose.json", "--identity", f"{C}.identity.json",
+        "--consortium", "successor.json", "--broker", "broker.yaml", "--memory", "other.json",
     ]  # fmt: skip
     people.refused(ApprovalUnknown, *old)
 
@@ -241,11 +241,11 @@ def test_the_old_broker_is_at_its_end_and_says_so(people: People) -> None:
     for words in section[: next(i for i, one in enumerate(section) if one[0] == "broker")]:
         people.run(*words)
     people.refused(
-        ConsortiumMismatch, "approve", "before/app-compose.json",
+        ConsortiumMismatch, "approve", "--deployment", "before/app-compose.json",
         "--identity", f"{C}.identity.json", "--broker", "broker.yaml",
     )  # fmt: skip
     people.run(
-        "revoke", "before/app-compose.json", "--identity", f"{C}.identity.json",
+        "revoke", "--deployment", "before/app-compose.json", "--identity", f"{C}.identity.json",
         "--broker", "broker.yaml",
     )  # fmt: skip
 
@@ -270,7 +270,7 @@ def test_a_broker_with_another_root_is_followed_when_the_owners_say_so(people: P
     people.refused(  # it is another broker than the one that this file names
         BrokerMismatch, "log", "witness", "--broker", "broker.yaml",
         "--consortium", "second-consortium.json", "--identity", f"{C}.identity.json",
-        "--state", "first-look.json",
+        "--memory", "first-look.json",
     )  # fmt: skip
 
 
@@ -324,7 +324,7 @@ def test_a_broker_from_an_old_backup_is_refused_until_a_successor_begins(people:
     shutil.copytree("state", "backup")
     people.serve()
     approve = [
-        "approve", "before/app-compose.json", "--broker", "broker.yaml",
+        "approve", "--deployment", "before/app-compose.json", "--broker", "broker.yaml",
         "--identity", f"{B}.identity.json", "--unpinned",
     ]  # fmt: skip
     people.run(*approve)
@@ -345,10 +345,10 @@ def test_a_proposal_about_another_history_is_not_signed(people: People) -> None:
     people.run("keygen", C, "--out", "new-keys")
     people.serve(state="forked")
     people.run(
-        "approve", "before/app-compose.json", "--identity", f"{C}.identity.json",
-        "--broker", "broker.yaml", "--state", "of-c.json", "--unpinned",
+        "approve", "--deployment", "before/app-compose.json", "--identity", f"{C}.identity.json",
+        "--broker", "broker.yaml", "--memory", "of-c.json", "--unpinned",
     )  # fmt: skip
-    people.run(*propose, "--state", "elsewhere.json")
+    people.run(*propose, "--memory", "elsewhere.json")
     people.serve()
     people.refused(LedgerInconsistent, *sign)
 
@@ -364,5 +364,5 @@ def test_too_few_owners_begin_anew(people: People) -> None:
     )  # fmt: skip
     people.run(
         "log", "witness", "--broker", "broker.yaml", "--consortium", "two.json",
-        "--identity", f"{A}.identity.json", "--state", "anew.json",
+        "--identity", f"{A}.identity.json", "--memory", "anew.json",
     )  # fmt: skip

@@ -222,7 +222,13 @@ def test_another_trust_exits_with_three(world: Stage, finished: Path, pin: str) 
     document = yaml.safe_load(world.trust.read_text())
     if pin == "root":
         world.run(
-            "simulator", "policy", "--state", "other-root", "--out", f"other-{pin}.yaml", *MACHINE
+            "simulator",
+            "serve",
+            "--simulator",
+            "other-root",
+            "--write-policy",
+            f"other-{pin}.yaml",
+            *MACHINE,
         )
         document["appraisal"] = yaml.safe_load((world.folder / f"other-{pin}.yaml").read_text())
     else:
@@ -391,8 +397,8 @@ def test_no_owner_seals_or_approves_for_a_broker_that_guests_do_not_obey(
     me = ["--identity", world.identity("clinic-a"), "--broker", second]
     sealed = engineer / "sealed" / "clinic-a.notes.sealed"
     for words in (
-        ["approve", world.deployment, *me, "--yes"],
-        ["approve", world.deployment, *me, "--broker", world.broker, "--yes"],
+        ["approve", "--deployment", world.deployment, *me, "--yes"],
+        ["approve", "--deployment", world.deployment, *me, "--broker", world.broker, "--yes"],
         ["seal", world.inputs / "clinic-a.notes.jsonl", "--name", "notes", *me,
          "--deployment", world.deployment, "--out", "astray.sealed"],
         ["rewrap", sealed, *me, "--deployment", world.deployment],
@@ -430,13 +436,15 @@ def test_a_guest_obeys_no_other_broker_than_the_locks_whatever_its_broker_file_s
 
 def test_a_revoked_recipe_gets_no_keys(world: Stage, engineer: Path, finished: Path) -> None:
     world.run(
-        "revoke", world.deployment, "--identity", world.identity("clinic-c"),
+        "revoke", "--deployment", world.deployment, "--identity", world.identity("clinic-c"),
         "--broker", world.broker, "--yes",
     )  # fmt: skip
     answer = world.try_run(*world.train_words(engineer, "revoked"))
     assert (answer.code, answer.error) == (3, "approval-revoked")
     assert not (world.folder / "revoked").exists()
-    status = world.run("approvals", "status", world.deployment, "--broker", world.broker)
+    status = world.run(
+        "approvals", "status", "--deployment", world.deployment, "--broker", world.broker
+    )
     assert status["sealed"]
 
 

@@ -54,7 +54,13 @@ class Three:
 
     def decide(self, word: str, owner: str, *names: str, code: int = 0) -> dict[str, Any]:
         return self.told(
-            word, self.site.deployment, *self.mine(owner), *self.brokers(*names), "--yes", code=code
+            word,
+            "--deployment",
+            self.site.deployment,
+            *self.mine(owner),
+            *self.brokers(*names),
+            "--yes",
+            code=code,
         )
 
     def mine(self, owner: str) -> list[str | Path]:
@@ -151,7 +157,7 @@ def test_every_ledger_is_witnessed_and_each_has_a_memory_of_its_own(three: Three
     assert set(three.told(*words)["brokers"]) == set(three.urls.values())
     memories = list(three.site.folder.glob(f"{OWNERS[0]}.identity.json.ledger-*.json"))
     assert len(memories) == 3
-    shared = three.run(*words, "--state", three.site.folder / "one.json")
+    shared = three.run(*words, "--memory", three.site.folder / "one.json")
     assert isinstance(shared.exception, UsageError)
 
 
@@ -188,6 +194,6 @@ def test_a_broker_that_is_away_keeps_nobody_from_stopping(three: Three) -> None:
     assert answer["failed"] == [three.urls["south"]]
     assert {one["revoked_by"][0] for one in answer["brokers"].values()} == {OWNERS[1]}
     assert len(answer["brokers"]) == 2
-    alone = three.run("revoke", three.site.deployment, *three.mine(OWNERS[2]),
+    alone = three.run("revoke", "--deployment", three.site.deployment, *three.mine(OWNERS[2]),
                       *three.brokers("south"), "--yes")  # fmt: skip
     assert isinstance(alone.exception, BrokerUnreachable)

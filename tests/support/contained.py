@@ -99,18 +99,18 @@ def broker(folder: Path, image: Path) -> Iterator[SideProgram]:
     publics = [word for owner in OWNERS for word in ("--owner", f"{owner}.public.json")]
     run(folder, "consortium", "create", "two", "--approve", "2", *publics,
         "--out", "consortium.json")  # fmt: skip
-    run(folder, "simulator", "policy", "--state", "root", "--out", "policy.yaml")
+    run(folder, "simulator", "serve", "--simulator", "root", "--write-policy", "policy.yaml")
     run(folder, "broker", "deployment", "--consortium", "consortium.json",
-        "--policy", "policy.yaml", "--platform", "simulator", "--image", named(image),
+        "--policy", "policy.yaml", "--platform", "simulator", "--image-name", named(image),
         "--out", "broker-compose.json")  # fmt: skip
     run(folder, "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
         "--out", "broker-ticket.json")  # fmt: skip
-    words = ["deploy", "run", folder / "broker-compose.json", "--image", image,
+    words = ["deploy", "run", "--deployment", folder / "broker-compose.json", "--image", image,
              "--ticket", folder / "broker-ticket.json", "--folder", folder / "broker",
              "--simulator", folder / "root"]  # fmt: skip
     with SideProgram("broker-part", folder, words, answers=False) as part:
         url = part.place("broker ready", within=READY_SECONDS)
-        run(folder, "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
+        run(folder, "broker", "pin", "--url", url, "--broker-deployment", "broker-compose.json",
             "--policy", "policy.yaml", "--out", "broker.yaml")  # fmt: skip
         yield part
 
@@ -137,7 +137,8 @@ def sealed(folder: Path, document: Path) -> None:
         run(folder, "seal", f"{owner}.jsonl", "--name", "notes", "--identity",
             f"{owner}.identity.json", "--deployment", document, "--broker", "broker.yaml",
             "--out", place)  # fmt: skip
-        run(folder, "approve", document, "--identity", f"{owner}.identity.json", "--broker",
+        run(folder, "approve", "--deployment", document, "--identity", f"{owner}.identity.json",
+            "--broker",
             "broker.yaml", "--consortium", "consortium.json", "--yes",
             "--data", place)  # fmt: skip
 
@@ -148,7 +149,8 @@ def trained(folder: Path, document: Path, image: Path) -> dict[str, Any]:
         data = [word for owner in OWNERS for word in ("--data", f"{url}/{owner}.notes.sealed")]
         run(folder, "deploy", "ticket", "--role", "train", "--broker", "broker.yaml", *data,
             "--out", "ticket.json")  # fmt: skip
-        run(folder, "deploy", "run", document, "--image", image, "--ticket", "ticket.json",
+        run(folder, "deploy", "run", "--deployment", document, "--image", image,
+            "--ticket", "ticket.json",
             "--folder", folder / "guest", "--simulator", folder / "root")  # fmt: skip
     run(folder, "trust", "new", "--consortium", "consortium.json", "--deployment", document,
         "--policy", "policy.yaml", "--broker", "broker.yaml", "--out", "trust.yaml")  # fmt: skip

@@ -66,7 +66,7 @@ class Real:
         for name in self.certificates:
             words += ["--certificate", str(vectors / name)]
         if self.chain is not None:
-            words += ["--chain", str(vectors / self.chain)]
+            words += ["--gpu-chain", str(vectors / self.chain)]
         return words
 
     def rules(self) -> AppraisalPolicy:

@@ -66,7 +66,7 @@ class Nodes:
 
     def boot(self, socket: str) -> None:
         self.world.serve(
-            "guest API", "simulator", "serve", self.folder / "app-compose.json",
+            "guest API", "simulator", "serve", "--deployment", self.folder / "app-compose.json",
             "--socket", socket, "--simulator", "root", *self.world.machine,
         )  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""What every command has in common: old names, the project file, and what it took from it.
+"""What every command has in common: the project file, and what it took from it.
 
 Values come from the command line, then from a ``SEALTRAIN_*`` variable, then from the project file
 (``cli.project``), then from the option's default: the order in which click looks. ``--help`` and
-completion read no project file. A command that a deployment document may start (``Entry.measured``)
-takes nothing from variables or project files, because owners approved its words and no more.
+completion read no project file. A command that a deployment document may start
+(``CommandEntry.measured``) takes nothing from variables or project files, because owners approved
+its words and no more.
 """
 
 from __future__ import annotations
@@ -20,14 +21,8 @@ from click.core import ParameterSource
 from sealtrain.cli.output import say
 from sealtrain.cli.passphrases import passphrase_option
 from sealtrain.cli.project import KEYS, Key, Project, found_project
-from sealtrain.cli.renames import OPTIONS, WORDS, with_new_options
 
-__all__ = ["Command", "SettledCommand", "hint_renamed"]
-
-
-def hint_renamed(old: str, new: str) -> None:
-    """Say the new name of a command or an option."""
-    say(f"hint: {old} is now {new}; the old name goes with the next release")
+__all__ = ["Command", "SettledCommand"]
 
 
 class SettledCommand(click.Command):
@@ -62,9 +57,8 @@ class SettledCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse the words, old ones too, with what the project file says besides."""
+        """Parse the words, with what the project file says besides."""
         quiet = bool(extra.get("resilient_parsing"))
-        args = self._renamed(args, quiet=quiet)
         project = None
         if not quiet and self._asks_project(args):
             project = found_project()
@@ -78,18 +72,6 @@ class SettledCommand(click.Command):
         if not self.open_to_project or {"-h", "--help"} & set(args):
             return False
         return any(True for _ in _keyed(self))
-
-    def _renamed(self, args: list[str], *, quiet: bool) -> list[str]:
-        name = " ".join(self.path)
-        args, found = with_new_options(args, OPTIONS.get(name, {}))
-        option = WORDS.get(name)
-        if option is not None:
-            args, moved = _with_option(args, option, self)
-            found |= moved
-        if not quiet:
-            for old, new in found.items():
-                hint_renamed(old, new)
-        return args
 
 
 class Command(SettledCommand, typer.core.TyperCommand):
@@ -172,25 +154,3 @@ def _places(value: Any, folder: Path | None) -> str:
         str(path if folder is None or not path.is_relative_to(folder) else path.relative_to(folder))
         for path in paths
     )
-
-
-def _with_option(
-    args: list[str], option: str, command: click.Command
-) -> tuple[list[str], dict[str, str]]:
-    """Put an option before the first word that is neither an option nor its value."""
-    takes_value = {
-        name: not getattr(parameter, "is_flag", False)
-        for parameter in command.params
-        for name in (*parameter.opts, *parameter.secondary_opts)
-        if name.startswith("-")
-    }
-    if any(word == option or word.startswith(f"{option}=") for word in args):
-        return args, {}
-    place = 0
-    while place < len(args) and args[place].startswith("-"):
-        name, equals, _ = args[place].partition("=")
-        place += 2 if takes_value.get(name) and not equals else 1
-    if place >= len(args):
-        return args, {}
-    word = args[place]
-    return [*args[:place], option, *args[place:]], {word: f"{option} {word}"}

@@ -20,9 +20,8 @@ import typer.core
 import typer.main
 
 from sealtrain.base.collector import uncollected
-from sealtrain.cli.command import Command, SettledCommand, hint_renamed
+from sealtrain.cli.command import Command, SettledCommand
 from sealtrain.cli.options import spread
-from sealtrain.cli.renames import COMMANDS, with_new_options
 
 __all__ = ["CommandEntry", "Entries", "LazyGroup", "Noun", "load", "made"]
 
@@ -100,13 +99,7 @@ class LazyGroup(SettledCommand, typer.core.TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by the first word, by its old name too, or suggest names like it."""
-        old = (*self.path, *args[:1])
-        renamed = COMMANDS.get(" ".join(old))
-        if renamed is not None:
-            hint_renamed(f"sealtrain {' '.join(old)}", f"sealtrain {' '.join(renamed.to)}")
-            words, _ = with_new_options(args[1:], renamed.options)
-            return renamed.to[-1], _at(ctx, renamed.to), [*renamed.added, *words]
+        """Find a command by the first word, or suggest names like it."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # click suggests only commands that are loaded
@@ -165,15 +158,4 @@ def _command(path: tuple[str, ...], place: str, *, measured: bool) -> Command:
     if not isinstance(command, Command):
         raise TypeError("typer made another kind of command")
     command.settle(path, measured=measured)
-    return command
-
-
-def _at(ctx: click.Context, path: tuple[str, ...]) -> click.Command:
-    """The command at a path from the root, which has one."""
-    command = ctx.find_root().command
-    for word in path:
-        found = command.get_command(ctx, word) if isinstance(command, LazyGroup) else None
-        if found is None:
-            raise LookupError(" ".join(path))
-        command = found
     return command

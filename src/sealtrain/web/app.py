@@ -1,7 +1,8 @@
 """The console's application: a navigation over pages, behind one policy.
 
-A page is a router and its line in the navigation (``NavigationPage``). To add a page, write a module
-with a router and a template that extends ``base.html``; ``console_app`` takes the pages in order.
+A page is a router and its line in the navigation (``NavigationPage``). To add a page, write a
+module with a router and a template that extends ``base.html``; ``console_app`` takes the pages in
+order.
 """
 
 from __future__ import annotations

@@ -555,7 +555,7 @@ def test_the_command_names_what_it_found_and_leaves_with_three(
     words = [
         *("log", "audit", "--database", str(state / "ledger.sqlite")),
         *("--consortium", str(tmp_path / "consortium.json")),
-        *("--state", str(tmp_path / "memory.json")),
+        *("--memory", str(tmp_path / "memory.json")),
     ]
     good = CliRunner().invoke(app, [*words, "--from", str(tmp_path / "kept"), "--quorum", "2"])
     assert good.exit_code == 0, good.output

@@ -236,7 +236,14 @@ def test_the_command_writes_a_folder_that_loads(base_dir: Path, tmp_path: Path) 
 
     model = trained(WEIGHT_ADAPTERS["dora"], base_dir)
     opened = write_files(tmp_path / "opened", model_files(model, None))
-    words = ["merge", str(opened), "--base", str(base_dir / "base"), "--out", str(tmp_path / "m")]
+    words = [
+        "merge",
+        str(opened),
+        "--base-model",
+        str(base_dir / "base"),
+        "--out",
+        str(tmp_path / "m"),
+    ]
     done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["files"] == [
