@@ -19,7 +19,7 @@ from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.federated.learner import Learner
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.update import Update, decode_state, encode_state
-from sealtrain_collab.pads.guest.outside import OutsideProducts
+from sealtrain_collab.pads.guest.outside import OutsideProducts, ReachedMachines
 from sealtrain_collab.pads.multiplying import Limits
 from sealtrain_collab.pads.protect import quantise, restore
 from sealtrain_collab.pads.recipe import ProductSettings
@@ -111,7 +111,7 @@ def outside(
         now=accepts.clock,
     )
     run_id = f"{OWNERS.index(party):032x}"
-    return OutsideProducts(made, run_id, seconds=seconds)
+    return OutsideProducts(made.recipe, ReachedMachines(made, run_id, seconds=seconds))
 
 
 class InGuest:

@@ -8,6 +8,7 @@ from typing import NoReturn, Protocol, cast
 from sealtrain.guest.workload.channel import ChannelEnds, Misused, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
+    ConnectHelper,
     Ended,
     Failed,
     FileDelivered,
@@ -17,6 +18,8 @@ from sealtrain.guest.workload.messages import (
     OfferMetrics,
     Open,
     OpenModel,
+    ProductsBegun,
+    ProductsMade,
     RankReady,
     Retire,
     Seal,
@@ -46,6 +49,7 @@ class AnsweringKeeper(Protocol):
     def stopped(self) -> NoReturn: ...
     def metrics(self, question: OfferMetrics) -> Reply: ...
     def tally(self, question: TallyRecords) -> Reply: ...
+    def help(self, question: WorkloadQuestion) -> Reply: ...
     def sign(self, question: Sign) -> Reply: ...
     def slots(self, rank: int) -> tuple[SharedMemory, int, Reply]: ...
     def lay(
@@ -100,6 +104,8 @@ class RankDesk:
                 return keeper.metrics(question)
             case TallyRecords():
                 return keeper.tally(question)
+            case ConnectHelper() | ProductsBegun() | ProductsMade():
+                return keeper.help(question)
             case Sign():
                 return keeper.sign(question)
             case Stopped():

@@ -1,38 +1,70 @@
 """Other machines that a run of one guest uses: named in its settings, as its recipe asks for them.
 
-The kind of collaboration says which (``recipe.kinds``), and makes the ``StandIns`` that talk to
-them.
+The kind of collaboration says which (``recipe.kinds``). It makes a ``HelperDesk`` for the keeper,
+which reaches them, and for the workload the ``StandIns`` that talk to them (``guest.phase``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import UsageError
+from sealtrain.guest.workload.channel import Misused, Reply
 from sealtrain.recipe.kinds import KINDS, load
 from sealtrain.recipe.lock import load_lock
-from sealtrain.training.models.standins import StandIns
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.settings import RunSettings
+    from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.recipe.kinds import Collaboration
-    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["HelpedStandIns", "addresses", "expect_helpers", "place_of", "stand_ins"]
+__all__ = [
+    "HelperDesk",
+    "addresses",
+    "expect_helpers",
+    "helper_desk",
+    "place_of",
+]
 
 _HELPERS: Final = ("accelerator", "dealer")
 """Fields of ``RunSettings`` that name a machine."""
 
 
-class HelpedStandIns(StandIns, Protocol):
-    """The ``StandIns`` of a run, which note in its run log what was made elsewhere."""
+class HelperDesk(Protocol):
+    """The keeper's part in what helpers do for its workload (spec/workload-channel.md §7)."""
 
-    def checkpointed(self, ref: CheckpointRef) -> None:
-        """As ``GuestRun.checkpointed``."""
+    @property
+    def waits(self) -> Collection[str]:
+        """Codes of errors of the helpers that a runner waits for and a workload may report."""
+
+    def answer(self, question: WorkloadQuestion) -> Reply:
+        """Answer what the workload asks of a helper, or says of one.
+
+        Raises:
+            Misused: It may not ask that, or not now.
+            SealtrainError: The helper is gone, or not the one to trust.
+        """
+
+    def require_told(self) -> None:
+        """See that the run log says what helpers did so far.
+
+        Raises:
+            Misused: It does not.
+        """
+
+
+class _NoHelpers:
+    """The ``HelperDesk`` of a recipe without any."""
+
+    waits: Collection[str] = ()
+
+    def answer(self, _question: WorkloadQuestion) -> Reply:
+        raise Misused("the recipe has no helper")
+
+    def require_told(self) -> None: ...
 
 
 def expect_helpers(settings: RunSettings) -> None:
@@ -83,14 +115,8 @@ def addresses(settings: RunSettings) -> tuple[str, ...]:
     return tuple(f"tcp://{place}" for place in named if place is not None)
 
 
-@contextmanager
-def stand_ins(run: GuestRun) -> Iterator[HelpedStandIns | None]:
-    """Those of a run, connected as long as the block; ``None`` where its recipe has no helper."""
+def helper_desk(run: GuestRun) -> HelperDesk:
+    """That of a run, for its keeper."""
     how = run.recipe.collaboration
-    place = None if how is None else KINDS[how.kind].stand_ins
-    if place is None:
-        yield None
-        return
-    made: Any = load(place)
-    with made(run) as standing_in:
-        yield standing_in
+    place = None if how is None else KINDS[how.kind].helper_desk
+    return _NoHelpers() if place is None else load(place)(run)

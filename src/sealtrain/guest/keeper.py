@@ -39,6 +39,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.desk import RankDesk
+from sealtrain.guest.helper_machines import helper_desk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
 from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent, tallied
 from sealtrain.guest.sandbox.events import Named, Restated, restated
@@ -67,6 +68,7 @@ from sealtrain.guest.workload.messages import (
     Step,
     Stop,
     TallyRecords,
+    WorkloadQuestion,
 )
 from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.training.basefiles import base_files_of
@@ -163,6 +165,7 @@ class Keeper:
         self._sources = run.sources
         self._model = None if recipe.scripts else run.model
         self._served = ServedRows(run.journal.served)
+        self._helpers = helper_desk(run)
         self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
         base = base_files_of(run.recipe, run.base, run.model)
         scripts = {path: run.lock.scripts[path] for path in run.recipe.scripts}
@@ -324,6 +327,12 @@ class Keeper:
             record_counts(self._run, self._tallied, self._say)
         return Reply()
 
+    def help(self, question: WorkloadQuestion) -> Reply:
+        """Connect the workload with a machine that multiplies for it, or note what was made."""
+        if self._signing:
+            raise Misused("no products after the manifest")
+        return self._helpers.answer(question)
+
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
         self._stepped(question.step)
@@ -370,6 +379,7 @@ class Keeper:
             if not self._names.are_whole(self._files):
                 raise Misused("parts of weights are missing")
             self._require_tallied()
+            self._helpers.require_told()
             privacy = privacy_spent(question, run.recipe, self._sources)
             if question.tokens_sha256 is not None and not digests_tokens(run.recipe):
                 raise Misused("a digest of tokens that this recipe does not take")
@@ -411,6 +421,7 @@ class Keeper:
             scripts,
             named=Named() if scripts else Named.in_recipe(run.recipe),
             metrics=policy.metrics,
+            waits=self._helpers.waits,
         )
         return self.fail(Restated(judged))
 
@@ -467,6 +478,7 @@ class Keeper:
     def seal(self, question: Seal, memory: SharedMemory | None) -> Reply:
         """Seal the next checkpoint out of the workload's memory, record and anchor it."""
         self._require_tallied()
+        self._helpers.require_told()
         newest = self._newest
         wanted = CheckpointRef(
             counter=1 if newest is None else newest.counter + 1,

@@ -7,17 +7,21 @@ names and numbers that the manifest takes from training, and judges them (``gues
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.workload.messages import MOST_TALLIED, Parts, Sign, Spent, TallyRecords
 from sealtrain.recipe.backends import numbers_of
+from sealtrain.recipe.kinds import KINDS, load
 from sealtrain.training.backends.ready import make_ready
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, load_phase, train
 
 if TYPE_CHECKING:
     from sealtrain.guest.workload.stubs import WorkloadRun
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.models.standins import StandIns
     from sealtrain.training.trained import Trained
 
 __all__ = ["load_libraries", "run_phase"]
@@ -27,6 +31,7 @@ def load_libraries(recipe: Recipe) -> None:
     """Import what the recipe's phase uses, before there is anything to train on."""
     make_ready(recipe.backend.name)
     load_phase(recipe.phase)
+    _load_stand_ins(recipe)
 
 
 def run_phase(run: WorkloadRun) -> None:
@@ -42,22 +47,40 @@ def run_phase(run: WorkloadRun) -> None:
     recipe, leads = run.recipe, run.lease is not None
     if leads and run.resume is None:
         _tally(run)
-    trained = train(
-        recipe,
-        run_id=run.run_id,
-        inputs=Inputs(base_dir=run.base, sources=run.sources, model=run.model, secret=run.secret),
-        checkpoints=Checkpoints(
-            store=run.store,
-            resume=run.resume,
-            lease_keeper=Follower() if run.lease is None else run.lease,
-            approved_ranks=numbers_of(run.lock.recipe.backend),
-        ),
-        reporting=Reporting()
-        if run.metrics is None
-        else Reporting(gate=run.metrics, on_step=run.metrics.step),
-    )
+    with _stand_ins(run) as standins:
+        trained = train(
+            recipe,
+            run_id=run.run_id,
+            inputs=Inputs(
+                base_dir=run.base, sources=run.sources, model=run.model, secret=run.secret
+            ),
+            checkpoints=Checkpoints(
+                store=run.store,
+                resume=run.resume,
+                lease_keeper=Follower() if run.lease is None else run.lease,
+                approved_ranks=numbers_of(run.lock.recipe.backend),
+            ),
+            reporting=Reporting()
+            if run.metrics is None
+            else Reporting(gate=run.metrics, on_step=run.metrics.step),
+            standins=standins,
+        )
     if leads:
         _hand_over(run, trained)
+
+
+def _load_stand_ins(
+    recipe: Recipe,
+) -> Callable[[WorkloadRun], AbstractContextManager[StandIns]] | None:
+    how = recipe.collaboration
+    place = None if how is None else KINDS[how.kind].stand_ins
+    return None if place is None else load(place)
+
+
+def _stand_ins(run: WorkloadRun) -> AbstractContextManager[StandIns | None]:
+    """Layers whose products helpers make, connected as long as the block; none without helpers."""
+    made = _load_stand_ins(run.recipe)
+    return nullcontext() if made is None else made(run)
 
 
 def _tally(run: WorkloadRun) -> None:

@@ -5,7 +5,7 @@ Steps in this order and no other:
 1. to 4. as ``GuestRun.prepare``: admit, find, attest and obtain, open; where the recipe has several
    nodes, meet the others (``guest.fellows``);
 5. train in a workload with all its ranks, which was forked before the brokers were asked
-   (``guest.workload``), or, with pads or several nodes, in this process and the ranks that it forks
+   (``guest.workload``), or, with several nodes, in this process and the ranks that it forks
    now (``training.distributed.ranks``). The guest seals checkpoints, the brokers anchor their
    counters, and ``leasekeeper`` renews the lease;
 6. seal the model to its recipients;
@@ -23,7 +23,7 @@ from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.ending import softly
 from sealtrain.guest.fellows import Fellows, expect_listening, fellows_of
 from sealtrain.guest.guestrun import GuestRun
-from sealtrain.guest.helper_machines import addresses, expect_helpers, stand_ins
+from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, saying, telling
 from sealtrain.guest.sandbox.events import Named, told
@@ -236,7 +236,7 @@ class _Work:
         if checkpoint is None:
             validate_data(run)
             count_records(run, saying(room.terminal))
-        with ranks.lead(checkpoint), stand_ins(run) as standins:
+        with ranks.lead(checkpoint):
             trained = train(
                 self._recipe,
                 run_id=run.run_id,
@@ -248,7 +248,7 @@ class _Work:
                 ),
                 checkpoints=Checkpoints(
                     store=run.store,
-                    on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
+                    on_checkpoint=run.checkpointed,
                     resume=checkpoint,
                     lease_keeper=run.lease_keeper,
                     approved_ranks=numbers_of(run.recipe.backend),
@@ -258,7 +258,6 @@ class _Work:
                     progress=room.terminal if self._progress else None,
                     monitor=monitor,
                 ),
-                standins=standins,
             )
         fellows.finish()
         return close_run(run, trained)

@@ -68,6 +68,7 @@ class CollaborationSettings(StrictModel):
         decrypted: Where records were in the clear, in one sentence for an export.
         limits: Ids of what a manifest of this kind leaves open (``manifest.limits``).
         takes_backend: Its guests train with any backend and number of ranks that ``misfit`` allows.
+        has_workload: Its guest trains in a process without keys (spec/workload-channel.md).
     """
 
     phases: ClassVar[tuple[str, ...]]
@@ -78,6 +79,7 @@ class CollaborationSettings(StrictModel):
     decrypted: ClassVar[str] = DECRYPTED_IN_A_GUEST
     limits: ClassVar[tuple[str, ...]]
     takes_backend: ClassVar[bool] = False
+    has_workload: ClassVar[bool] = False
 
     @classmethod
     def limits_of(cls, written: Mapping[str, Any]) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def is_shared_out(recipe: Any) -> bool:
 
 def has_workload(recipe: Any) -> bool:
     """Whether a ``Recipe`` runs in a process without keys (spec/workload-channel.md)."""
-    return recipe.collaboration is None
+    return recipe.collaboration is None or recipe.collaboration.has_workload
 
 
 def holders_of(recipe: Any) -> tuple[str, ...]:

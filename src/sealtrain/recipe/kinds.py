@@ -27,7 +27,9 @@ class Kind:
         settings: Class of its settings in a recipe (``CollaborationSettings``).
         rule: Check 18 for its runs (``manifest.checks.collaboration``).
         summary: Sums up its run log for a report (``manifest.joint_sections``), or ``None``.
-        stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
+        helper_desk: Makes the ``HelperDesk`` of a run (``guest.helper_machines``), for a kind with
+            helpers.
+        stand_ins: Makes the ``StandIns`` of a run in its workload, for a kind with helpers.
         fellows: Makes the ``Fellows`` of a run, for a kind whose guests train one model together.
         guests: Lists a run's other guests for a reader (``manifest.verify``) as its log names them:
             JSON-ready, all with the same names; ``None`` where there are none, or parties are
@@ -43,6 +45,7 @@ class Kind:
     settings: str
     rule: str
     summary: str | None = None
+    helper_desk: str | None = None
     stand_ins: str | None = None
     fellows: str | None = None
     guests: str | None = None
@@ -82,6 +85,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         settings="sealtrain_collab.pads.recipe:Pads",
         rule="sealtrain_collab.pads.check:pads_hold",
         summary="sealtrain_collab.pads.check:sum_up",
+        helper_desk="sealtrain_collab.pads.guest.keeping:KeptPads",
         stand_ins="sealtrain_collab.pads.guest.stand_ins:PadStandIns",
         roles={"dealer": "sealtrain_collab.pads.cli:deal_by_ticket"},
     ),

@@ -5,6 +5,8 @@
     answer = channel.receive(max_bytes=1 << 20)
 
 Made by ``connect`` and ``accept`` only, so an object of this class is proof that both proofs held.
+One process may prove and be proven to (``reach``) and another of the same guest speak
+(``go_on``): the first hands over the connection and the keys, and keeps neither.
 """
 
 from __future__ import annotations
@@ -32,11 +34,21 @@ from sealtrain_collab.channel.ports import Caller
 from sealtrain_collab.channel.proofs import Peer
 from sealtrain_collab.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
 
-__all__ = ["AttestedChannel", "accept", "accept_over", "connect", "open_over"]
+__all__ = [
+    "AttestedChannel",
+    "accept",
+    "accept_over",
+    "connect",
+    "go_on",
+    "open_over",
+    "reach",
+]
 
 
 HANDSHAKE_SECONDS: Final = 120.0
 """Longest handshake of a caller: time for both sides' evidence."""
+_READY_FRAMES: Final = 1
+"""Frames of the responder that belong to the handshake."""
 
 
 class AttestedChannel:
@@ -173,10 +185,44 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
 def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
     """Open a channel over a connection that is there. Errors as ``connect``."""
     with _closed_on_error(stream):
-        keys = initiate(stream, conversation)
-        reader = FrameReader(stream, keys.responder)
-        reader.expect(READY)  # (6)
-        return _channel(stream, keys, FrameWriter(stream, keys.initiator), reader)
+        return go_on(stream, _agreed(stream, conversation))
+
+
+def reach(
+    address: Address, conversation: Conversation, *, timeout: float
+) -> tuple[socket.socket, Keys]:
+    """Open a channel on which another process of this guest goes on. Arguments as ``connect``.
+
+    A peer that proves nothing is left after ``HANDSHAKE_SECONDS``, however slowly it speaks.
+
+    Returns:
+        The connection, and what ``go_on`` needs. Neither was used beyond the handshake.
+
+    Raises:
+        PeerUnreachable, Refused: As ``connect``.
+    """
+    sock = dialled(address, timeout=timeout)
+    with _closed_on_error(sock):
+        keys = _agreed(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
+        sock.settimeout(timeout)
+        return sock, keys
+
+
+def go_on(stream: Stream, keys: Keys) -> AttestedChannel:
+    """The channel of an initiator whose handshake is complete (``reach``).
+
+    Args:
+        stream: The connection.
+        keys: Of the handshake, for one channel only: frames are numbered from here on.
+    """
+    reader = FrameReader(stream, keys.responder, number=_READY_FRAMES)
+    return _channel(stream, keys, FrameWriter(stream, keys.initiator), reader)
+
+
+def _agreed(stream: Stream, conversation: Conversation) -> Keys:
+    keys = initiate(stream, conversation)
+    FrameReader(stream, keys.responder).expect(READY)  # (6)
+    return keys
 
 
 def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:

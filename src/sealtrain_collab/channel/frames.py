@@ -50,10 +50,10 @@ def derive_next(key: Secret, info: bytes) -> Secret:
 class _Direction:
     """Key and frame number of one direction; the key is forgotten with each step forward."""
 
-    def __init__(self, key: Secret) -> None:
+    def __init__(self, key: Secret, number: int = 0) -> None:
         self._key: Secret | None = key
         self._aead = AESGCM(key.reveal())
-        self._number = 0
+        self._number = number
         self._process = OneProcess("frames of a channel")
 
     def next(self) -> tuple[AESGCM, bytes]:
@@ -155,11 +155,17 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Receives messages of one direction. Of one thread."""
+    """Receives messages of one direction. Of one thread.
 
-    def __init__(self, sock: Stream, key: Secret) -> None:
+    Args:
+        sock: The connection.
+        key: Of the direction.
+        number: Of the next frame: how many another process of this end received before.
+    """
+
+    def __init__(self, sock: Stream, key: Secret, *, number: int = 0) -> None:
         self._socket = sock
-        self._direction = _Direction(key)
+        self._direction = _Direction(key, number)
         self._sealed = memoryview(bytearray(_SMALL))
         self._plain = memoryview(bytearray(_SMALL))
 

@@ -5,31 +5,29 @@ It is given public matrices and uniform numbers. Whatever it answers is opened a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
 from typing import Protocol
 
 import torch
 
 from sealtrain.base.hostport import written
 from sealtrain.base.visible import escape_hidden
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    ChannelCut,
-    DataInvalid,
-    LimitExceeded,
-    PeerUnreachable,
-    ProductAltered,
-)
-from sealtrain_collab.channel.streams import dialled
+from sealtrain.errors import AcceleratorUnreachable, DataInvalid, ProductAltered
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.exact import ExactProduct
 from sealtrain_collab.pads.field import HALF
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+from sealtrain_collab.pads.reaching import (
+    SECONDS,
+    accelerator_gone,
+    accelerator_reached,
+    reach_accelerator,
+)
 from sealtrain_collab.pads.tensors import Later, elements, octets
 
 __all__ = [
     "Accelerator",
+    "ConnectedAccelerator",
     "LocalAccelerator",
     "RemoteAccelerator",
     "expect_digest",
@@ -78,22 +76,17 @@ class LocalAccelerator:
         return lambda: self._exact.product(elements, matrix.factor(direction))
 
 
-class RemoteAccelerator:
-    """A server of ``serving``, over TCP.
+class ConnectedAccelerator:
+    """A server of ``serving``, at the other end of a connection.
 
     Args:
-        host: Name or address.
-        port: Where it listens.
+        connection: Over TCP. Closed by ``close``.
+        place: Name of it, for errors.
         seconds: For each answer.
-
-    Raises:
-        AcceleratorUnreachable: Nothing listens there.
     """
 
-    def __init__(self, host: str, port: int, *, seconds: float = 120.0) -> None:
-        self._place = written(host, port)
-        with _reached(self._place):
-            connection = dialled((host, port), timeout=seconds)
+    def __init__(self, connection: socket.socket, place: str, *, seconds: float = SECONDS) -> None:
+        self._place = place
         self._frames = wire.Frames(connection, seconds=seconds, early=wire.MAX_FRAME)
         self._known: set[bytes] = set()
 
@@ -137,37 +130,39 @@ class RemoteAccelerator:
             ) from error
 
     def _ask(self, kind: int, *parts: bytes | memoryview) -> None:
-        with _reached(self._place):
+        with accelerator_reached(self._place):
             self._frames.send(kind, *parts)
 
     def _answer(self, kind: int) -> memoryview:
-        with _reached(self._place):
+        with accelerator_reached(self._place):
             received = self._frames.receive()
         if received is None:
-            raise _gone("the accelerator ended the connection", self._place)
+            raise accelerator_gone("the accelerator ended the connection", self._place)
         answered, body = received
         if answered == wire.REFUSED:
-            raise _gone("the accelerator refused a request", _printable(body))
+            raise accelerator_gone("the accelerator refused a request", _printable(body))
         if answered != kind | wire.ANSWER:
-            raise _gone("the accelerator does not keep to the protocol", f"frame {answered:#04x}")
+            raise accelerator_gone(
+                "the accelerator does not keep to the protocol", f"frame {answered:#04x}"
+            )
         return body
 
 
-@contextmanager
-def _reached(place: str) -> Iterator[None]:
-    """Name the machine that is gone, or does not keep to the protocol."""
-    try:
-        yield
-    except (PeerUnreachable, ChannelCut) as error:
-        raise _gone("the accelerator does not answer", place) from error
-    except LimitExceeded as error:
-        raise _gone("the accelerator does not keep to the protocol", error.got) from error
+class RemoteAccelerator(ConnectedAccelerator):
+    """A server of ``serving`` that this process connects to.
 
+    Args:
+        host: Name or address.
+        port: Where it listens.
+        seconds: For each answer.
 
-def _gone(problem: str, got: object) -> AcceleratorUnreachable:
-    return AcceleratorUnreachable(
-        problem, got=got, hint="see that it runs at that address, or resume with another one"
-    )
+    Raises:
+        AcceleratorUnreachable: Nothing listens there.
+    """
+
+    def __init__(self, host: str, port: int, *, seconds: float = SECONDS) -> None:
+        connection = reach_accelerator((host, port), seconds=seconds)
+        super().__init__(connection, written(host, port), seconds=seconds)
 
 
 def _printable(body: memoryview) -> str:

@@ -31,22 +31,26 @@ from sealtrain.base.room import Room
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
     ChannelBroken,
-    ChannelCut,
     DataInvalid,
-    DealerUnreachable,
     LimitExceeded,
     PadsRefused,
-    PeerUnreachable,
     UsageError,
 )
 from sealtrain_collab.channel.answers import Done, answer, operation, receive_answer_into
-from sealtrain_collab.channel.channel import AttestedChannel, accept, connect
+from sealtrain_collab.channel.channel import AttestedChannel, accept, go_on
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import Acceptance, Peer, Proof
+from sealtrain_collab.channel.proofs import Peer
 from sealtrain_collab.pads.accelerator import expect_digest
 from sealtrain_collab.pads.masks import Masks
 from sealtrain_collab.pads.matrix import MAX_ENTRIES, MAX_SIDE, Direction, PublicMatrix
 from sealtrain_collab.pads.multiplying import Device, Limits, Matrices
+from sealtrain_collab.pads.reaching import (
+    PURPOSE,
+    SECONDS,
+    conversation,
+    dealer_reached,
+    reach_dealer,
+)
 from sealtrain_collab.pads.tensors import (
     MAX_ROWS,
     Later,
@@ -57,9 +61,15 @@ from sealtrain_collab.pads.tensors import (
     row_parts,
 )
 
-__all__ = ["PURPOSE", "Dealer", "RemoteDealer", "Session", "conversation"]
+__all__ = [
+    "PURPOSE",
+    "ConnectedDealer",
+    "Dealer",
+    "RemoteDealer",
+    "Session",
+    "conversation",
+]
 
-PURPOSE: Final = "pads"
 _LABEL: Final = "one-time-pads"
 _MAX_ASKED_BYTES: Final = 1 << 10
 _MAX_ANSWER_BYTES: Final = 16 << 10
@@ -86,21 +96,6 @@ class _Deal(StrictModel):
     direction: Literal["forward", "backward"]
     first: Annotated[int, Field(ge=0, lt=1 << 48)]
     rows: Annotated[int, Field(ge=1, le=MAX_ROWS)]
-
-
-def conversation(
-    run_id: str | None, *, proof: Proof, accept: Acceptance, random: Any
-) -> Conversation:
-    """How a guest and a dealer talk.
-
-    Args:
-        run_id: 32 hex digits, covered by both proofs; ``None`` at the dealer, for guests of any.
-        proof: Proves this end.
-        accept: What the other end must be.
-        random: Source of ephemeral keys and nonces.
-    """
-    context: dict[str, JsonValue] | None = None if run_id is None else {"run_id": run_id}
-    return Conversation(purpose=PURPOSE, context=context, proof=proof, accept=accept, random=random)
 
 
 # --- The dealer's end ---------------------------------------------------------------------------
@@ -237,34 +232,19 @@ class Dealer:
 # --- The guest's end ----------------------------------------------------------------------------
 
 
-class RemoteDealer:
-    """A dealer reached over an attested channel. A ``Supplier`` for one beginning.
+class ConnectedDealer:
+    """A dealer at the other end of an attested channel. A ``Supplier`` for one beginning.
 
     Args:
-        host: Name or address.
-        port: Where it listens.
-        conversation: How this guest proves itself, and what the dealer must be (``conversation``).
-        seconds: To connect, and between bytes of an answer.
-
-    Raises:
-        DealerUnreachable: No dealer answers there, or it did not let this guest in.
-        Refused: It is not the dealer to trust, by the class of the first check that fails.
+        channel: Opened for this session alone.
+        place: Name of the dealer, for errors.
     """
 
-    def __init__(
-        self, host: str, port: int, conversation: Conversation, *, seconds: float = 120.0
-    ) -> None:
-        self._place = written(host, port)
-        with _reached(self._place):
-            self._channel = connect((host, port), conversation, timeout=seconds)
+    def __init__(self, channel: AttestedChannel, place: str) -> None:
+        self._place, self._channel = place, channel
         self._begun = False
         self._known: set[bytes] = set()
         self._using = threading.Lock()  # a thread prefetches while another one ends the session
-
-    @property
-    def peer(self) -> Peer:
-        """What the dealer proved."""
-        return self._channel.peer
 
     def close(self) -> None:
         """End the session, also one that waits for a dealer that does not answer."""
@@ -294,7 +274,7 @@ class RemoteDealer:
         if matrix.digest in self._known:
             return
         outputs, inputs = matrix.values.shape
-        with _reached(self._place):
+        with dealer_reached(self._place):
             self._ask({"do": "matrix", "outputs": outputs, "inputs": inputs})
             self._answer()
             self._channel.send(octets(matrix.values))
@@ -317,13 +297,13 @@ class RemoteDealer:
         def ask(part: slice) -> None:
             begin, rows = first + part.start, part.stop - part.start
             asked: dict[str, JsonValue] = {"matrix": matrix.digest.hex(), "direction": direction}
-            with self._using, _reached(self._place):
+            with self._using, dealer_reached(self._place):
                 self._ask({"do": "deal", "first": begin, "rows": rows} | asked)
 
         def read(part: slice) -> torch.Tensor:
             rows = part.stop - part.start
             dealt = bytearray(4 * rows * widths[1])
-            with self._using, _reached(self._place):
+            with self._using, dealer_reached(self._place):
                 self._answer(memoryview(dealt))
             return elements(dealt, rows, widths[1])
 
@@ -336,27 +316,33 @@ class RemoteDealer:
         return receive_answer_into(self._channel, dealt, max_bytes=_MAX_ANSWER_BYTES)
 
 
+class RemoteDealer(ConnectedDealer):
+    """A dealer that this process connects to, and that proves itself to it.
+
+    Args:
+        host: Name or address.
+        port: Where it listens.
+        conversation: How this guest proves itself, and what the dealer must be (``conversation``).
+        seconds: To connect, and between bytes of an answer.
+
+    Attributes:
+        peer: What the dealer proved.
+
+    Raises:
+        DealerUnreachable: No dealer answers there, or it did not let this guest in.
+        Refused: It is not the dealer to trust, by the class of the first check that fails.
+    """
+
+    def __init__(
+        self, host: str, port: int, conversation: Conversation, *, seconds: float = SECONDS
+    ) -> None:
+        connection, keys = reach_dealer((host, port), conversation, seconds=seconds)
+        super().__init__(go_on(connection, keys), written(host, port))
+        self.peer: Peer = keys.peer
+
+
 def _digest(said: dict[str, Any]) -> bytes:
     try:
         return from_hex(said["matrix"], length=32)
     except (KeyError, TypeError, DataInvalid) as error:
         raise ChannelBroken("the dealer does not confirm its matrices", check="pads") from error
-
-
-@contextmanager
-def _reached(place: str) -> Iterator[None]:
-    """Name the machine that does not do its part. Altered records stay ``ChannelBroken``."""
-    try:
-        yield
-    except (PeerUnreachable, ChannelCut) as error:
-        raise _gone("the dealer does not answer, or ended the session", place) from error
-    except (DataInvalid, LimitExceeded) as error:
-        raise _gone("the dealer refused a request", f"{error.code}: {error.message}") from error
-
-
-def _gone(problem: str, got: object) -> DealerUnreachable:
-    return DealerUnreachable(
-        problem,
-        got=got,
-        hint="check the dealer's output and address, or resume with another dealer",
-    )

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from sealtrain.base.models import StrictModel
 from sealtrain_collab.pads.recipe import ProductSettings
 
-__all__ = ["PadsBegun", "PadsSpent", "another_than", "layer_counts"]
+__all__ = ["LAYER_NAMES", "PadsBegun", "PadsSpent", "another_than", "layer_counts"]
+
+_OTHER: Final = "other"
+_NAMED: Final = (
+    "classifier decoder dense dense_4h_to_h dense_h_to_4h down_proj dt_proj embed_out fc fc1 fc2 "
+    "fc_in fc_out gate_proj gate_up_proj head in_proj k k_lin k_proj key kv_a_proj_with_mqa "
+    "kv_b_proj lin1 lin2 linear linear1 linear2 linear_1 linear_2 lm_head o o_proj out out_lin "
+    "out_proj output pre_classifier proj proj_in proj_out project_in project_out projection q "
+    "q_a_proj q_b_proj q_lin q_proj qkv qkv_proj query query_key_value score self_attn summary "
+    "up_proj v v_lin v_proj value w1 w2 w3 wi wi_0 wi_1 wo x_proj Wi Wo Wqkv"
+)
+LAYER_NAMES: Final = frozenset({*_NAMED.split(), _OTHER})
+"""Names of linear layers in models of Transformers, as a run log has them. A layer of another name
+counts as ``other``: a log is public, and a name could hold a record."""
 
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 
@@ -79,6 +92,11 @@ def layer_counts(stacks: Iterable[Sequence[str]]) -> dict[str, int]:
 
     Args:
         stacks: Their names, those with one product together.
+
+    Returns:
+        Names of ``LAYER_NAMES``, with how many layers have each.
     """
-    names = (name.removesuffix(".base_layer") for stack in stacks for name in stack)
-    return dict(sorted(Counter(name.rpartition(".")[2] for name in names).items()))
+    paths = (name.removesuffix(".base_layer") for stack in stacks for name in stack)
+    names = (path.rpartition(".")[2] for path in paths)
+    counted = Counter(name if name in LAYER_NAMES else _OTHER for name in names)
+    return dict(sorted(counted.items()))

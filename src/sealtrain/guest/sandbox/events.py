@@ -257,6 +257,7 @@ def restated(
     *,
     named: Named = _NOTHING,
     metrics: Collection[str] = (),
+    waits: Collection[str] = (),
 ) -> SealtrainError:
     """The typed event of a workload's end: of its words none leaves that is not known here.
 
@@ -269,9 +270,10 @@ def restated(
         scripts: Text of each script by its name in the recipe.
         named: What may be named at every level of a recipe without scripts.
         metrics: Measurements that the release policy names.
+        waits: Codes that it may raise nevertheless: of machines that it speaks with itself.
     """
     kind = errors.error_by_code(said["code"])
-    if id(kind) not in _KNOWN or kind.retry != "never":
+    if id(kind) not in _KNOWN or (kind.retry != "never" and kind.code not in waits):
         kind = ScriptFailed if scripts else TrainingFailed
     of_model = kind is ModelInvalid and named.public_model and not scripts
     about_data = issubclass(kind, DataInvalid) and not of_model

@@ -23,9 +23,11 @@ __all__ = [
     "MAX_ROOM_BYTES",
     "MOST_TALLIED",
     "CheckpointName",
+    "ConnectHelper",
     "Ended",
     "Failed",
     "FileDelivered",
+    "HelperName",
     "LayBatch",
     "MakeRoom",
     "Names",
@@ -33,6 +35,8 @@ __all__ = [
     "Open",
     "OpenModel",
     "Parts",
+    "ProductsBegun",
+    "ProductsMade",
     "RankReady",
     "Retire",
     "Seal",
@@ -147,6 +151,36 @@ class TallyRecords(WorkloadQuestion):
 
     ask: Literal["tally"] = "tally"
     datasets: Annotated[tuple[Parts, ...], Field(min_length=1, max_length=MOST_TALLIED)]
+
+
+HelperName = Literal["accelerator", "dealer"]
+
+
+class ConnectHelper(WorkloadQuestion):
+    """A connection to a machine that multiplies for this guest; the answer carries it (§7)."""
+
+    ask: Literal["helper"] = "helper"
+    name: HelperName
+
+
+class ProductsBegun(WorkloadQuestion):
+    """Layers whose products leave this guest, by names of the keeper's list."""
+
+    ask: Literal["products"] = "products"
+    layers: Annotated[
+        dict[Word, Annotated[int, Field(ge=1, le=1_000_000)]], Field(min_length=1, max_length=64)
+    ]
+    products: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class ProductsMade(WorkloadQuestion):
+    """Products that were made elsewhere and accepted, since they were begun."""
+
+    ask: Literal["made"] = "made"
+    products: Count
+    rows: Count
+    bytes_out: Count
+    bytes_in: Count
 
 
 class Spent(StrictModel):
@@ -282,6 +316,9 @@ CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = Mapping
             "stopped": Stopped,
             "metrics": OfferMetrics,
             "tally": TallyRecords,
+            "helper": ConnectHelper,
+            "products": ProductsBegun,
+            "made": ProductsMade,
             "sign": Sign,
             "failed": Failed,
             "ended": Ended,

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +135,7 @@ class KeptStore:
 
     Attributes:
         anchored: Counter of the newest anchored checkpoint, as the keeper said last.
+        before_seal: Called before each checkpoint is sealed.
     """
 
     def __init__(self, asking: AskingEnd) -> None:
@@ -142,6 +143,7 @@ class KeptStore:
         self._asking = asking
         self._memory: SharedMemory | None = None
         self.anchored = 0
+        self.before_seal: Callable[[], object] = _nothing
 
     def memory(self, size: int) -> memoryview:
         """Memory of at least that size which ``write`` seals without a copy."""
@@ -158,6 +160,7 @@ class KeptStore:
 
     def seal(self, ref: CheckpointRef, size: int) -> str:
         """Seal the first bytes of the memory as a checkpoint; returns its digest."""
+        self.before_seal()
         question = Seal(counter=ref.counter, step=ref.step, previous=ref.previous, size=size)
         answer, _ = self._asking.ask(question)
         self.anchored = int(answer["anchored"])
@@ -403,6 +406,10 @@ def _passed(descriptor: int | None) -> SharedMemory:
 def _address(view: memoryview) -> int:
     """Where its first byte lies; 0 for memory that may only be read."""
     return 0 if view.readonly else ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def _nothing() -> None:
+    """Before a checkpoint of a run that has nothing to say then."""
 
 
 def _not_here() -> CheckpointRefused:

@@ -30,7 +30,7 @@ from sealtrain_collab.federated.messages import (
 from sealtrain_collab.federated.patients import patient_privacy_of
 from sealtrain_collab.federated.sessions import SessionSpent
 from sealtrain_collab.federated.states import SHARE_PURPOSE
-from sealtrain_collab.pads.guest.outside import OutsideProducts
+from sealtrain_collab.pads.guest.outside import OutsideProducts, ReachedMachines
 from sealtrain_collab.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Work:
         self._sealed: SealedState | None = None
         self._outside: OutsideProducts | None = None
         if terms_of(run).products is not None:
-            self._outside = OutsideProducts(run, run.asked_as)
+            self._outside = OutsideProducts(run.recipe, ReachedMachines(run, run.asked_as))
 
     def done(self, mailbox: Mailbox) -> dict[str, Any]:
         from sealtrain_collab.federated.learner import Learner
