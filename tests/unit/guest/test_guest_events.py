@@ -16,6 +16,7 @@ from sealtrain.errors import (
     SealtrainError,
     TrainingDiverged,
     UsageError,
+    error_by_code,
 )
 from sealtrain.guest.sandbox.events import Named, described, restated, told
 from sealtrain.guest.sandbox.files import PlaceRefused
@@ -138,3 +139,14 @@ def test_a_fault_of_the_machine_stays_one() -> None:
 def test_what_a_runner_waits_for_is_not_the_scripts_to_say() -> None:
     said = described(LeaseStale("a record"), SCRIPTS)
     assert restated(said, "none", {}, {"train.py": TEXT}).code == "script-failed"
+
+
+@pytest.mark.claim("C611")
+@pytest.mark.parametrize("code", ["accelerator-unreachable", "dealer-unreachable"])
+def test_a_machine_that_a_workload_speaks_with_is_its_to_report(code: str) -> None:
+    said = described(error_by_code(code)("a record", got="a record"), {})
+    left = restated(said, "structured", {}, {}, waits={code})
+    assert "a record" not in str(left.to_dict())
+    assert (left.code, left.exit_code) == (code, 4)
+    assert restated(said, "structured", {}, {}).code == "training-failed"
+    assert restated(said, "structured", {}, {}, waits={"lease-stale"}).code == "training-failed"
