@@ -2,17 +2,22 @@
 
 It travels over node-wire as broadcasts among the first ranks of the nodes. Each node forwards what
 it gets to the others, so node 0 sends about twice the size of the checkpoint, however many nodes
-there are.
+there are. The process with a node's keys does it, before it hands the connections to the ranks
+that train: so without PyTorch.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from sealtrain.errors import CheckpointRefused
+from sealtrain.training.distributed.wire.collectives import Circle, Steps
+from sealtrain.training.distributed.wire.engine import Operation
+from sealtrain.training.distributed.wire.frames import form_of
+from sealtrain.training.distributed.wire.scratch import Scratch
 
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.meeting import Wire
@@ -22,6 +27,7 @@ __all__ = ["PIECE_BYTES", "Sharing"]
 PIECE_BYTES: Final = 16 << 20
 PIECE_SECONDS: Final = 5 * 60.0
 """Longest wait for a node that does not take, or does not pass on, the next piece."""
+_NAME: Final = "the checkpoint of the nodes"
 _AHEAD: Final = 2
 """Pieces on their way at a time: one is read or written while another travels."""
 
@@ -37,12 +43,10 @@ class Sharing:
             ranks: Of each node.
             seconds: Longest wait for a piece.
         """
-        from sealtrain.training.distributed.wire.group import WireGroup
-
         firsts = tuple(range(0, wire.world, ranks))
-        timeout = timedelta(seconds=seconds)
-        me = firsts.index(wire.rank)
-        self._group = WireGroup(wire, firsts, me, "the checkpoint of the nodes", timeout)
+        self._circle = Circle(ranks=firsts, me=firsts.index(wire.rank), scratch=Scratch())
+        self._engine, self._seconds = wire.engine, seconds
+        self._number = 0
 
     def send(self, file: BinaryIO, size: int) -> None:
         """Send a file as node 0.
@@ -75,7 +79,7 @@ class Sharing:
         before: Callable[[memoryview], object],
         after: Callable[[memoryview], object],
     ) -> None:
-        under_way: deque[tuple[Any, memoryview]] = deque()
+        under_way: deque[tuple[Operation, memoryview]] = deque()
         for count in _sizes(size):
             under_way.append(self._issued(count, before))
             if len(under_way) == _AHEAD:
@@ -83,13 +87,21 @@ class Sharing:
         while under_way:
             _finish(under_way.popleft(), after)
 
-    def _issued(self, count: int, before: Callable[[memoryview], object]) -> tuple[Any, memoryview]:
-        import torch
-
-        tensor = torch.empty(count, dtype=torch.uint8)
-        piece = tensor.numpy().data
+    def _issued(
+        self, count: int, before: Callable[[memoryview], object]
+    ) -> tuple[Operation, memoryview]:
+        piece = memoryview(bytearray(count))
         before(piece)
-        return self._group.broadcast([tensor]), piece
+        self._number += 1
+        # As a process group of this name would say it (spec/node-wire.md §4).
+        what = f"{_NAME} {self._circle.ranks} broadcast 0 {self._number} {count} torch.uint8"
+        queue = partial(self._queue, form=form_of(what), piece=piece)
+        operation = Operation(what, queue, timeout_s=self._seconds)
+        self._engine.submit(operation)
+        return operation, piece
+
+    def _queue(self, work: Operation, *, form: bytes, piece: memoryview) -> Steps:
+        return self._circle.broadcast(work, form, 0, piece)
 
 
 def _sizes(size: int) -> Iterator[int]:
@@ -97,7 +109,7 @@ def _sizes(size: int) -> Iterator[int]:
         yield min(PIECE_BYTES, size - start)
 
 
-def _finish(issued: tuple[Any, memoryview], after: Callable[[memoryview], object]) -> None:
+def _finish(issued: tuple[Operation, memoryview], after: Callable[[memoryview], object]) -> None:
     work, piece = issued
     work.wait()
     after(piece)

@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES
 from sealtrain.training.distributed.wire.link import Piece
-from sealtrain.training.distributed.wire.tensors import Flat, Reduction, Scratch
+from sealtrain.training.distributed.wire.scratch import Scratch
+
+if TYPE_CHECKING:  # it loads PyTorch, which a keeper does not
+    from sealtrain.training.distributed.wire.tensors import Flat, Reduction
 
 __all__ = ["Circle", "Steps"]
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from sealtrain.errors import ChannelBroken, PeerUnreachable, SealtrainError
 from sealtrain.training.distributed.wire.frames import END, FAILED
-from sealtrain.training.distributed.wire.link import Link, PeerFailed, Piece
+from sealtrain.training.distributed.wire.link import HandedLink, Link, PeerFailed, Piece
 
 __all__ = ["Engine", "Operation"]
 
@@ -246,18 +246,36 @@ class Engine:
 
     def close(self) -> None:
         """End the session: what was submitted is done, the peers are told, and then it is over."""
+        if not self._finish():
+            return
+        if self.failure is None:
+            self._tell(END)
+            self._leave(CLOSING_SECONDS)
+        os.close(self._bell)
+
+    def hand_over(self) -> list[HandedLink]:
+        """Stop once all that was submitted is done, and give the connections away; no peer hears.
+
+        Raises:
+            SealtrainError: What ended the group before.
+        """
+        if self._finish():
+            os.close(self._bell)
+        if self.failure is not None:
+            raise self.failure
+        return [link.handed_over() for link in self._all]
+
+    def _finish(self) -> bool:
+        """Do what was submitted, and take nothing more; whether this was the first time."""
         with self._lock:
             if self._closing:
-                return
+                return False
             self._closing = True
             if self._thread is not None:
                 os.eventfd_write(self._bell, 1)
         if self._thread is not None:
             self._thread.join()
-        if self.failure is None:
-            self._tell(END)
-            self._leave(CLOSING_SECONDS)
-        os.close(self._bell)
+        return True
 
     # --- The thread --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -33,6 +34,7 @@ __all__ = [
     "OVERHEAD",
     "READY",
     "Opener",
+    "Position",
     "Sealer",
     "form_of",
 ]
@@ -54,20 +56,49 @@ def form_of(text: str) -> bytes:
     return hashlib.sha256(LABEL + text.encode()).digest()[:8]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a direction stands between two frames.
+
+    Attributes:
+        key: Of the next frame.
+        number: Of the next frame under it.
+    """
+
+    key: Secret = field(repr=False)
+    number: int
+
+
 class _Direction:
     """Key and frame number of one direction."""
 
-    def __init__(self, key: Secret, *, frames_per_key: int = FRAMES_PER_KEY) -> None:
+    def __init__(
+        self, key: Secret, *, number: int = 0, frames_per_key: int = FRAMES_PER_KEY
+    ) -> None:
         self._key: Secret | None = key
         self._aead = AESGCM(key.reveal())
-        self._number = 0
+        self._number = number
         self._limit = frames_per_key
         self._process = OneProcess("frames of a wire")
+
+    def handed_over(self) -> Position:
+        """Where the direction stands, for the one process that goes on with it; this one forgets.
+
+        Raises:
+            ChannelBroken: The wire is closed, or was handed over.
+            ForkRefused: Another process connected the wire.
+        """
+        self._process.require()
+        if self._key is None:
+            raise _closed()
+        position = Position(key=self._key, number=self._number)
+        self.forget()
+        return position
 
     def _next(self) -> bytes:
         self._process.require()
         if self._key is None:
-            raise ChannelBroken("the wire is closed", check="wire", hint="connect again")
+            raise _closed()
         if self._number == self._limit:
             self._key = Secret(
                 HKDFExpand(hashes.SHA256(), 32, LABEL + b"ratchet").derive(self._key.reveal())
@@ -137,3 +168,7 @@ class Opener(_Direction):
                 check="frame",
                 hint="start the run again from its last checkpoint",
             ) from error
+
+
+def _closed() -> ChannelBroken:
+    return ChannelBroken("the wire is closed", check="wire", hint="connect again")

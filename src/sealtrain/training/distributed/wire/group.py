@@ -34,11 +34,11 @@ from sealtrain.training.distributed.wire.parts import (
     require_size,
     split,
 )
+from sealtrain.training.distributed.wire.scratch import Scratch
 from sealtrain.training.distributed.wire.staging import STAGED, staging_of
 from sealtrain.training.distributed.wire.tensors import (
     Flat,
     Reduction,
-    Scratch,
     reduction_of,
     require_plain,
 )

@@ -11,7 +11,8 @@ import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from sealtrain.errors import ChannelBroken, ChannelCut, SealtrainError, error_by_code
 from sealtrain.training.distributed.wire.frames import (
@@ -24,10 +25,11 @@ from sealtrain.training.distributed.wire.frames import (
     OVERHEAD,
     READY,
     Opener,
+    Position,
     Sealer,
 )
 
-__all__ = ["Link", "PeerFailed", "Piece"]
+__all__ = ["HandedLink", "Link", "PeerFailed", "Piece"]
 
 _TURN: Final = 4
 """Frames that are moved in a direction before the other directions have their turn."""
@@ -74,6 +76,23 @@ class Piece:
         self.ready = ready
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedLink:
+    """A proven peer's connection between two frames, on its way to the process that trains.
+
+    Attributes:
+        rank: Of the peer.
+        sock: Its connection.
+        sends: Where the direction out stands.
+        receives: Where the direction in stands.
+    """
+
+    rank: int
+    sock: socket.socket
+    sends: Position
+    receives: Position
+
+
 class Link:
     """A connected, proven peer.
 
@@ -99,6 +118,35 @@ class Link:
         self._last: list[memoryview] = []
         self.bytes_sent = 0
         """Bytes of frames that the system took."""
+
+    @classmethod
+    def taken_over(cls, handed: HandedLink) -> Self:
+        """Go on with a connection that another process of this guest made."""
+        sends, receives = handed.sends, handed.receives
+        handed.sock.setblocking(False)
+        return cls(
+            handed.rank,
+            handed.sock,
+            Sealer(sends.key, number=sends.number),
+            Opener(receives.key, number=receives.number),
+        )
+
+    def handed_over(self) -> HandedLink:
+        """Give the connection to the process that goes on with it; this one forgets the keys.
+
+        Raises:
+            ChannelBroken: Something is half sent or half received, or the link is closed.
+        """
+        if self._out or self._in or self._got or self._rest is not None or self._last:
+            raise ChannelBroken(
+                "a wire is handed over between two operations", check="wire", got=self._who
+            )
+        return HandedLink(
+            rank=self.rank,
+            sock=self.socket,
+            sends=self._sealer.handed_over(),
+            receives=self._opener.handed_over(),
+        )
 
     def send(self, piece: Piece) -> None:
         """Queue a piece."""

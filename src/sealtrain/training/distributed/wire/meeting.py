@@ -18,8 +18,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Self
 
 from sealtrain.base.connections import Caps, Connection, Connections, listener_ended
 from sealtrain.base.secret import Random
@@ -34,7 +34,7 @@ from sealtrain.training.distributed.wire.handshake import (
     respond,
 )
 from sealtrain.training.distributed.wire.identity import NodeKey
-from sealtrain.training.distributed.wire.link import Link
+from sealtrain.training.distributed.wire.link import HandedLink, Link
 from sealtrain.training.distributed.wire.membership import Listener, Membership
 
 __all__ = ["HANDSHAKE_SECONDS", "Wire", "connect"]
@@ -58,12 +58,35 @@ _KEEPALIVE: Final = (
 
 
 class Wire:
-    """Connections to all peers, each proven. Made by ``connect``."""
+    """Connections to all peers, each proven. Made by ``connect``, or taken over from it.
 
-    def __init__(self, meeting: Meeting, links: list[Link]) -> None:
-        self.rank = meeting.rank
-        self.world = meeting.membership.world
+    Args:
+        links: To every other rank.
+        rank: This one.
+        world: Number of ranks.
+    """
+
+    def __init__(self, links: Sequence[Link], *, rank: int, world: int) -> None:
+        self.rank = rank
+        self.world = world
         self.engine = Engine(links)
+
+    @classmethod
+    def taken_over(cls, handed: Sequence[HandedLink], *, rank: int, world: int) -> Self:
+        """Go on with connections that another process of this guest made.
+
+        Raises:
+            ChannelRefused: They are not those to every other rank, each once.
+        """
+        others = [peer for peer in range(world) if peer != rank]
+        if sorted(one.rank for one in handed) != others:
+            raise ChannelRefused(
+                "a rank was not given its connection to each other rank",
+                check="membership",
+                got=f"{len(handed)} connections",
+                expected=f"{len(others)}",
+            )
+        return cls([Link.taken_over(one) for one in handed], rank=rank, world=world)
 
     @property
     def failure(self) -> SealtrainError | None:
@@ -74,6 +97,14 @@ class Wire:
     def lost_rank(self) -> int | None:
         """The rank that the failure is about, as far as this one knows."""
         return self.engine.lost_rank
+
+    def hand_over(self) -> list[HandedLink]:
+        """Give the connections to the process that goes on with them; no peer hears of it.
+
+        Raises:
+            SealtrainError: What ended the group before.
+        """
+        return self.engine.hand_over()
 
     def close(self) -> None:
         """End the session: the peers learn that it was meant."""
@@ -122,7 +153,8 @@ def connect(
         )
     meeting = Meeting(membership=membership, rank=rank, key=key, session=session_id, random=random)
     try:
-        return Wire(meeting, _Gathering(meeting, listener, timeout_s, lost).links())
+        links = _Gathering(meeting, listener, timeout_s, lost).links()
+        return Wire(links, rank=rank, world=membership.world)
     finally:
         listener.close()
 

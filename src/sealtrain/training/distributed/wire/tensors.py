@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.frames import FRAME_BYTES
 from sealtrain.training.distributed.wire.staging import Staging
 
-__all__ = ["Flat", "Reduction", "Scratch", "reduction_of", "require_plain"]
+__all__ = ["Flat", "Reduction", "reduction_of", "require_plain"]
 
 Array = Any
 """A flat array of NumPy's, or a flat tensor: both are sliced alike."""
@@ -82,21 +81,6 @@ class Flat:
         """Write the elements back where they came from, if they were copied."""
         if self._copied and self.length:
             self._staging.back(self.row, self._tensor)
-
-
-class Scratch:
-    """Buffers of one frame each for what is received and then reduced, used again and again."""
-
-    def __init__(self) -> None:
-        self._free: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
-
-    def take(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """A buffer."""
-        return self._free.pop() if self._free else np.empty(FRAME_BYTES, np.uint8)
-
-    def give(self, buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Give it back."""
-        self._free.append(buffer)
 
 
 class Reduction:
