@@ -234,8 +234,6 @@ def _supervised(
     # Stores' tools are loaded here, and the run's process, forked from here, takes them over.
     only_pinned(measure_installation(recipe).importable)
     with health(ticket.health, settings.out.parent / STATUS_NAME):
-        if ticket.is_unattended:  # who waits for nothing is told at once why it is refused
-            _warm(recipe)
         return unattended(
             settings,
             ticket,
@@ -244,24 +242,6 @@ def _supervised(
             guest=guest,
             reports=Reports(waits=say_waiting, missed=_say_missed),
         )
-
-
-def _warm(recipe: Recipe) -> None:
-    """Import what trains before anyone is asked for keys.
-
-    Every process of the run is forked from here: it holds keys some seconds less, and a run that is
-    started again begins at once. Ranks are forked before anything is imported that has threads.
-    """
-    from sealtrain.recipe.backends import numbers_of
-    from sealtrain.recipe.collaboration import has_workload
-
-    several = max(numbers_of(recipe.backend)) > 1
-    # A workload imports by itself: no process that holds keys does. Some backends import in an
-    # order of their own.
-    if not several and not has_workload(recipe) and not recipe.backend.packages:
-        from sealtrain.training.run import load_phase
-
-        load_phase(recipe.phase)
 
 
 def _say_missed(error: SealtrainError) -> None:

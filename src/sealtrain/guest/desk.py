@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import NoReturn, Protocol, cast
 
-from sealtrain.guest.workload.channel import ChannelEnds, Misused, Reply
+from sealtrain.guest.workload.channel import Misused, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
     ConnectHelper,
@@ -29,6 +29,7 @@ from sealtrain.guest.workload.messages import (
     Stop,
     Stopped,
     Sweep,
+    TakeLink,
     TallyRecords,
     WorkloadQuestion,
 )
@@ -37,26 +38,32 @@ __all__ = ["RankDesk"]
 
 
 class AnsweringKeeper(Protocol):
-    """What a desk passes questions to: ``guest.keeper.Keeper``, which says what each does."""
-
-    storing: threading.Lock
+    """What a desk passes questions of any node to (``guest.workloadkeeper``)."""
 
     def begin(self, rank: int, ready: RankReady) -> Reply: ...
+    def link(self, rank: int, question: TakeLink) -> Reply: ...
     def failed(self, question: Failed) -> None: ...
     def end(self) -> None: ...
-    def step(self, question: Step) -> Reply: ...
-    def stop(self, question: Stop) -> Reply: ...
     def stopped(self) -> NoReturn: ...
-    def metrics(self, question: OfferMetrics) -> Reply: ...
-    def tally(self, question: TallyRecords) -> Reply: ...
-    def help(self, question: WorkloadQuestion) -> Reply: ...
-    def sign(self, question: Sign) -> Reply: ...
     def slots(self, rank: int) -> tuple[SharedMemory, int, Reply]: ...
     def lay(
         self, rank: int, question: LayBatch, memory: SharedMemory, slot_bytes: int
     ) -> Reply: ...
     def open(self, question: Open) -> tuple[SharedMemory, Reply]: ...
     def open_model(self, question: OpenModel) -> Reply: ...
+
+
+class LeadingKeeper(Protocol):
+    """What a desk passes the other questions of the first rank of all to (``guest.keeper``)."""
+
+    storing: threading.Lock
+
+    def step(self, question: Step) -> Reply: ...
+    def stop(self, question: Stop) -> Reply: ...
+    def metrics(self, question: OfferMetrics) -> Reply: ...
+    def tally(self, question: TallyRecords) -> Reply: ...
+    def help(self, question: WorkloadQuestion) -> Reply: ...
+    def sign(self, question: Sign) -> Reply: ...
     def seal(self, question: Seal, memory: SharedMemory | None) -> Reply: ...
     def names(self) -> Reply: ...
     def retire(self, question: Retire) -> Reply: ...
@@ -70,15 +77,27 @@ class RankDesk:
     See spec/workload-channel.md §2 and §3. Each method answers one connection.
     """
 
-    def __init__(self, keeper: AnsweringKeeper, rank: int, ends: ChannelEnds) -> None:
-        self._keeper, self._rank, self._ends = keeper, rank, ends
+    def __init__(
+        self, keeper: AnsweringKeeper, rank: int, *, leads: LeadingKeeper | None = None
+    ) -> None:
+        """Pass nothing yet.
+
+        Args:
+            keeper: Answers what any rank may ask.
+            rank: Number of the rank within its guest.
+            leads: Answers what only the first rank of all may ask; ``None`` in a node but the lead.
+        """
+        self._keeper, self._rank = keeper, rank
+        self._leads = None if rank else leads
         self._begun = threading.Event()
         self._slots: tuple[SharedMemory, int] | None = None
         self._memory: SharedMemory | None = None
 
     def control(self, question: WorkloadQuestion) -> Reply | None:
         """Answer about the training; ``None`` after the rank's last word."""
-        keeper = self._keeper
+        keeper, leads = self._keeper, self._leads
+        if isinstance(question, TakeLink):
+            return keeper.link(self._rank, question)
         if isinstance(question, RankReady):
             if self._begun.is_set():
                 raise Misused("a rank is ready once")
@@ -96,20 +115,22 @@ class RankDesk:
             case Ended():
                 keeper.end()
                 return None
-            case Step():
-                return keeper.step(question)
-            case Stop():
-                return keeper.stop(question)
-            case OfferMetrics():
-                return keeper.metrics(question)
-            case TallyRecords():
-                return keeper.tally(question)
-            case ConnectHelper() | ProductsBegun() | ProductsMade():
-                return keeper.help(question)
-            case Sign():
-                return keeper.sign(question)
             case Stopped():
                 keeper.stopped()
+            case _ if leads is None:
+                raise Misused("the first rank of all speaks for all")
+            case Step():
+                return leads.step(question)
+            case Stop():
+                return leads.stop(question)
+            case OfferMetrics():
+                return leads.metrics(question)
+            case TallyRecords():
+                return leads.tally(question)
+            case ConnectHelper() | ProductsBegun() | ProductsMade():
+                return leads.help(question)
+            case Sign():
+                return leads.sign(question)
         raise AssertionError(f"no answer for {type(question).__name__}")
 
     def rows(self, question: WorkloadQuestion) -> Reply:
@@ -135,13 +156,12 @@ class RankDesk:
             return reply
         if isinstance(question, OpenModel):
             return keeper.open_model(question)
-        if self._rank:
-            raise Misused("the first rank keeps checkpoints")
-        with keeper.storing:
-            return self._stored(question)
+        if self._leads is None:
+            raise Misused("the first rank of all keeps checkpoints")
+        with self._leads.storing:
+            return self._stored(question, self._leads)
 
-    def _stored(self, question: WorkloadQuestion) -> Reply:
-        keeper = self._keeper
+    def _stored(self, question: WorkloadQuestion, keeper: LeadingKeeper) -> Reply:
         match question:
             case MakeRoom():
                 self._memory = None

@@ -5,7 +5,7 @@ The kind makes them (``recipe.kinds``); a run of one guest has ``NoFellows``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,21 +17,42 @@ if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-    from sealtrain.training.distributed.ranks import Company
+    from sealtrain.training.distributed.wire.link import HandedLink
 
-__all__ = ["Fellows", "NoFellows", "expect_listening", "fellows_of"]
+__all__ = ["Fellows", "HandedLinks", "NoFellows", "expect_listening", "fellows_of"]
 
 
-class Fellows(Protocol):
+class HandedLinks(Protocol):
+    """Connections of this guest's ranks, which its keeper made and hands over.
+
+    Attributes:
+        waits: Codes of errors of the other guests that a runner waits for and a workload may raise.
+    """
+
+    @property
+    def waits(self) -> Collection[str]:
+        """As the class says."""
+
+    def link(self, rank: int, peer: int) -> HandedLink | None:
+        """A connection; ``None`` where there is none, or it was handed over.
+
+        Args:
+            rank: Number of a rank within this guest.
+            peer: Number of a rank among all.
+        """
+
+
+class Fellows(HandedLinks, Protocol):
     """See the module.
 
     Attributes:
-        company: All ranks of the training; ``None`` where this guest has them all.
         urls: Addresses of the others, which the sandbox lets this guest reach.
     """
 
-    company: Company | None
     urls: Sequence[str]
+
+    def connect(self) -> None:
+        """Connect this guest's ranks to those of the others, before the sandbox closes."""
 
     def begin(self, checkpoint: CheckpointRef | None) -> None:
         """Note in the run log who is there, and let the others train from a checkpoint."""
@@ -54,8 +75,14 @@ class Fellows(Protocol):
 class NoFellows:
     """``Fellows`` of a run of one guest."""
 
-    company: Company | None = None
     urls: Sequence[str] = ()
+    waits: Collection[str] = ()
+
+    def link(self, rank: int, peer: int) -> HandedLink | None:
+        """This guest has all ranks."""
+
+    def connect(self) -> None:
+        """No other guest to reach."""
 
     def begin(self, checkpoint: CheckpointRef | None) -> None:
         """No other guest to tell."""

@@ -22,8 +22,6 @@ from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
-from sealtrain.guest.sandbox.files import keep_out_of_reach
-from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
 from sealtrain.manifest.condense import NeededReleases
@@ -112,34 +110,9 @@ class GuestRun(DataGuest):
         """Fork workload and opener: what they inherit has seen no broker yet."""
         if not has_workload(self.recipe):
             return
-        from sealtrain.guest.life import Workload
-        from sealtrain.guest.workload.fork import WorkloadProcess
-        from sealtrain.guest.workload.opener import Opener
+        from sealtrain.guest.besides import start_beside
 
-        shown = insecure_shown(self.settings.platform)
-        workload = Workload(
-            lock=self.lock,
-            lock_bytes=self.admitted.lock_bytes,
-            importable=self.admitted.importable,
-            base=self.base,
-            copies=self.admitted.taken.path,
-            out=self.settings.out,
-            shown=shown,
-            on=self._ranks,
-        )
-        data = [place for place in self.settings.data if isinstance(place, Path)]
-        keep_out_of_reach(workload.readable, self.settings.out, *data)
-        self.workload = WorkloadProcess(
-            workload.live,
-            ranks=workload.ranks,
-            kept=self.admitted.taken.descriptors,
-            shown=shown,
-        )
-        undoing.callback(self.workload.close)
-        undoing.callback(self.workload.end)
-        self.opener = Opener(ranks=workload.ranks, importable=self.admitted.importable)
-        undoing.callback(self.opener.close)
-        undoing.callback(self.opener.end)
+        self.workload, self.opener = start_beside(self, undoing, on=self._ranks)
 
     @classmethod
     def begin(

@@ -113,9 +113,9 @@ class DataGuest(AttestedGuest):
         stage = self.around.on_stage
         with stage("comparing code, packages and models with the lock"):
             self.admit()
-        self._take_name()
         with ExitStack() as undoing:
             self._before_keys(undoing)
+            self._take_name()
             self.quorum = self._brokers()
             undoing.callback(self.quorum.close)
             with stage("waiting for the brokers to prove themselves"):

@@ -18,49 +18,25 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    CheckpointRefused,
-    DataInvalid,
-    DecryptionLost,
-    LimitExceeded,
-    ModelNotReloaded,
-    RankLost,
-    SchemaMismatch,
-    ScriptFailed,
-    SealRefused,
-    SealtrainError,
-    StorageFailed,
-    TrainingFailed,
-)
+from sealtrain.errors import CheckpointRefused, ModelNotReloaded
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.desk import RankDesk
+from sealtrain.guest.fellows import NoFellows
 from sealtrain.guest.helper_machines import helper_desk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
-from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent, tallied
-from sealtrain.guest.sandbox.events import Named, Restated, restated
+from sealtrain.guest.phasewords import digests_tokens, privacy_spent, tallied
 from sealtrain.guest.sandbox.landlock import Held
-from sealtrain.guest.served import (
-    ServedRows,
-    accelerators_here,
-    environment_here,
-    record_served,
-    stated_datasets,
-)
+from sealtrain.guest.served import accelerators_here, environment_here, record_served
 from sealtrain.guest.validating import record_counts
-from sealtrain.guest.workload.channel import Misused, Refusal, Reply, answer_all
+from sealtrain.guest.workload.channel import Misused, Refusal, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
     Failed,
     FileDelivered,
-    LayBatch,
     OfferMetrics,
-    Open,
-    OpenModel,
     RankReady,
     Retire,
     Seal,
@@ -70,11 +46,10 @@ from sealtrain.guest.workload.messages import (
     TallyRecords,
     WorkloadQuestion,
 )
-from sealtrain.guest.workload.opening import SLOT_MARGIN
+from sealtrain.guest.workloadkeeper import WorkloadKeeper, lost
 from sealtrain.training.basefiles import base_files_of
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.data.columns import Projection
 from sealtrain.training.inputs.learnable import counts_records
 from sealtrain.training.telemetry.bar import Bar
 from sealtrain.training.telemetry.monitor import TOKEN_COUNTS
@@ -82,6 +57,7 @@ from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained
 
 if TYPE_CHECKING:
+    from sealtrain.guest.fellows import Fellows
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.training.data.sources import Source
@@ -90,13 +66,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeper"]
 
-_SLOTS: Final = 16
-_SLOTS_BYTES: Final = 512 << 20
 _MAX_RELEASES: Final = 1 << 20
 _STRIDE: Final = 256
 """Steps between two messages at most. A trainer of several optimizers counts each."""
-_TICK_SECONDS: Final = 0.25
-_REFUSED: Final = (CheckpointRefused, DataInvalid, SealRefused, LimitExceeded, StorageFailed)
 _LEAVING_SECONDS: Final = 60.0
 
 
@@ -104,14 +76,14 @@ def _show_nothing(_line: str) -> None:
     """Where there is no terminal."""
 
 
-class Keeper:
-    """Keeps one workload. ``outcome`` is all of it.
+class Keeper(WorkloadKeeper):
+    """Keeps the workload of a run. ``outcome`` is all of it.
 
     Attributes:
         storing: Held while something is stored; what is signed is complete before.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all but the first three have their usual value
         self,
         run: GuestRun,
         workload: WorkloadProcess,
@@ -119,6 +91,7 @@ class Keeper:
         *,
         held: Held,
         resume: CheckpointRef | None,
+        fellows: Fellows | None = None,
         bar: Bar | None = None,
         say: Callable[[str], None] = _show_nothing,
         leaving_seconds: float = _LEAVING_SECONDS,
@@ -131,46 +104,41 @@ class Keeper:
             monitor: Watches.
             held: How far the kernel enforces the keeper's own border.
             resume: Checkpoint to continue from.
+            fellows: The other guests of the run; ``None`` for a run of one.
             bar: Shows steps and released measurements.
             say: Takes a line for the operator's terminal.
             leaving_seconds: For the recipe's code to end once the manifest is signed.
         """
-        self._run, self._workload, self._monitor = run, workload, monitor
-        if run.opener is None:
-            raise AssertionError("a run with a workload has an opener")
-        self._opener = run.opener
+        self._others = NoFellows() if fellows is None else fellows
+        super().__init__(
+            run, workload, fellows=self._others, resume=resume, served=run.journal.served
+        )
+        self._run, self._monitor = run, monitor
         self._closed, self._leaving_seconds = self._opener.weaker(held), leaving_seconds
         self._bar, self._say = Bar() if bar is None else bar, say
-        self._lock = threading.Lock()
         self.storing = threading.Lock()
-        self._over = threading.Event()
-        self._error: BaseException | None = None
-        self._refusals: dict[str, SealtrainError] = {}
         self._sign_seconds: float | None = None
         self._signing = False
         self._outcome: Outcome | None = None
-        self._ended = False
         self._ready: RankReady | None = None
-        self._resume = self._newest = resume
+        self._newest = resume
         self._step = 0 if resume is None else resume.step
         self._files: dict[str, bytes] = {}
         self._releases = len(run.journal.history)
         recipe = run.recipe
+        how = recipe.collaboration
+        self._guests = 1 if how is None else how.guests
         self._tallied: list[tuple[Source, Tally]] = []
         self._untallied = resume is None and not recipe.scripts and counts_records(recipe)
         released = self._release, self._bar.released, monitor.released
         self._gate = MetricGate(run.recipe.release_policy, *released)
         self._gate.besides = monitor.measured
         self._gate.follow(run.journal.history)
-        self._sources = run.sources
-        self._model = None if recipe.scripts else run.model
-        self._served = ServedRows(run.journal.served)
         self._helpers = helper_desk(run)
         self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
         base = base_files_of(run.recipe, run.base, run.model)
         scripts = {path: run.lock.scripts[path] for path in run.recipe.scripts}
         self._names = ModelNames(scripts, () if base is None else base.names)
-        self._projections = [self._projection(source) for source in self._sources]
 
     def outcome(self) -> Outcome:
         """Answer until the recipe's code has ended; the workload is gone afterwards.
@@ -180,87 +148,27 @@ class Keeper:
             RankLost: The workload ended without a word.
             SealtrainError: What ended the run here.
         """
-        threads = []
-        for rank, ends in enumerate(self._workload.ends):
-            desk = RankDesk(self, rank, ends)
-            threads += [
-                threading.Thread(
-                    target=self._serve,
-                    args=(partial(answer_all, name, end, answer),),
-                    name=f"keeper-{name}-{rank}",
-                    daemon=True,
-                )
-                for name, end, answer in (
-                    ("control", ends.control, desk.control),
-                    ("rows", ends.rows, desk.rows),
-                    ("store", ends.store, desk.store),
-                )
-            ]
-        for thread in threads:
-            thread.start()
-        try:
-            self._wait()
-        finally:
-            self._workload.end()
-            self._opener.end()
-        for thread in threads:
-            thread.join()
-        self._workload.close()
-        self._opener.close()
-        if self._error is not None:
-            raise self._error
+        self.answer_all(
+            [RankDesk(self, rank, leads=self) for rank in range(len(self._workload.ends))]
+        )
         if self._outcome is None:
-            raise _lost(self._workload.status)
+            raise lost(self._workload.status)
         return self._outcome
 
-    def _projection(self, source: Source) -> Projection | None:
-        """The recipe's columns of a dataset; ``None`` where it does not have them."""
-        try:
-            return Projection([source], self._run.recipe.columns.names)
-        except SchemaMismatch as error:
-            self._refusals[error.code] = error
-            return None
+    def _must_end(self) -> bool:
+        if not self._signing:
+            return super()._must_end()
+        return self._sign_seconds is not None and time.monotonic() >= self._sign_seconds
 
-    def _wait(self) -> None:
-        """Until the workload has said its last word, died, or may not live any longer."""
-        while not self._over.wait(_TICK_SECONDS):
-            if self._workload.status is not None:
-                return
-            if self._opener.status is not None and not self._signing:
-                self.fail(self._opener.lost())
-                return
-            if self._signing:
-                left = self._sign_seconds is None or time.monotonic() < self._sign_seconds
-                if not left:
-                    return
-            elif self._run.lease.left() <= 0:
-                self.fail(self._run.lease_keeper.lapsed(_lost(None)))
-
-    def _serve(self, answer: Callable[[], None]) -> None:
-        try:
-            answer()
-        except Misused as broken:
-            if not self._over.is_set() and self._workload.status is None:
-                self.fail(_misused(broken, scripts=bool(self._run.recipe.scripts)))
-        except DecryptionLost as lost:  # which ends with the workload too
-            if not (self._over.is_set() or self._signing) and self._workload.status is None:
-                self.fail(lost)
-        except BaseException as error:  # raised where the run ends
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """End the run with an error, unless another one came first."""
-        with self._lock:
-            if self._error is None and not self._ended:
-                self._error = error
-        self._over.set()
+    @property
+    def _reads(self) -> bool:
+        return not self._signing and super()._reads
 
     # What the first rank says of the training.
 
     def begin(self, rank: int, ready: RankReady) -> Reply:
         """Answer a rank that is ready with what it may ask for."""
-        run, resume = self._run, self._resume
-        model = self._model
+        run = self._run
         with self._lock:  # the log says how far the border of the weakest rank holds
             if self._signing:
                 raise Misused("a rank is ready before the manifest is signed")
@@ -275,24 +183,7 @@ class Keeper:
                 run.closed(self._closed)
             if rank == 0:
                 self._ready = ready
-        return Reply(
-            {
-                "run_id": run.run_id,
-                "leads": rank == 0,
-                "anchored": run.lease_keeper.anchored,
-                "resume": None
-                if resume is None
-                else {
-                    "counter": resume.counter,
-                    "step": resume.step,
-                    "digest": resume.digest,
-                    "previous": resume.previous,
-                },
-                "datasets": stated_datasets(run, self._sources, self._projections),
-                "model": None if model is None else list(model.file_names),
-                "secret": to_base64(run.secret.reveal()) if draws(run.recipe) else None,
-            }
-        )
+        return Reply(self._stated(leads=rank == 0, anchored=run.lease_keeper.anchored))
 
     def stopped(self) -> NoReturn:
         """Raise why training ended."""
@@ -393,85 +284,27 @@ class Keeper:
             samples_seen=question.samples,
             tokens=question.tokens,
             metrics=self._gate.filtered(self._numbers(question.metrics)),
-            environment=environment_here(len(self._workload.ends)),
+            environment=environment_here(len(self._workload.ends) * self._guests),
             accelerators=accelerators_here(),
             withheld=dict(self._gate.withheld),
             tokens_sha256=question.tokens_sha256,
             privacy=privacy,
         )
+        self._others.finish()
         self._outcome = close_run(run, trained)
         self._files = {}
         self._sign_seconds = time.monotonic() + self._leaving_seconds
         return Reply({"manifest": str(self._outcome.manifest)})
 
+    @property
+    def _waits(self) -> Collection[str]:
+        return (*super()._waits, *self._helpers.waits)
+
     def failed(self, question: Failed) -> None:
         """Take the workload's word for what ended it, as far as that is known here."""
-        run = self._run
         if not self._signing:
-            run.tally.add(question.counts)
-        refusal = self._refusals.get(question.code)
-        scripts = {path: run.lock.scripts[path] for path in run.recipe.scripts}
-        if refusal is not None:
-            return self.fail(refusal)
-        policy = run.recipe.release_policy
-        judged = restated(
-            question.to_dict(),
-            policy.logs,
-            run.tally.counts,
-            scripts,
-            named=Named() if scripts else Named.in_recipe(run.recipe),
-            metrics=policy.metrics,
-            waits=self._helpers.waits,
-        )
-        return self.fail(Restated(judged))
-
-    def end(self) -> None:
-        """The recipe's code came to its end."""
-        with self._lock:
-            self._ended = self._error is None
-        self._over.set()
-
-    # Records.
-
-    def slots(self, rank: int) -> tuple[SharedMemory, int, Reply]:
-        """New slots for a rank: the memory, the bytes of a slot and the answer that passes it."""
-        largest = max(
-            (
-                getattr(source.dataset, "largest_batch", 0) * (1 if read is None else read.growth)
-                for source, read in zip(self._sources, self._projections, strict=True)
-            ),
-            default=0,
-        )
-        # In wider types, a batch takes more than it did when it was sealed.
-        slot_bytes = largest + largest // 8 + 2 * SLOT_MARGIN
-        count = max(2, min(_SLOTS, _SLOTS_BYTES // slot_bytes))
-        memory, descriptor = SharedMemory.made(count * slot_bytes)
-        self._opener.take_slots(rank, descriptor, slot_bytes)
-        return memory, slot_bytes, Reply({"slot_bytes": slot_bytes}, descriptor)
-
-    def lay(self, rank: int, question: LayBatch, memory: SharedMemory, slot_bytes: int) -> Reply:
-        """Have the opener lay a record batch into a slot."""
-        run, number = self._run, question.dataset
-        if (
-            number >= len(self._sources)
-            or question.batch >= len(self._sources[number].dataset.batch_rows)
-            or question.slot >= memory.size // slot_bytes
-        ):
-            raise Misused("no such record batch or slot")
-        if self._projections[number] is None:
-            raise Refusal(self._refusals[SchemaMismatch.code])
-        run.lease.require()
-        source = self._sources[number]
-        rows = source.dataset.batch_rows[question.batch]
-        with self._refusing(), self._served.serving(source.dataset.dataset_id, rows):
-            length = self._opener.lay(
-                rank,
-                dataset=number,
-                batch=question.batch,
-                slot=question.slot,
-                slot_bytes=slot_bytes,
-            )
-        return Reply({"length": length})
+            self._run.tally.add(question.counts)
+        self.fail(self._judged(question))
 
     # Checkpoints and files of the model.
 
@@ -507,32 +340,6 @@ class Keeper:
             ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
         run.checkpointed(ref)
         return Reply({"digest": ref.digest, "anchored": run.lease_keeper.anchored})
-
-    def open(self, question: Open) -> tuple[SharedMemory, Reply]:
-        """Decrypt a checkpoint of this run into new memory."""
-        ref = CheckpointRef(
-            counter=question.counter,
-            step=question.step,
-            digest=question.digest,
-            previous=question.previous,
-        )
-        run = self._run
-        with (
-            self._refusing(),
-            run.store.read(ref.name, ref.binding(run.run_id), root=ref.digest) as file,
-        ):
-            size = file.size
-            memory, descriptor = SharedMemory.filled(size, partial(file.pread_into, 0))
-        return memory, Reply({"size": size}, descriptor)
-
-    def open_model(self, question: OpenModel) -> Reply:
-        """Decrypt a file of the sealed base model into new memory."""
-        model = self._model
-        if model is None or question.name not in model.file_names:
-            raise Misused("no file of the base model")
-        with self._refusing():
-            size, descriptor = in_memory(model, question.name)
-        return Reply({"size": size}, descriptor)
 
     def names(self) -> Reply:
         """Names of the checkpoints."""
@@ -572,43 +379,3 @@ class Keeper:
             )
         self._files[question.name] = content
         return Reply()
-
-    def _refusing(self) -> _Refusing:
-        return _Refusing(self._refusals)
-
-
-class _Refusing:
-    """Turns what data and disk refuse into refusals, and remembers them as they were."""
-
-    def __init__(self, refusals: dict[str, SealtrainError]) -> None:
-        self._refusals = refusals
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Refuse instead of failing."""
-        if isinstance(error, _REFUSED):
-            self._refusals[error.code] = error
-            raise Refusal(error) from None
-
-
-def _misused(broken: BaseException, *, scripts: bool) -> Restated:
-    kind = ScriptFailed if scripts else TrainingFailed
-    return Restated(
-        kind(
-            "the recipe's code broke the rules of its channel",
-            check="channel",
-            got=type(broken).__name__.strip("_"),
-            hint="a script speaks by sealtrain's functions only" if scripts else None,
-        )
-    )
-
-
-def _lost(status: int | None) -> RankLost:
-    return RankLost(
-        "the process of the recipe's code ended without a report",
-        check="process",
-        got=f"status {status}",
-        hint="check whether the machine ran out of memory, then: sealtrain resume",
-    )

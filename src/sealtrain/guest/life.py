@@ -2,7 +2,8 @@
 
 All of that comes before the keeper gives it anything, and while the keeper attests. Its interpreter
 begins anew, so that nothing in its memory is the keeper's. With several ranks the workload is the
-first and forks the others, which live as it does.
+first and forks the others, which live as it does. Of a run of several nodes each rank takes over
+the connections that the keeper has made (``workload.company``), and then closes its border.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.errors import LeaseStale
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed
 from sealtrain.guest.sandbox.events import described
 from sealtrain.guest.sandbox.files import readable_places
@@ -27,9 +29,10 @@ from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import Tally
 from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
+from sealtrain.guest.workload.company import KeptCompany, links_of
 from sealtrain.guest.workload.fork import give_up_capabilities
-from sealtrain.guest.workload.messages import Ended, Failed, RankReady
-from sealtrain.recipe.backends import divided_among, needs_group
+from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
+from sealtrain.recipe.backends import divided_among, needs_group, processes_of
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.sealing.datakey import DataKey
@@ -38,12 +41,15 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
+from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.guest.workload.stubs import WorkloadRun
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.distributed.wire.link import HandedLink
 
 __all__ = ["Workload", "begin_anew"]
 
@@ -63,6 +69,7 @@ class Workload:
         out: The run's folder, which this process names and cannot open.
         shown: A rehearsal shows everything.
         on: Number of ranks that continue the run; ``None`` for the recipe's own.
+        first: Number of its first rank among those of all nodes.
     """
 
     lock: Lock
@@ -73,6 +80,7 @@ class Workload:
     out: Path
     shown: bool
     on: int | None = None
+    first: int = 0
 
     @property
     def recipe(self) -> Recipe:
@@ -84,6 +92,12 @@ class Workload:
     def ranks(self) -> int:
         """How many ranks there are."""
         return self.recipe.backend.ranks
+
+    @property
+    def world(self) -> int:
+        """How many ranks all nodes have; as many as this guest where it is alone."""
+        how = self.recipe.collaboration
+        return self.ranks if how is None else processes_of(self.recipe)
 
     @property
     def readable(self) -> list[Path]:
@@ -108,6 +122,7 @@ class Workload:
             "out": str(self.out),
             "shown": self.shown,
             "on": self.on,
+            "first": self.first,
             "ends": [[each.fileno() for each in end.all] for end in ends],
         }
         execute_anew("sealtrain.guest.life", given, inherited=_inherited())
@@ -123,6 +138,7 @@ class Workload:
             stack.enter_context(room.closed(Ways()))
             silence()
             rank = _Rank(self, room, tally)
+            company = self._company(rank, ends, control)
             try:
                 with gathered(
                     recipe.backend.ranks,
@@ -130,6 +146,7 @@ class Workload:
                     prepare=lambda: connected(recipe.backend.name),
                     secure=rank.close_border,
                     work=lambda _: rank.run(ends, AskingEnd(ends[_place()].control)),
+                    company=company,
                 ) as ranks:
                     rank.close_border()
                     rank.load()
@@ -137,12 +154,39 @@ class Workload:
                     began = rank.begin(ends[0], control)
                     with ranks.lead(None):
                         rank.work(began)
+                    if began.lease is None:
+                        # Node 0 waits for this word, and its ranks for nothing any more.
+                        with suppress(EOFError, OSError):
+                            control.ask(Ended())
             except BaseException as error:
                 if self.shown:
                     traceback.print_exception(error)
-                control.ask(self._failed(error, tally))
+                blamed = None if company is None else company.blamed()
+                control.ask(self._last_word(blamed or error, tally))
             else:
                 control.ask(Ended())
+
+    def _company(
+        self, rank: _Rank, ends: Sequence[ChannelEnds], control: AskingEnd
+    ) -> KeptCompany | None:
+        """The ranks of all nodes; ``None`` where this guest has them all."""
+        if self.world == self.ranks:
+            return None
+
+        def links(number: int) -> list[HandedLink]:
+            own = number - self.first
+            allow_files(self.world)
+            if not self.recipe.backend.packages:  # some import in an order of their own
+                rank.load()  # while the keeper meets the other nodes
+            line = AskingEnd(ends[own].control) if own else control
+            return links_of(number, self.world, line)
+
+        return KeptCompany(first=self.first, world=self.world, links=links)
+
+    def _last_word(self, error: BaseException, tally: Tally) -> WorkloadQuestion:
+        if self.first and type(error) is LeaseStale:
+            return Stopped()  # all ranks stopped together, as node 0 said
+        return self._failed(error, tally)
 
     def _failed(self, error: BaseException, tally: Tally) -> Failed:
         scripts = {str(self.base / path): path for path in self.lock.recipe.scripts}
@@ -171,6 +215,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
             out=Path(given["out"]),
             shown=given["shown"],
             on=given["on"],
+            first=given["first"],
         )
         sockets = [[socket.socket(fileno=number) for number in end] for end in given["ends"]]
         workload.work(
@@ -197,9 +242,8 @@ def _leads_nowhere(descriptor: int) -> bool:
 
 
 def _place() -> int:
-    from sealtrain.training.distributed.ranks import place
-
-    return place().rank
+    """Number of this rank within its guest."""
+    return int(os.environ["LOCAL_RANK"])
 
 
 @dataclass(slots=True)

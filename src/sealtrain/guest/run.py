@@ -5,47 +5,37 @@ Steps in this order and no other:
 1. to 4. as ``GuestRun.prepare``: admit, find, attest and obtain, open; where the recipe has several
    nodes, meet the others (``guest.fellows``);
 5. train in a workload with all its ranks, which was forked before the brokers were asked
-   (``guest.workload``), or, with several nodes, in this process and the ranks that it forks
-   now (``training.distributed.ranks``). The guest seals checkpoints, the brokers anchor their
-   counters, and ``leasekeeper`` renews the lease;
+   (``guest.workload``). The guest seals checkpoints, the brokers anchor their counters, and
+   ``leasekeeper`` renews the lease;
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.closing import Outcome, close_run
+from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import softly
 from sealtrain.guest.fellows import Fellows, expect_listening, fellows_of
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.helper_machines import addresses, expect_helpers
-from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, saying, telling
 from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
-from sealtrain.guest.validating import count_records, validate_data
-from sealtrain.recipe.backends import divided_among, needs_group, numbers_of, processes_of
-from sealtrain.training.distributed.chosen import connected
-from sealtrain.training.distributed.ranks import gathered
+from sealtrain.guest.validating import validate_data
+from sealtrain.recipe.backends import processes_of
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import Surroundings
     from sealtrain.guest.guestrun import Stored
-    from sealtrain.recipe.recipe import Recipe
-    from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.store import SealedStore
-    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-    from sealtrain.training.data.sources import SealedFolder, Source
-    from sealtrain.training.distributed.ranks import Ranks
     from sealtrain.training.telemetry.monitor import Monitor
 
-__all__ = ["Opened", "Outcome", "resume", "start", "train_as_rank"]
+__all__ = ["Outcome", "resume", "start"]
 
 
 def start(
@@ -103,11 +93,8 @@ class _Work:
         self, run: GuestRun, *, resuming: bool, progress: bool, ranks: int | None = None
     ) -> None:
         self._run = run
-        # As its ranks train it; of a workload the workload knows.
-        self._recipe = divided_among(run.recipe, ranks)
         self._resuming = resuming
         self._progress = progress
-        self._rest_of_life = ExitStack()
 
     def done(self, metrics_port: int | None) -> Outcome:
         run = self._run
@@ -132,15 +119,14 @@ class _Work:
             urls=[*run.urls, *_webhook(run), *addresses(run.settings), *fellows.urls],
             folders=[run.settings.out, *guest.writable],
             sockets=guest.sockets,
-            signals=run.workload is not None,
+            signals=True,
         )
-        work = self._in_ranks if run.workload is None else self._with_workload
         with (
             softly(run.lease_keeper.end_soon) if run.around.alone else nullcontext(),
             enclosed(
                 run.tally,
                 alone=run.around.alone,
-                accelerated=None if run.workload is None else False,
+                accelerated=False,
                 insecure_shown=shown,
             ) as room,
             _monitor(run, metrics_port) as monitor,
@@ -149,7 +135,7 @@ class _Work:
             run.quorum.on_failure = telling(room.terminal)
             try:
                 return told(
-                    lambda: work(fellows, monitor, room, ways),
+                    lambda: self._with_workload(fellows, monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     scripts={str(run.base / path): path for path in run.recipe.scripts},
@@ -159,9 +145,7 @@ class _Work:
             except SealtrainError as error:
                 raise fellows.why(error) from None
 
-    def _with_workload(
-        self, _fellows: Fellows, monitor: Monitor, room: Room, ways: Ways
-    ) -> Outcome:
+    def _with_workload(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Keep the workload, which was forked before there were keys."""
         from sealtrain.guest.keeper import Keeper
         from sealtrain.training.telemetry.bar import progress_bar
@@ -169,158 +153,32 @@ class _Work:
         run = self._run
         if run.workload is None or run.opener is None:
             raise AssertionError("there is no workload to keep")
+        fellows.connect()
         held = room.lock(ways)
         run.opener.open(run.found, run.grant.data_keys, run.recipe.columns.names)
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None
+        # A large checkpoint may take the others longer than a lease lasts.
         with run.lease_keeper:
-            if checkpoint is None:
-                validate_data(run)
-            shown = self._progress and not run.recipe.scripts
-            with progress_bar(
-                room.terminal if shown else None, run.recipe.trainer.max_steps
-            ) as bar:
-                keeper = Keeper(
-                    run,
-                    run.workload,
-                    monitor,
-                    held=held,
-                    resume=checkpoint,
-                    bar=bar,
-                    say=saying(room.terminal),
-                )
-                return keeper.outcome()
-
-    def _in_ranks(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
-        """Train as rank 0; the sandbox closes around each rank once it is connected."""
-        run, backend = self._run, self._recipe.backend
-        with gathered(
-            backend.ranks,
-            group=needs_group(backend),
-            prepare=lambda: connected(backend.name),
-            secure=lambda: self._secure_rank(room),
-            work=self._rank,
-            company=fellows.company,
-        ) as ranks:
-            held = room.lock(ways)
-            monitor.watch()
-            checkpoint = run.newest_checkpoint() if self._resuming else None
-            run.closed(held)
-            with (
-                run.lease_keeper
-            ):  # a large checkpoint may take the others longer than a lease lasts
-                fellows.begin(checkpoint)
-                with fellows.heard():
-                    return self._trained(checkpoint, fellows, monitor, room, ranks)
-
-    def _secure_rank(self, room: Room) -> None:
-        """Confine another rank: it reads the sealed data, and reaches and writes nothing else."""
-        ways = Ways(urls=self._run.stores)
-        self._rest_of_life.enter_context(room.closed(ways))
-        room.lock(ways)
-
-    def _rank(self, checkpoint: CheckpointRef | None) -> None:
-        train_as_rank(self._recipe, self._run, checkpoint)
-
-    def _trained(
-        self,
-        checkpoint: CheckpointRef | None,
-        fellows: Fellows,
-        monitor: Monitor,
-        room: Room,
-        ranks: Ranks,
-    ) -> Outcome:
-        from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
-
-        run = self._run
-        if checkpoint is None:
-            validate_data(run)
-            count_records(run, saying(room.terminal))
-        with ranks.lead(checkpoint):
-            trained = train(
-                self._recipe,
-                run_id=run.run_id,
-                inputs=Inputs(
-                    base_dir=run.base,
-                    sources=run.sources,
-                    model=run.model,
-                    secret=run.secret,
-                ),
-                checkpoints=Checkpoints(
-                    store=run.store,
-                    on_checkpoint=run.checkpointed,
-                    resume=checkpoint,
-                    lease_keeper=run.lease_keeper,
-                    approved_ranks=numbers_of(run.recipe.backend),
-                ),
-                reporting=Reporting(
-                    on_metrics=run.released_metrics,
-                    progress=room.terminal if self._progress else None,
-                    monitor=monitor,
-                ),
-            )
-        fellows.finish()
-        return close_run(run, trained)
-
-
-class Opened(Protocol):
-    """A guest that opened the recipe's data: what a rank trains from."""
-
-    @property
-    def run_id(self) -> str:
-        """Of the whole run."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """As owners approved it."""
-
-    @property
-    def base(self) -> Path:
-        """Folder that the recipe's paths start from."""
-
-    @property
-    def sources(self) -> list[Source]:
-        """The opened records."""
-
-    @property
-    def model(self) -> SealedFolder | None:
-        """The opened model that training begins with, where it is sealed."""
-
-    @property
-    def secret(self) -> DataKey:
-        """The secret of the run."""
-
-    @property
-    def store(self) -> SealedStore:
-        """The run's sealed checkpoints."""
-
-
-def train_as_rank(recipe: Recipe, guest: Opened, checkpoint: CheckpointRef | None) -> None:
-    """Train as a rank other than the first of all, which keeps nothing.
-
-    Args:
-        recipe: As its ranks train it.
-        guest: Whose process this is, or was forked from.
-        checkpoint: Where to continue from; ``None`` from the beginning.
-    """
-    from sealtrain.training.run import Checkpoints, Inputs, train
-
-    train(
-        recipe,
-        run_id=guest.run_id,
-        inputs=Inputs(
-            base_dir=guest.base,
-            sources=guest.sources,
-            model=guest.model,
-            secret=guest.secret,
-        ),
-        checkpoints=Checkpoints(
-            store=guest.store,
-            resume=checkpoint,
-            lease_keeper=Follower(),
-            approved_ranks=numbers_of(guest.recipe.backend),
-        ),
-    )
+            fellows.begin(checkpoint)
+            with fellows.heard():
+                if checkpoint is None:
+                    validate_data(run)
+                shown = self._progress and not run.recipe.scripts
+                with progress_bar(
+                    room.terminal if shown else None, run.recipe.trainer.max_steps
+                ) as bar:
+                    keeper = Keeper(
+                        run,
+                        run.workload,
+                        monitor,
+                        held=held,
+                        resume=checkpoint,
+                        fellows=fellows,
+                        bar=bar,
+                        say=saying(room.terminal),
+                    )
+                    return keeper.outcome()
 
 
 def _webhook(run: GuestRun) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from sealtrain.manifest.checks.counts import counts_public
 from sealtrain.manifest.limits import ROWS_SERVED
 
 if TYPE_CHECKING:
+    from sealtrain.guest.datasets import FoundDataset
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.sealing.places import Folder
     from sealtrain.training.data.columns import Projection
@@ -111,16 +112,18 @@ def record_served(run: GuestRun, rows: Mapping[str, int]) -> None:
 
 
 def stated_datasets(
-    run: GuestRun, sources: Sequence[Source], projections: Sequence[Projection | None]
+    found: Sequence[FoundDataset],
+    sources: Sequence[Source],
+    projections: Sequence[Projection | None],
 ) -> list[dict[str, Any]]:
-    """The datasets of a run as its workload gets to know them (``stubs.KeptRecords``).
+    """The datasets of a guest as its workload gets to know them (``stubs.KeptRecords``).
 
     Args:
-        run: Whose datasets they are.
-        sources: Its datasets besides a model, opened.
+        found: The datasets, sealed; a model among them is not stated.
+        sources: The datasets besides a model, opened.
         projections: The recipe's columns of each; ``None`` where it does not have them.
     """
-    folders = [found.folder for found in run.found if found.role != "model"]
+    folders = [one.folder for one in found if one.role != "model"]
     return [
         _stated(source, projection, folder)
         for source, projection, folder in zip(sources, projections, folders, strict=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sealtrain.training.data.validation.columns import CountTokens
     from sealtrain.training.inputs.learnable import Tally
 
-__all__ = ["REPORT_NAME", "count_records", "record_counts", "token_counter", "validate_data"]
+__all__ = ["REPORT_NAME", "record_counts", "token_counter", "validate_data"]
 
 REPORT_NAME = "validation.json"
 _MOST_COUNTED = 256
@@ -52,41 +52,13 @@ def validate_data(run: GuestRun) -> None:
     run.record("data.validated", noted)
 
 
-def count_records(run: GuestRun, say: Callable[[str], None]) -> None:
-    """Count what each training dataset leaves to learn, before the first step; record it.
-
-    The counts stand in the run log where they are public (spec/run-manifest.md §2.5); nothing of
-    them leaves elsewhere.
-
-    Args:
-        run: That begins.
-        say: Takes a line for the operator's terminal.
-
-    Raises:
-        DataInvalid: A dataset has records, and none that leaves anything to learn.
-        RecordInvalid, ModelInvalid: A record does not fit the recipe or its model.
-    """
-    from sealtrain.training.inputs.census import census
-    from sealtrain.training.inputs.learnable import counts_records
-
-    recipe = run.recipe
-    if not counts_records(recipe):
-        return
-
-    def tokenizer() -> Any:
-        from sealtrain.training.models.base import build_tokenizer
-
-        return (
-            None if recipe.model.tokenizer is None else build_tokenizer(recipe, run.base, run.model)
-        )
-
-    record_counts(run, census(recipe, run.sources, tokenizer, run.base), say)
-
-
 def record_counts(
     run: GuestRun, found: Iterable[tuple[Source, Tally]], say: Callable[[str], None]
 ) -> None:
-    """Record what each training dataset leaves to learn, as ``count_records``.
+    """Record what each training dataset leaves to learn.
+
+    The counts stand in the run log where they are public (spec/run-manifest.md §2.5); nothing of
+    them leaves elsewhere.
 
     Args:
         run: That begins.

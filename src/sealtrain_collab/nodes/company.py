@@ -1,15 +1,16 @@
 """All ranks of all nodes, connected to each other under keys that their guests' proofs cover.
 
-A node opens its ports and makes its key before it knows the others. The ranks that it forks inherit
-both, and each connects by itself.
+A node opens its ports and makes its key before it knows the others. Its keeper connects every rank
+of it, and hands each connection over to the workload's process of that rank: the key of the node
+and the listening ports stay with the keeper.
 """
 
 from __future__ import annotations
 
-import resource
 import select
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +18,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from sealtrain.base.hostport import written
-from sealtrain.errors import ChannelCut, NodeLost, PeerUnreachable, UsageError
+from sealtrain.errors import (
+    ChannelCut,
+    NodeLost,
+    PeerUnreachable,
+    UsageError,
+)
 from sealtrain.training.distributed.wire.identity import NodeKey
+from sealtrain.training.distributed.wire.meeting import Wire, connect
 from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain_collab.nodes.sharing import Sharing
 
 if TYPE_CHECKING:
-    from sealtrain.training.distributed.wire.meeting import Wire
+    from sealtrain.training.distributed.wire.link import HandedLink
 
-__all__ = ["NodeCompany", "RankPlace", "allow_files"]
+__all__ = ["NodeCompany", "RankPlace"]
 
 MEETING_SECONDS: Final = 120.0
-_OTHER_FILES: Final = 512
-"""Files that a rank has open besides a connection to each other rank, at most."""
-ANSWER_SECONDS: Final = 30 * 60.0
-"""Longest wait for another rank within a step, as within one guest."""
 FABRIC: Final = Path("/dev/infiniband")
 """Where Linux shows adapters that reach other machines' memory past its network."""
 
@@ -46,9 +50,10 @@ class RankPlace:
 
 
 class NodeCompany:
-    """``training.distributed.ranks.Company`` of one node; its ports are open while it is entered.
+    """The ranks of one node, as ``guest.fellows.HandedLinks``; its ports are open while entered.
 
     Attributes:
+        waits: What a workload may report of other nodes: that one is lost.
         first: Global number of this node's first rank.
         world: Number of all ranks; 0 before ``meet``.
         urls: Of all ranks; empty before ``meet``.
@@ -56,6 +61,8 @@ class NodeCompany:
         ports: Of this node's ranks, in order.
         public_key: Of this node's connections.
     """
+
+    waits: Collection[str] = (NodeLost.code,)
 
     def __init__(
         self,
@@ -76,7 +83,10 @@ class NodeCompany:
         self.public_key = self._key.public_key
         self._membership: Membership | None = None
         self._session = b""
-        self._wire: Wire | None = None
+        self._wires: list[Wire] = []
+        self._handing = threading.Lock()
+        self._handed: dict[int, dict[int, HandedLink]] = {}
+        self._failed = False
         self._lines: dict[str, socket.socket] = {}
 
     @classmethod
@@ -136,64 +146,107 @@ class NodeCompany:
         """
         self._lines = dict(lines)
 
-    def _gone(self) -> str | None:
-        """The first of the watched nodes that ended its connection, or the system did."""
-        return next((name for name, line in self._lines.items() if _is_over(line)), None)
+    def connect(self) -> None:
+        """Connect every rank of this node to all others, each under the key of this node.
 
-    def connect(self, rank: int) -> None:
-        """As ``Company``."""
-        from sealtrain.training.distributed.wire.group import join
-        from sealtrain.training.distributed.wire.meeting import connect
-
+        Raises:
+            NodeLost: Not all ranks of the run connected.
+            SealtrainError: A rank is not the expected one, or may not have as many connections.
+        """
         if self._membership is None:
             raise AssertionError("ranks connect after their node has met the others")
-        allow_files(self.world)
-        try:
-            self._wire = connect(
-                self._membership,
-                rank,
-                self._listeners[rank - self.first],
-                self._key,
-                self._session,
-                timeout_s=self._meeting_seconds,
-                lost=self._gone,
-            )
-        except (ChannelCut, PeerUnreachable) as error:
+        allow_files(self.world * len(self._listeners))
+        found: dict[int, Wire] = {}
+        errors: list[BaseException] = []
+        threads = [
+            threading.Thread(target=self._connect, args=(rank, found, errors), daemon=True)
+            for rank in range(len(self._listeners))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._wires = [found[rank] for rank in sorted(found)]
+        if not errors:
+            return
+        error = errors[0]
+        if isinstance(error, ChannelCut | PeerUnreachable):
             raise NodeLost(
                 "not all ranks of the run connected",
                 check="node",
                 got=error.got or error.code,
                 hint="the run goes on when all nodes have joined again",
             ) from error
-        join(self._wire, timeout_s=ANSWER_SECONDS)
+        raise error
+
+    def _connect(self, rank: int, found: dict[int, Wire], errors: list[BaseException]) -> None:
+        membership = self._membership
+        if membership is None:
+            raise AssertionError("there is a membership by now")
+        try:
+            found[rank] = connect(
+                membership,
+                self.first + rank,
+                self._listeners[rank],
+                self._key,
+                self._session,
+                timeout_s=self._meeting_seconds,
+                lost=self._gone,
+            )
+        except BaseException as error:
+            errors.append(error)
+            self._failed = True
+
+    def _gone(self) -> str | None:
+        """The first of the watched nodes that ended its connection, or the system did."""
+        if self._failed:
+            return "a rank of this node"
+        return next((name for name, line in self._lines.items() if _is_over(line)), None)
 
     def sharing(self) -> Sharing:
-        """The way from node 0 to all nodes, once this node's first rank is connected."""
-        if self._wire is None:
+        """The way from node 0 to all nodes, until the first rank's connections are handed over."""
+        if not self._wires:
             raise AssertionError("nodes share what they have once their ranks are connected")
-        return Sharing(self._wire, len(self.ports))
+        return Sharing(self._wires[0], len(self.ports))
+
+    def link(self, rank: int, peer: int) -> HandedLink | None:
+        """As ``HandedLinks``: each connection once. Thread-safe.
+
+        Raises:
+            SealtrainError: What ended the connections before.
+        """
+        with self._handing:
+            if rank not in self._handed:
+                if not 0 <= rank < len(self._wires):
+                    return None
+                self._handed[rank] = {link.rank: link for link in self._wires[rank].hand_over()}
+            return self._handed[rank].pop(peer, None)
 
     def leave(self) -> None:
-        """As ``Company``; the other ranks learn that it was meant."""
-        if self._wire is not None:
-            from sealtrain.training.distributed.wire.group import leave
-
-            leave()
+        """Close what was not handed over; the other ranks learn that it was meant."""
+        with self._handing:
+            for wire in self._wires:
+                wire.close()  # nothing, where its connections were handed over
+            for links in self._handed.values():
+                while links:
+                    links.popitem()[1].sock.close()
         for listener in self._listeners:
             listener.close()
 
     def blamed(self) -> NodeLost | None:
-        """The end of the connections, if that is why training failed in this process."""
-        failure = None if self._wire is None else self._wire.failure
-        if self._wire is None or failure is None:
-            return None
-        lost = self._wire.lost_rank
-        return NodeLost(
-            "another node of the run ended, or the network between nodes did",
-            check="node",
-            got=failure.code if lost is None else f"rank {lost}, {failure.code}",
-            hint="the run goes on from its last checkpoint when all nodes have joined again",
-        )
+        """The end of the connections, if that is what happened before they were handed over."""
+        for wire in self._wires:
+            if wire.failure is not None:
+                lost = wire.lost_rank
+                code = wire.failure.code
+                return NodeLost(
+                    "another node of the run ended, or the network between nodes did",
+                    check="node",
+                    got=code if lost is None else f"rank {lost}, {code}",
+                    hint="the run goes on from its last checkpoint when all nodes have joined "
+                    "again",
+                )
+        return None
 
     def __enter__(self) -> Self:
         return self
@@ -229,24 +282,3 @@ def _refuse_fabric(fabric: Path) -> None:
             expected="none",
             hint="start the guest without the adapter",
         )
-
-
-def allow_files(connections: int) -> None:
-    """Let this process have so many connections and its other files open.
-
-    Raises:
-        UsageError: The machine allows fewer.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise UsageError(
-            "a rank may not have a connection to each other rank open",
-            check="open files",
-            got=hard,
-            expected=f"at least {wanted}",
-            hint="raise the limit: ulimit -Hn",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -47,6 +47,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "Sweep",
+    "TakeLink",
     "TallyRecords",
     "WorkloadQuestion",
     "parse_question",
@@ -104,6 +105,13 @@ class RankReady(WorkloadQuestion):
     seccomp: bool
     unbound: Few
     memory: Literal["private", "folder"]
+
+
+class TakeLink(WorkloadQuestion):
+    """This rank's connection to a rank of several nodes; the answer carries it, once."""
+
+    ask: Literal["link"] = "link"
+    rank: Few
 
 
 class Step(WorkloadQuestion):
@@ -311,6 +319,7 @@ CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = Mapping
     {
         "control": {
             "ready": RankReady,
+            "link": TakeLink,
             "step": Step,
             "stop": Stop,
             "stopped": Stopped,

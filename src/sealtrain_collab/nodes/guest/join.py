@@ -1,10 +1,12 @@
 """Another node of a run: it meets the lead, gets keys of its own, and trains its part of each step.
 
-1. admit, as every guest (``guest.guest``); prove itself to the lead, and learn run and session;
+1. admit, as every guest (``guest.guest``); start the workload that will train (``guest.besides``),
+   prove itself to the lead, and learn run and session;
 2. obtain keys under its own run id and open the data (``guest.holding``);
 3. tell the lead where its ranks listen, and learn where all others do;
-4. fork its ranks, connect them, close the sandbox, and take the checkpoint to begin from;
-5. train. It keeps nothing; the lead has its receipts as they come.
+4. connect its ranks, close the sandbox, and take the checkpoint to begin from;
+5. keep the workload while it trains (``nodes.guest.nodekeeper``). The node keeps nothing; the lead
+   has its receipts as they come.
 
 A node that its owners or its operator stop says so, and the run seals a checkpoint first.
 """
@@ -19,12 +21,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.files import made_folder
-from sealtrain.errors import LeaseStale, NodeLost, RunStopped, SealtrainError
+from sealtrain.errors import NodeLost, RunStopped, SealtrainError
 from sealtrain.guest.ending import softly
 from sealtrain.guest.holding import Asking, DataGuest
-from sealtrain.guest.run import train_as_rank
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
-from sealtrain.guest.sandbox.events import Named, told
+from sealtrain.guest.sandbox.events import Named, Restated, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
@@ -32,16 +33,17 @@ from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import node_run_id
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.distributed.chosen import connected
-from sealtrain.training.distributed.ranks import gathered
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.nodes.company import NodeCompany
 from sealtrain_collab.nodes.guest.leadchannel import LeadChannel
+from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
 from sealtrain_collab.nodes.recipe import Nodes
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest, Surroundings
     from sealtrain.guest.settings import RunSettings
+    from sealtrain.guest.workload.fork import WorkloadProcess
+    from sealtrain.guest.workload.opener import Opener
 
 __all__ = ["Joining", "join"]
 
@@ -101,7 +103,13 @@ class _JoiningGuest(DataGuest):
         run_id: Of the whole run.
         session: Of the meeting.
         lead: The conversation with the lead.
+        workload: The process that trains.
+        opener: The process that opens records for it.
     """
+
+    run_id: str
+    workload: WorkloadProcess
+    opener: Opener | None = None
 
     def __init__(self, settings: RunSettings, joining: Joining, around: Surroundings) -> None:
         asking = Asking(run_id=self._greeted, resuming=False)
@@ -116,6 +124,13 @@ class _JoiningGuest(DataGuest):
             (self.settings.out / "checkpoints").mkdir(exist_ok=True)
             self._undoing = self._undoing.pop_all()
         return self
+
+    def _before_keys(self, undoing: ExitStack) -> None:
+        """Start workload and opener: what they inherit has met neither lead nor broker."""
+        from sealtrain.guest.besides import start_beside
+
+        first = self._joining.node * self.recipe.backend.ranks
+        self.workload, self.opener = start_beside(self, undoing, first=first)
 
     def _greeted(self, guest: AttestedGuest) -> str:
         """Steps 1 and 3.1: the run id under which this node asks for keys."""
@@ -201,6 +216,9 @@ class _JoiningGuest(DataGuest):
 
     def close(self) -> None:
         """As ``DataGuest``, and end the conversation with the lead."""
+        self.workload.end()
+        if self.opener is not None:
+            self.opener.end()
         self.lead.close()
         super().close()
 
@@ -212,7 +230,6 @@ class _Work:
         self._guest = guest
         self._company = company
         self._asked = threading.Event()
-        self._rest_of_life = ExitStack()
 
     def done(self) -> None:
         guest = self._guest
@@ -222,51 +239,51 @@ class _Work:
             urls=[*guest.urls, *self._company.urls],
             folders=[guest.settings.out, *platform.writable],
             sockets=platform.sockets,
+            signals=True,
         )
         with (
-            enclosed(guest.tally, alone=guest.around.alone, insecure_shown=shown) as room,
+            enclosed(
+                guest.tally, alone=guest.around.alone, accelerated=False, insecure_shown=shown
+            ) as room,
             room.closed(ways),
         ):
             guest.report_failures(telling(room.terminal))
             told(
-                lambda: self._in_ranks(room, ways),
+                lambda: self._keep(room, ways),
                 guest.recipe.release_policy.logs,
                 lambda: guest.tally.counts,
                 insecure_shown=shown,
                 named=Named.in_recipe(guest.recipe),
             )
 
-    def _in_ranks(self, room: Room, ways: Ways) -> None:
-        guest, backend = self._guest, self._guest.recipe.backend
-        with gathered(
-            backend.ranks,
-            group=True,
-            prepare=lambda: connected(backend.name),
-            secure=lambda: self._secure_rank(room),
-            work=self._rank,
-            company=self._company,
-        ) as ranks:
+    def _keep(self, room: Room, ways: Ways) -> None:
+        """Keep the workload until its ranks are done."""
+        guest, opener = self._guest, self._guest.opener
+        if opener is None:
+            raise AssertionError("a node starts its opener before it meets the lead")
+        self._company.connect()
+        try:
             room.lock(ways)
-            try:
-                with guest.lease_keeper:
-                    checkpoint = guest.take_checkpoint(self._company)
-                    with self._watched(), ranks.lead(checkpoint):
-                        self._rank(checkpoint)
-            except Exception as error:
-                # PyTorch may have made text of what ended the connections.
-                raise self._ended(self._company.blamed() or error) from None
-            guest.lease.require()
-            guest.lead.tell("done", {})
-            guest.drop_checkpoint()
+            opener.open(guest.found, guest.grant.data_keys, guest.recipe.columns.names)
+            with guest.lease_keeper:
+                checkpoint = guest.take_checkpoint(self._company)
+                keeper = NodeKeeper(guest, guest.workload, self._company, resume=checkpoint)
+                with self._watched():
+                    keeper.keep()
+        except Restated as judged:
+            ended = self._ended(judged.error)
+            raise judged if ended is judged.error else ended from None
+        except Exception as error:
+            raise self._ended(self._company.blamed() or error) from None
+        guest.lease.require()
+        guest.lead.tell("done", {})
+        guest.drop_checkpoint()
 
     def _ended(self, error: Exception) -> Exception:
         """What this node ends with: why its own lease ended, what it asked for, or the lead's."""
         guest = self._guest
         if isinstance(error, SealtrainError) and guest.lease.left() <= 0:
             return guest.lease_keeper.lapsed(error)
-        if isinstance(error, LeaseStale):
-            # Rank 0 stopped all ranks; this node's own lease is not why.
-            error = NodeLost("the lead stopped the run", check="node", got=error.code)
         if not isinstance(error, NodeLost):
             if isinstance(error, SealtrainError):
                 with contextlib.suppress(SealtrainError):
@@ -278,14 +295,6 @@ class _Work:
         if self._asked.is_set():
             return RunStopped("the process was told to end", check="signal")
         return guest.lead.why(error)
-
-    def _secure_rank(self, room: Room) -> None:
-        ways = Ways(urls=self._guest.stores)
-        self._rest_of_life.enter_context(room.closed(ways))
-        room.lock(ways)
-
-    def _rank(self, checkpoint: CheckpointRef | None) -> None:
-        train_as_rank(self._guest.recipe, self._guest, checkpoint)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

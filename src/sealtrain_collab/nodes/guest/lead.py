@@ -3,10 +3,11 @@
 It is the ``Fellows`` of the run (``guest.fellows``), in this order (spec/nodes.md §3):
 
 1. ``met``: every other node has proven itself and has its keys; all know each other's addresses;
-2. ``company``: the ranks of all nodes connect to each other, and the sandbox closes;
+2. ``connect``: the ranks of all nodes are connected to each other, and the sandbox closes;
 3. ``begin``: the log names the nodes, and each gets the checkpoint to begin from;
 4. ``heard``: while training goes on, each node's receipts and its wish to stop arrive here;
-5. ``finish``: every node is done, with its lease live.
+5. ``link`` gives each connection to the rank of the workload that it is for, once;
+6. ``finish``: every node is done, with its lease live.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
@@ -53,6 +54,7 @@ from sealtrain_collab.nodes.recipe import Nodes
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.distributed.wire.link import HandedLink
 
 __all__ = ["LeadNode"]
 
@@ -143,6 +145,19 @@ class LeadNode:
         )
         company.watch({f"node {seat.node}": seat.sock for seat in seats})
         return cls(run, company, session, seats)
+
+    @property
+    def waits(self) -> Collection[str]:
+        """As ``Fellows``."""
+        return self.company.waits
+
+    def connect(self) -> None:
+        """As ``Fellows``."""
+        self.company.connect()
+
+    def link(self, rank: int, peer: int) -> HandedLink | None:
+        """As ``Fellows``."""
+        return self.company.link(rank, peer)
 
     def begin(self, checkpoint: CheckpointRef | None) -> None:
         """As ``Fellows``."""

@@ -15,7 +15,8 @@ from carrying import carries
 
 from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.distributed.ranks import Company, gathered
-from sealtrain_collab.nodes.company import NodeCompany, RankPlace, allow_files
+from sealtrain.training.distributed.wire.openfiles import allow_files
+from sealtrain_collab.nodes.company import NodeCompany, RankPlace
 
 pytestmark = pytest.mark.claim("C160")
 
@@ -82,7 +83,7 @@ def test_a_node_that_dies_before_it_connects_ends_the_wait_of_the_others() -> No
         threading.Timer(0.5, its.close).start()
         begin = time.monotonic()
         with pytest.raises(NodeLost, check=carries(check="node", got="node 1")):
-            one.connect(0)
+            one.connect()
         assert time.monotonic() - begin < 15  # libraries are loaded meanwhile
 
 
@@ -91,7 +92,7 @@ def test_nobody_connects_before_nodes_have_met() -> None:
         NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0) as one,
         pytest.raises(AssertionError),
     ):
-        one.connect(0)
+        one.connect()
 
 
 def test_a_node_that_died_before_it_connected_is_a_lost_node() -> None:
@@ -103,7 +104,7 @@ def test_a_node_that_died_before_it_connected_is_a_lost_node() -> None:
         one.meet(members(one, two), run_id=RUN, session=SESSION)
         two.leave()
         with pytest.raises(NodeLost) as caught:
-            one.connect(0)
+            one.connect()
     assert caught.value.retry == "later"
 
 

@@ -215,7 +215,7 @@ class _Gathering:
             for sock in strangers:
                 _cut(sock)
             for thread in threads:
-                thread.join(_PAUSE)
+                thread.join(_WATCH_SECONDS + _PAUSE)  # a listener wakes as often
 
     def _wait(self, expected: int) -> list[Link]:
         with self._changed:

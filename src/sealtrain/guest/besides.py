@@ -1,0 +1,59 @@
+"""The two processes beside a guest's keeper, started before it asks a broker for keys.
+
+The workload trains (``guest.life``); the opener decrypts and reads records for it
+(``guest.workload.opening``). What they inherit has seen no broker yet.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.guest.life import Workload
+from sealtrain.guest.sandbox.files import keep_out_of_reach
+from sealtrain.guest.sandbox.rehearsed import insecure_shown
+from sealtrain.guest.workload.fork import WorkloadProcess
+from sealtrain.guest.workload.opener import Opener
+
+if TYPE_CHECKING:
+    from sealtrain.guest.guest import AttestedGuest
+
+__all__ = ["start_beside"]
+
+
+def start_beside(
+    guest: AttestedGuest, undoing: ExitStack, *, on: int | None = None, first: int = 0
+) -> tuple[WorkloadProcess, Opener]:
+    """Start workload and opener of an admitted guest.
+
+    Args:
+        guest: It has asked no broker.
+        undoing: Ends both.
+        on: Number of ranks that continue the run; ``None`` for the recipe's own.
+        first: Number of this guest's first rank among those of all its nodes.
+    """
+    settings, admitted = guest.settings, guest.admitted
+    shown = insecure_shown(settings.platform)
+    life = Workload(
+        lock=guest.lock,
+        lock_bytes=admitted.lock_bytes,
+        importable=admitted.importable,
+        base=guest.base,
+        copies=admitted.taken.path,
+        out=settings.out,
+        shown=shown,
+        on=on,
+        first=first,
+    )
+    data = [place for place in settings.data if isinstance(place, Path)]
+    keep_out_of_reach(life.readable, settings.out, *data)
+    workload = WorkloadProcess(
+        life.live, ranks=life.ranks, kept=admitted.taken.descriptors, shown=shown
+    )
+    undoing.callback(workload.close)
+    undoing.callback(workload.end)
+    opener = Opener(ranks=life.ranks, importable=admitted.importable)
+    undoing.callback(opener.close)
+    undoing.callback(opener.end)
+    return workload, opener
