@@ -13,6 +13,7 @@ import collecting
 import keeping
 import programs
 import pytest
+import warm_places
 
 if TYPE_CHECKING:
     from postgres_server import Server
@@ -37,12 +38,14 @@ collecting.COLLECTING = True
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip what needs a missing program, keep what a failing test printed, and watch collection.
+    """Skip what needs a missing program, keep what a failing test printed, share warm processes,
+    and watch collection.
 
     A plugin may have loaded some of the training stack before.
     """
     config.pluginmanager.register(programs)
     keeping.keep_output(config)
+    warm_places.hold_places(config)
     config.stash[collecting.LOADED] = dict.fromkeys(collecting.stack_loaded(), "before collection")
 
 

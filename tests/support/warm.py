@@ -1,19 +1,19 @@
 """Commands of sealtrain in processes that are forked from a warm one.
 
 Importing the training libraries costs seconds of a processor, and a test of a whole run starts them
-again and again. Here one process a pytest worker imports them once, as a run imports them (by
-``cli.alone`` and ``sandbox.imports``), and forks for each command. A child has its own arguments,
-environment, folder and streams, ends as any process does, and what it gives up it gives up for
-itself. A command that starts commands is given a stand-in for the interpreter (``python_for``),
-so that these are forked too.
+again and again. Here one process imports them once for all of pytest's workers (``warm_places``),
+as a run imports them (by ``cli.alone`` and ``sandbox.imports``), and forks for each command. A
+child has its own arguments, environment, folder and streams, ends as any process does, and what it
+gives up it gives up for itself. A command that starts commands is given a stand-in for the
+interpreter (``python_for``), so that these are forked too.
 
 Tests about how a process starts use ``subprocess``; with SEALTRAIN_COLD in the environment all do.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -27,10 +27,14 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock
 from keeping import note_command
+from warm_places import PIPE, find_places
 
 from sealtrain.cli.alone import BEGIN
 from sealtrain.cli.programs import Process, Start
+from sealtrain.recipe.installation import packages_of
+from sealtrain.recipe.schema import parse_recipe
 
 WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
@@ -78,10 +82,6 @@ from sealtrain.cli.alone import alone
 program = sys.argv.pop(1)
 alone(program)
 """
-
-
-_STANDINS: dict[str, Path] = {}
-_WARM: list[Warm] = []
 
 
 class WarmProcess:
@@ -154,25 +154,29 @@ class WarmProcess:
 class Warm:
     """A process that has imported what commands need."""
 
-    def __init__(self, program: str, *, alone: bool, given: Mapping[str, Any]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
-        address = Path(self._folder.name) / "commands.sock"
-        words = [sys.executable, "-c", *([_ALONE] if alone else []), program]
-        (Path(self._folder.name) / "home").mkdir()
-        home = str(Path(self._folder.name) / "home")
-        self._process = subprocess.Popen(
-            [*words, str(address), json.dumps(given)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | _SETTINGS | {"HOME": home, "HF_HOME": home},
-        )
+    def __init__(self, name: str, program: str, *, alone: bool, given: Mapping[str, Any]) -> None:
+        folder = find_places() / name
+        folder.mkdir(exist_ok=True)
+        address = folder / "commands.sock"
         self.address = str(address)
-        _WARM.append(self)
-        until = time.monotonic() + _START_SECONDS
-        while not address.exists():
-            assert self._process.poll() is None, "the warm process ended"
-            assert time.monotonic() < until, "the warm process does not start"
-            time.sleep(_POLL_SECONDS)
+        with FileLock(folder / "starting.lock"):
+            if address.exists():  # another worker started it
+                return
+            (folder / "home").mkdir()
+            home = str(folder / "home")
+            words = [sys.executable, "-c", *([_ALONE] if alone else []), program]
+            with (find_places() / PIPE).open("rb", buffering=0) as held:
+                self._process = subprocess.Popen(
+                    [*words, self.address, json.dumps(given)],
+                    stdin=held,
+                    stdout=subprocess.DEVNULL,
+                    env=os.environ | _SETTINGS | {"HOME": home, "HF_HOME": home},
+                )
+            until = time.monotonic() + _START_SECONDS
+            while not address.exists():
+                assert self._process.poll() is None, "the warm process ended"
+                assert time.monotonic() < until, "the warm process does not start"
+                time.sleep(_POLL_SECONDS)
 
     def start(
         self,
@@ -238,13 +242,6 @@ class Warm:
         note_command(words, code, *texts)
         return subprocess.CompletedProcess(list(words), code, *texts)
 
-    def close(self) -> None:
-        """End it, and what it started."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(timeout=20)
-        self._folder.cleanup()
-
 
 def _read_again(file: IO[bytes]) -> bytes:
     file.seek(0)
@@ -254,9 +251,7 @@ def _read_again(file: IO[bytes]) -> bytes:
 @cache
 def light() -> Warm:
     """For every command: it has no training library."""
-    made = Warm(_LIGHT, alone=False, given={"recipe": None, "modules": []})
-    atexit.register(made.close)
-    return made
+    return Warm("light", _LIGHT, alone=False, given={"recipe": None, "modules": []})
 
 
 @cache
@@ -266,51 +261,56 @@ def heavy(recipe: str) -> Warm:
     Args:
         recipe: JSON of a recipe.
     """
-    made = Warm(_HEAVY, alone=True, given={"recipe": json.loads(recipe), "modules": []})
-    python_for(recipe).with_suffix(".sock").symlink_to(made.address)
-    atexit.register(made.close)
-    return made
+    return Warm(_heavy_name(recipe), _HEAVY, alone=True, given={"recipe": json.loads(recipe)})
 
 
 @cache
 def trainer() -> Warm:
     """For programs of tests that train: it has the training libraries, and no border around it."""
-    made = Warm(_LIGHT, alone=False, given={"recipe": None, "modules": TRAINING})
-    atexit.register(made.close)
-    return made
+    return Warm("trainer", _LIGHT, alone=False, given={"recipe": None, "modules": TRAINING})
 
 
 @cache
 def python_for(recipe: str) -> Path:
     """A stand-in for the interpreter, which has commands of sealtrain forked from ``light``.
 
-    They begin anew in a fork of ``heavy``, once it has been asked for; until then in an interpreter
-    of their own. A program ``sealtrain`` lies beside the stand-in.
+    They begin anew in a fork of ``heavy``, once a test has asked for it; until then in an
+    interpreter of their own. A program ``sealtrain`` lies beside the stand-in.
 
     Args:
         recipe: JSON of a recipe for ``heavy``.
     """
-    made = Path(light().address).with_name(f"bin-{len(_STANDINS)}") / "python"
-    made.parent.mkdir()
+    name = _heavy_name(recipe)
+    made = find_places() / f"bin-{name}" / "python"
+    made.parent.mkdir(exist_ok=True)
     text = _PYTHON.format(
         interpreter=sys.executable,
         light=light().address,
-        heavy=str(made.with_suffix(".sock")),
+        heavy=str(find_places() / name / "commands.sock"),
         file=_FILE,
     )
     command = made.with_name("sealtrain")
-    for path, content in ((made, text), (command, f'#!/bin/sh\nexec {made} -m sealtrain "$@"\n')):
-        path.write_text(content)
-        path.chmod(0o755)
-    _STANDINS[recipe] = made
+    with FileLock(made.with_name("writing.lock")):
+        for path, content in (
+            (made, text),
+            (command, f'#!/bin/sh\nexec {made} -m sealtrain "$@"\n'),
+        ):
+            if not path.exists():
+                path.write_text(content)
+                path.chmod(0o755)
     return made
+
+
+@cache
+def _heavy_name(recipe: str) -> str:
+    packages = repr(packages_of(parse_recipe(json.loads(recipe))))
+    return f"heavy-{hashlib.sha256(packages.encode()).hexdigest()[:8]}"
 
 
 def process_of(process: int) -> int:
     """The command's own process, where ``python_for``'s stand-in is its outside."""
-    noted = [Path(made.address).with_name(f"{process}.pid") for made in _WARM]
-    for path in noted:
-        if path.exists():
+    for path in find_places().glob(f"*/{process}.pid"):
+        with contextlib.suppress(FileNotFoundError):  # it ended this moment
             return process_of(int(path.read_text()))
     return process
 

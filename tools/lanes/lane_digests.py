@@ -44,6 +44,7 @@ _STANDING = (
     "tests/support/collecting.py",
     "tests/support/keeping.py",
     "tests/support/programs.py",
+    "tests/support/warm_places.py",
 )
 _SUPPORT = ("tests/support/", "benchmarks/")
 _FILE_NAME = re.compile(r"[\w-]+\.\w+")
