@@ -142,7 +142,7 @@ def held_through(made: Asking) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        pytest.param("manifests", numbers, id="manifest of numbers"),
+        pytest.param("manifests", numbers, id="manifest of numbers", marks=pytest.mark.nightly),
         pytest.param("manifests", quotes, id="manifest of quotes", marks=pytest.mark.nightly),
         pytest.param("releases", quotes, id="quotes"),
         pytest.param("releases", keys, id="keys", marks=pytest.mark.nightly),

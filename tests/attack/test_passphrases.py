@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -27,11 +28,17 @@ pytestmark = [pytest.mark.long, pytest.mark.claim("C147")]
 WORD = b"correct horse battery"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "a.identity.json"
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An identity's file; locking one takes as long as the cost says."""
+    path = tmp_path_factory.mktemp("locked") / "a.identity.json"
     Identity.generate("hospital-a", post_quantum=True).save(path, Secret(WORD))
     return path
+
+
+@pytest.fixture
+def path(locked: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(locked, tmp_path))
 
 
 def given(word: bytes) -> None:

@@ -36,17 +36,20 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     return remains_of("learner_victim", tmp_path_factory.mktemp("left"), "whole", timeout=200)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C4")
 def test_only_the_store_and_the_owner_leave_files(left: Remains) -> None:
     assert left.places() == set(OURS)
     assert {path.suffix for path in (left.folder / "checkpoints").rglob("*")} == {".sealed"}
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C4")
 def test_no_file_but_the_owners_holds_a_record(left: Remains) -> None:
     assert left.holding(CANARY) == {"owner"}
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C4")
 def test_nothing_else_is_ever_opened_for_writing(left: Remains) -> None:
     assert left.opened_outside(OURS) == set()

@@ -92,7 +92,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.claim("C278")
-@pytest.mark.parametrize("name", variants(DEMOS, each_time=["split"]))
+@pytest.mark.parametrize("name", variants(DEMOS, each_time=[]))
 def test_a_disk_that_is_full_is_said_and_nothing_runs_on(name: str, small: Path) -> None:
     if name == "federate":
         pytest.importorskip("flwr", reason="needs sealtrain[federated]")

@@ -43,6 +43,7 @@ def test_a_sealed_way_equals_its_twin_to_the_bit(way: str, tmp_path: Path) -> No
     assert other["states"] != clear["states"]
 
 
+@pytest.mark.nightly
 def test_a_central_way_takes_the_steps_of_all_parties(tmp_path: Path) -> None:
     world = medical(tmp_path)
     federated, central = (cell(way, world.task(way)) for way in ("fedavg", "pooled"))
@@ -52,6 +53,7 @@ def test_a_central_way_takes_the_steps_of_all_parties(tmp_path: Path) -> None:
     assert federated["at_steps"] == federated["at_records"]
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C241")
 def test_test_records_choose_nothing(tmp_path: Path) -> None:
     world = medical(tmp_path)

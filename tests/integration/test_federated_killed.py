@@ -24,6 +24,7 @@ from sealtrain.manifest.verify import verify_manifest
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.nightly,  # every moment of a kill in one process: test_federated_survives.py
     pytest.mark.slow,
     pytest.mark.claim("C224", "C225"),
     pytest.mark.timeout(280),

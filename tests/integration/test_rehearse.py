@@ -185,7 +185,7 @@ LAST = "guest/app-compose.json"
             ["consortium.json", "broker-guest/app-compose.json", "sealed", LAST],
             [signal.SIGKILL, signal.SIGTERM],
         ),
-        each_time=[("sealed", signal.SIGKILL), ("sealed", signal.SIGTERM)],
+        each_time=[("sealed", signal.SIGTERM)],
     ),
 )
 def test_a_rehearsal_that_a_signal_ends_leaves_no_server(

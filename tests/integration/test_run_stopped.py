@@ -61,6 +61,7 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == wanted, path
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.claim("C544")
 def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_once(

@@ -160,6 +160,7 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float(abs(one[name] - other[name]).max()) for name in one)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C285")
 def test_two_ranks_of_a_trainer_end_with_the_weights_of_one(world: Stage) -> None:
     script = TRAINER.replace("EXTRA", "")

@@ -18,6 +18,7 @@ from node_judges import node
 from stage import RECIPE, Stage, records, stage
 
 pytestmark = [
+    pytest.mark.nightly,  # the same series in one process: test_series.py
     pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.claim("C187"),

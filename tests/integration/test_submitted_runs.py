@@ -195,6 +195,7 @@ def test_a_ticket_that_names_another_place_starts_nothing(world: Stage, server: 
     assert not (server.root / "others").exists()
 
 
+@pytest.mark.nightly
 def test_a_run_outlives_its_runner_and_stops_when_told(world: Stage, server: Server) -> None:
     folder = world.propose("long", LONG)
     world.approve(folder, *OWNERS)

@@ -59,6 +59,7 @@ def h200(simulated: dict[str, Any]) -> dict[str, Any]:
     return dict(policy)
 
 
+@pytest.mark.nightly
 def test_a_box_of_eight_gpus_meets_the_rules_of_its_preset(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["TOLERANCE", "epsilon_of_rounds"]
@@ -23,6 +24,7 @@ _TAIL: Final = 1e-3  # share of delta that may lie beyond the grid
 _ORDERS: Final = tuple(1.25**power for power in range(-12, 24))
 
 
+@lru_cache(maxsize=1024)  # pure, and asked again about each log of one plan
 def epsilon_of_rounds(*, noise: float, rate: float, rounds: int, delta: float) -> float:
     """Approximate epsilon at ``delta``; 0 where delta alone covers it.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import PrivacyBroken
@@ -131,15 +132,9 @@ def epsilon_of(privacy: PrivateSgd, noise: float, rate: float, steps: int) -> fl
         rate: Sampling rate, 0 to 1.
         steps: Steps done.
     """
-    from opacus.accountants import create_accountant
-
     if steps == 0:
         return 0.0
-    accountant = create_accountant(mechanism=privacy.accountant)
-    accountant.history = [(noise, rate, steps)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return float(accountant.get_epsilon(delta=privacy.delta))
+    return _epsilon(privacy.accountant, privacy.delta, noise, rate, steps)
 
 
 def smallest_noise(privacy: PrivateSgd, rate: float, steps: int) -> float:
@@ -153,25 +148,41 @@ def smallest_noise(privacy: PrivateSgd, rate: float, steps: int) -> float:
     Raises:
         PrivacyBroken: No noise keeps to it.
     """
+    try:
+        return _noise(privacy.accountant, privacy.delta, privacy.target_epsilon, rate, steps)
+    except ValueError:
+        raise PrivacyBroken(
+            "no noise keeps to so small an epsilon",
+            check="privacy.target_epsilon",
+            got=f"{privacy.target_epsilon:g}",
+            hint="spend more, do fewer steps, or bring more records",
+        ) from None
+
+
+@lru_cache(maxsize=1024)  # seconds for many steps, and each answer is asked for again
+def _epsilon(accountant: str, delta: float, noise: float, rate: float, steps: int) -> float:
+    from opacus.accountants import create_accountant
+
+    counting = create_accountant(mechanism=accountant)
+    counting.history = [(noise, rate, steps)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(counting.get_epsilon(delta=delta))
+
+
+@lru_cache(maxsize=1024)
+def _noise(accountant: str, delta: float, target: float, rate: float, steps: int) -> float:
     from opacus.accountants.utils import get_noise_multiplier
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            return float(
-                get_noise_multiplier(
-                    target_epsilon=privacy.target_epsilon,
-                    target_delta=privacy.delta,
-                    sample_rate=rate,
-                    steps=steps,
-                    accountant=privacy.accountant,
-                    epsilon_tolerance=min(0.02 * privacy.target_epsilon, 0.1),
-                )
+        return float(
+            get_noise_multiplier(
+                target_epsilon=target,
+                target_delta=delta,
+                sample_rate=rate,
+                steps=steps,
+                accountant=accountant,
+                epsilon_tolerance=min(0.02 * target, 0.1),
             )
-        except ValueError:
-            raise PrivacyBroken(
-                "no noise keeps to so small an epsilon",
-                check="privacy.target_epsilon",
-                got=f"{privacy.target_epsilon:g}",
-                hint="spend more, do fewer steps, or bring more records",
-            ) from None
+        )
