@@ -17,7 +17,7 @@ import typer
 
 from sealtrain.cli import app
 from sealtrain.cli.commands import SECTIONS
-from sealtrain.cli.project import KEYS
+from sealtrain.cli.project import KEYS, NETWORK
 
 if TYPE_CHECKING:
     from click import Command, Parameter
@@ -79,6 +79,10 @@ def _project_keys() -> str:
         named = key.parameter if key.parameter.startswith("-") else key.parameter.upper()
         variable = f"`{key.variable}`" if key.variable else ""
         rows.append(f"| `{name}` | `{named}` | {variable} | {key.help}{' A list.' * key.many} |")
+    rows += [
+        f"| `{name}` | | `{setting.variable}` | {setting.help} |"
+        for name, setting in NETWORK.items()
+    ]
     head = ["| key | stands for | variable | is |", "|---|---|---|---|"]
     return "\n".join([*head, *rows]) + "\n"
 

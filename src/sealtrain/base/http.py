@@ -6,7 +6,8 @@
    takes longer: for a connection, a header or a byte that trickles in.
 3. It is tried again where no connection was made, so that nothing can have happened yet; an
    idempotent request also where the connection broke or the server said to come back later.
-4. Redirects are not followed. The environment (proxies, certificate files, netrc) has no influence.
+4. Redirects are not followed. The environment (proxies, certificate files, netrc) has no influence:
+   private authorities and a proxy are settings of the process (``base.outbound``).
 5. Reasons name what happened, never an address: that may hold a credential.
 """
 
@@ -30,6 +31,15 @@ import httpcore
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 import httpx  # noqa: E402
+
+from sealtrain.base.outbound import DIRECT, Outbound, outbound, trusting  # noqa: E402
+from sealtrain.base.tunnel import (  # noqa: E402
+    ProxyRefused,
+    ProxySilent,
+    reason_of,
+    remedy_of,
+    tunnelled,
+)
 
 if sys.modules["httpx._main"] is None:
     del sys.modules["httpx._main"]
@@ -93,14 +103,26 @@ class Problem:
     Attributes:
         kind: ``url``: not one; ``connect``: no connection was made; ``broken``: one was, and it
             broke, fell silent or spoke no HTTP; ``late``: the total time is over; ``long``: more
-            bytes than allowed; ``encoding``: compressed, which was not asked for.
+            bytes than allowed; ``encoding``: compressed, which was not asked for; ``tls``: the
+            server's certificate is not one to accept, ``reason`` says why in words of
+            ``base.tunnel``; ``proxy``: the proxy makes no tunnel.
         reason: What happened, without an address.
         status: Of the answer, where it began.
     """
 
-    kind: Literal["url", "connect", "broken", "late", "long", "encoding"]
+    kind: Literal["url", "connect", "broken", "late", "long", "encoding", "tls", "proxy"]
     reason: str
     status: int | None = None
+
+    @property
+    def check(self) -> str | None:
+        """``tls`` or ``proxy`` where a setting of the network is at fault."""
+        return self.kind if self.kind in ("tls", "proxy") else None
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do where such a setting is at fault."""
+        return remedy_of(self.kind, self.reason)
 
 
 class NoAnswer(Exception):
@@ -136,6 +158,7 @@ class HttpClient:
         tls: bool | ssl.SSLContext = True,
         unix: str | None = None,
         headers: Mapping[str, str] | None = None,
+        authorities: str = "",
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -149,8 +172,12 @@ class HttpClient:
                 ``http``, and saves reading them), or those of a context.
             unix: Path of a socket that every exchange goes through.
             headers: Of every request, in lower case.
+            authorities: Certificates in PEM that are trusted besides.
             monotonic: What seconds are counted by.
             sleep: Waits so many seconds.
+
+        Raises:
+            ConfigError: The process's settings cannot be used.
         """
         self._bounds = bounds
         self._failed = failed
@@ -158,14 +185,26 @@ class HttpClient:
         self._sleep = sleep
         self._headers = {"accept-encoding": "identity", "user-agent": _AGENT, **(headers or {})}
         self._clock = _Deadline(monotonic)
+        self._by = DIRECT if tls is False else outbound()
         if tls is True:
             tls = httpx.create_ssl_context(trust_env=False)
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        if isinstance(tls, ssl.SSLContext):
+            trusting(tls, self._by.authorities, authorities)
+        self._context = tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._pool = self._connections(_Backend(self._clock), unix=unix)
+        self._tunnels: httpcore.ConnectionPool | None = None
+        if self._by.proxy is not None:
+            self._tunnels = self._connections(_Tunnels(self._clock, self._by, self._context))
+
+    def _connections(
+        self, backend: httpcore.NetworkBackend, *, unix: str | None = None
+    ) -> httpcore.ConnectionPool:
+        return httpcore.ConnectionPool(
+            ssl_context=self._context,
             max_connections=_CONNECTIONS,
             keepalive_expiry=5.0,
             uds=unix,
-            network_backend=_Backend(self._clock),
+            network_backend=backend,
         )
 
     def __enter__(self) -> Self:
@@ -179,6 +218,8 @@ class HttpClient:
     def close(self) -> None:
         """Close connections."""
         self._pool.close()
+        if self._tunnels is not None:
+            self._tunnels.close()
 
     def ask(
         self,
@@ -250,10 +291,15 @@ class HttpClient:
             "write": bounds.read,
         }
         status = None
+        port = url.port or (443 if url.scheme == "https" else 80)
+        pool, tunnelling = self._pool, False
+        secured = url.scheme == "https"
+        if self._tunnels is not None and secured and self._by.proxy_for(url.host, port):
+            pool, tunnelling = self._tunnels, True
         try:
             with (
                 self._clock.until(ends),
-                self._pool.stream(
+                pool.stream(
                     method,
                     httpcore.URL(
                         scheme=url.raw_scheme,
@@ -280,7 +326,14 @@ class HttpClient:
                 return Answer(status, told, bytes(data))
         except _Late:
             return Problem("late", "no whole answer in time", status)
+        except ProxyRefused as error:
+            return Problem("proxy", str(error))
+        except ProxySilent:
+            return Problem("connect", "the proxy does not answer")
         except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
+            fault = reason_of(error, tunnelled=tunnelling)
+            if fault is not None:
+                return Problem("tls", fault)
             return Problem("connect", type(error).__name__)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             return Problem("broken", type(error).__name__, status)
@@ -410,6 +463,34 @@ class _Backend(httpcore.NetworkBackend):
                 reached, self._deadline.rest(timeout), socket_options
             )
         return _Stream(stream, self._deadline)
+
+
+class _Tunnels(_Backend):
+    """Sockets to servers through the proxy."""
+
+    def __init__(self, deadline: _Deadline, by: Outbound, context: ssl.SSLContext) -> None:
+        super().__init__(deadline)
+        self._by = by
+        self._context = context
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.NetworkStream:
+        proxy = self._by.proxy
+        if proxy is None:
+            raise AssertionError("tunnels without a proxy")
+        try:
+            stream = super().connect_tcp(
+                proxy.host, proxy.port, timeout, local_address, socket_options
+            )
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            raise ProxySilent from error
+        return tunnelled(stream, proxy, self._context, host, port, timeout)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.hostport import host_and_port
+from sealtrain.base.outbound import read_authorities
 from sealtrain.base.platforms import PLATFORMS, Platform
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.logs import log_format_of
@@ -336,6 +337,10 @@ def pin(
             help="Its signing key, base64, known by another way: the broker is not asked."
         ),
     ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificates (PEM) of the private authority of its TLS server."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Broker file to write.")] = Path("broker.yaml"),
     as_json: Json = False,
 ) -> None:
@@ -346,14 +351,21 @@ def pin(
     """
     compose_hash = sha256_hex(read_bounded(deployment_file, 1 << 20))
     appraisal = load_policy(policy)
+    authorities = "" if ca_file is None else read_authorities(ca_file, "--ca-file")
     simulated = False
     if signing_key is None:
-        with BrokerClient(url) as client:
+        with BrokerClient(url, authorities=authorities) as client:
             found = attested_identity(
                 client, compose_hash=compose_hash, appraisal=appraisal, now=system_clock()
             )
         signing_key, simulated = to_base64(found.signing_key), found.simulated
-    pinned = new_pin(url, signing_key, compose_hash=compose_hash, appraisal=appraisal)
+    pinned = new_pin(
+        url,
+        signing_key,
+        compose_hash=compose_hash,
+        appraisal=appraisal,
+        authorities=authorities,
+    )
     atomic_write(out, pinned.to_yaml().encode())
     emit(
         as_json,

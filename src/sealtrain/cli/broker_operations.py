@@ -40,7 +40,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Ask a broker how it is. Leaves with 4 when it cannot decide; nothing here is verified."""
-    with BrokerClient(load_pin(broker).url, timeout=10.0) as client:
+    with BrokerClient.at(load_pin(broker), timeout=10.0) as client:
         health = client.health()
         try:
             client.ready()
@@ -217,7 +217,7 @@ def approve_kms(
         )
     )
     signer = Identity.load(identity).signer
-    with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
+    with BrokerClient.at(pin, signer=signer) as client:
         client.submit_decision(sign_decision(made, signer))
         tally = client.approvals_status(target, members, now, needs=KMS_NEEDS)
     emit(

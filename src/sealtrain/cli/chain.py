@@ -136,7 +136,7 @@ def approve(
         file.owner_of(address(load_account(signing.key, password_file)))
         or "nobody in the chain file"
     )
-    with BrokerClient(load_pin(broker).url) as client:
+    with BrokerClient.at(load_pin(broker)) as client:
         tally = client.approvals_status(target, members, system_clock(), needs=needs)
     own = [signed.decision for signed in tally.approvals if signed.owner.name == name]
     if not own:

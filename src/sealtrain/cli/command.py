@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import click
 import typer.core
 from click.core import ParameterSource
 
+from sealtrain.base.outbound import reach_by
+from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.output import say
 from sealtrain.cli.passphrases import passphrase_option
 from sealtrain.cli.project import KEYS, Key, Project, found_project
@@ -64,6 +67,8 @@ class SettledCommand(click.Command):
             project = found_project()
         extra["default_map"] = {} if project is None else _defaults(self, project)
         context = super().make_context(info_name, args, parent=parent, **extra)
+        if self.open_to_project and not quiet:
+            context.call_on_close(partial(reach_by, reach_by(settled_outbound)))
         _leave_memory(context)
         _say_taken(context, project)
         return context

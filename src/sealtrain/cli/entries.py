@@ -41,7 +41,7 @@ def show(
 
     if broker is None:
         raise UsageError("the broker file is missing", check="--broker", expected="a broker file")
-    with BrokerClient(load_pin(broker).url) as client:
+    with BrokerClient.at(load_pin(broker)) as client:
         checkpoint = client.ledger_checkpoint()
         size = _size(checkpoint)
         first = max(0, size - limit) if start is None else start

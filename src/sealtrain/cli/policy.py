@@ -81,7 +81,7 @@ def show(
     members = Consortium.load(consortium)
 
     def at(broker: Path) -> dict[str, SignedPolicy]:
-        with BrokerClient(load_pin(broker).url) as client:
+        with BrokerClient.at(load_pin(broker)) as client:
             return client.policies(members)
 
     answers = at_each(brokers, at)

@@ -3,7 +3,8 @@
 It is looked for in the working folder and every folder above it; the nearest one counts. It only
 fills in options that a command lacks: flags win over ``SEALTRAIN_*`` variables, and these win over
 the file. It holds places of files, and nothing that says yes: no decision, no limit, no trust file
-and no secret has a key here, and a key that is not in ``KEYS`` is refused by name.
+and no secret has a key here. The keys of ``NETWORK`` say how servers are reached
+(``base.outbound``), and nothing of whom to believe. Every other key is refused by name.
 
 Checks, numbered as in the code:
 
@@ -17,17 +18,27 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sealtrain.base.files import open_regular
 from sealtrain.base.ownfiles import require_own
 from sealtrain.errors import LimitExceeded, ProjectInvalid
 
-__all__ = ["KEYS", "NAME", "PLACE", "Key", "Project", "found_project", "load_project"]
+__all__ = [
+    "KEYS",
+    "NAME",
+    "NETWORK",
+    "PLACE",
+    "Key",
+    "Project",
+    "Setting",
+    "found_project",
+    "load_project",
+]
 
 NAME: Final = "sealtrain.toml"
 PLACE: Final = "SEALTRAIN_PROJECT"
@@ -107,16 +118,57 @@ KEYS: Final[Mapping[str, Key]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How the commands of a folder reach servers; no option has its name.
+
+    Attributes:
+        help: What it is, for the reference page.
+        variable: The variable that wins over the file.
+        kind: A path, a text, or a list of texts.
+    """
+
+    help: str
+    variable: str
+    kind: Literal["a path", "a text", "a list of texts"]
+
+
+NETWORK: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        "ca_file": Setting(
+            help="Certificates (PEM) of authorities that servers may have besides public ones.",
+            variable="SEALTRAIN_CA_FILE",
+            kind="a path",
+        ),
+        "proxy": Setting(
+            help="Proxy on the way to `https` servers: `http://host:port`, without a password.",
+            variable="SEALTRAIN_PROXY",
+            kind="a text",
+        ),
+        "no_proxy": Setting(
+            help="Hosts, domains and networks that are reached without the proxy.",
+            variable="NO_PROXY",
+            kind="a list of texts",
+        ),
+    }
+)
+"""By the name in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """A project file that was checked.
 
     Attributes:
         path: Where it lies.
         values: Absolute paths by key; lists of them where the key has many.
+        network: How servers are reached, by the keys of ``NETWORK``.
     """
 
     path: Path
     values: Mapping[str, Path | tuple[Path, ...]]
+    network: Mapping[str, Path | str | tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     def value(self, key: str) -> Path | tuple[Path, ...] | None:
         """What the file says, or implies: a lock lies beside its deployment."""
@@ -171,10 +223,20 @@ def load_project(path: Path) -> Project:
         raise LimitExceeded(
             f"{path} is too large", got=f"over {_MAX_BYTES} bytes", expected=f"at most {_MAX_BYTES}"
         )
-    return Project(path=path, values=_values(path, data))
+    document = _document(path, data)
+    network = {name: document.pop(name) for name in NETWORK if name in document}
+    return Project(
+        path=path,
+        values=MappingProxyType(
+            {name: _value(path, name, value) for name, value in document.items()}
+        ),
+        network=MappingProxyType(
+            {name: _setting(path, name, value) for name, value in network.items()}
+        ),
+    )
 
 
-def _values(path: Path, data: bytes) -> Mapping[str, Path | tuple[Path, ...]]:
+def _document(path: Path, data: bytes) -> dict[str, Any]:
     # 2.
     try:
         document = tomllib.loads(data.decode())
@@ -191,16 +253,35 @@ def _values(path: Path, data: bytes) -> Mapping[str, Path | tuple[Path, ...]]:
             expected=_VERSION,
         )
     for name in document:
-        if name not in KEYS:
-            near = get_close_matches(name, KEYS, n=1)
+        if name not in KEYS and name not in NETWORK:
+            near = get_close_matches(name, (*KEYS, *NETWORK), n=1)
             raise ProjectInvalid(
                 f"{path} has a key that a project file does not have",
                 check="key",
                 got=name[:80],
-                expected=", ".join(near or KEYS),
+                expected=", ".join(near or (*KEYS, *NETWORK)),
                 hint="decisions, limits, trust files and secrets are named on the command line",
             )
-    return MappingProxyType({name: _value(path, name, value) for name, value in document.items()})
+    return document
+
+
+def _setting(path: Path, name: str, value: Any) -> Path | str | tuple[str, ...]:
+    kind = NETWORK[name].kind
+    parts = value if kind == "a list of texts" else [value]
+    if (
+        not isinstance(parts, list)
+        or not parts
+        or not all(isinstance(part, str) and part and "\0" not in part for part in parts)
+    ):
+        raise ProjectInvalid(
+            f"{path}: {name} is of another type",
+            check="type",
+            got=type(value).__name__,
+            expected=kind,
+        )
+    if kind == "a path":
+        return path.parent / str(parts[0])
+    return tuple(parts) if kind == "a list of texts" else str(parts[0])
 
 
 def _value(path: Path, name: str, value: Any) -> Path | tuple[Path, ...]:

@@ -208,7 +208,7 @@ def _step(
 
     pin = load_pin(broker)
     signer = Identity.load(identity).signer
-    with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
+    with BrokerClient.at(pin, signer=signer) as client:
         return advance(
             schedule,
             scheduled.target.recipe_hash,

@@ -157,7 +157,7 @@ def status(
     found: dict[str, Readiness] = {}
     for path in brokers:
         pin = load_pin(path)
-        with BrokerClient(pin.url, _EXCHANGE_SECONDS, total=belief.patience) as client:
+        with BrokerClient.at(pin, timeout=_EXCHANGE_SECONDS, total=belief.patience) as client:
             found[pin.url] = ask(
                 client,
                 pin,

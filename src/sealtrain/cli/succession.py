@@ -196,7 +196,7 @@ def succeed(
     for pin in pins:
         url = pin.url
         try:
-            with BrokerClient(url, signer=signer, broker=pin.broker_id) as client:
+            with BrokerClient.at(pin, signer=signer) as client:
                 answers.append({"broker": url, "index": client.succeed(file.envelope)})
             say(f"{url} ended consortium {members.consortium_id}")
         except SealtrainError as error:

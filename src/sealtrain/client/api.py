@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
@@ -71,6 +71,9 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.needs import Needs
 
+if TYPE_CHECKING:
+    from sealtrain.client.pin import BrokerPin
+
 __all__ = ["BrokerClient"]
 
 
@@ -83,6 +86,7 @@ class BrokerClient:
         total: Seconds for a whole exchange.
         signer: Key of the owner who hands something in; nothing else needs one.
         broker: Id of the broker that what is handed in is meant for; needed with ``signer``.
+        authorities: Certificates in PEM of the broker's private authority.
         clock: Time of signing.
         random: Source of nonces.
     """
@@ -95,14 +99,44 @@ class BrokerClient:
         total: float = 300.0,
         signer: Ed25519Signer | None = None,
         broker: str | None = None,
+        authorities: str = "",
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
-        self._transport = Transport(url, timeout, total=total)
+        self._transport = Transport(url, timeout, total=total, authorities=authorities)
         self._signer = signer
         self._broker = broker
         self._clock = clock
         self._random = random
+
+    @classmethod
+    def at(
+        cls,
+        pin: BrokerPin,
+        *,
+        timeout: float = 60.0,
+        total: float = 300.0,
+        signer: Ed25519Signer | None = None,
+        clock: Clock = system_clock,
+    ) -> Self:
+        """The broker that a broker file names, by the authorities of that file.
+
+        Args:
+            pin: The broker file's content.
+            timeout: Seconds to wait for a connection and between bytes.
+            total: Seconds for a whole exchange.
+            signer: Key of the owner who hands something in.
+            clock: Time of signing.
+        """
+        return cls(
+            pin.url,
+            timeout,
+            total=total,
+            signer=signer,
+            broker=None if signer is None else pin.broker_id,
+            authorities=pin.trusted,
+            clock=clock,
+        )
 
     @property
     def url(self) -> str:

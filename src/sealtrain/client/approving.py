@@ -385,7 +385,7 @@ def tallies(
     lock, target = deployment_of(deployment)
 
     def at(broker: Path) -> ApprovalTally:
-        with BrokerClient(load_pin(broker).url) as client:
+        with BrokerClient.at(load_pin(broker)) as client:
             needs = needs_of(lock.recipe)
             return client.approvals_status(target, consortium, system_clock(), needs=needs)
 
@@ -403,7 +403,7 @@ def standing(
     lock, target = deployment_of(deployment)
 
     def at(broker: Path) -> tuple[StandingUsed, ...]:
-        with BrokerClient(load_pin(broker).url) as client:
+        with BrokerClient.at(load_pin(broker)) as client:
             needs = needs_of(lock.recipe)
             tally = client.approvals_status(target, consortium, system_clock(), needs=needs)
             said = client.standing(target)
@@ -528,7 +528,7 @@ def _submit(
         if decision.decision == "revoke":
             # Nothing keeps an owner from stopping, whatever became of the ledger.
             pin = load_pin(broker)
-            with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
+            with BrokerClient.at(pin, signer=signer) as client:
                 index = client.submit_decision(envelope)
         with watched_ledger(broker, consortium, owner.identity, owner.state) as watch:
             if index is None:

@@ -54,7 +54,7 @@ def audit_broker(
         SealtrainError: As ``audit_served``, or the broker's evidence does not verify.
     """
     pin = load_pin(broker)
-    with BrokerClient(pin.url) as client:
+    with BrokerClient.at(pin) as client:
         if key is None:
             found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
             key = found.signing_key

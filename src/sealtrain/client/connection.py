@@ -84,7 +84,7 @@ def attested_brokers(
     attested = []
     for path in broker_files:
         pin = load_pin(path)
-        with BrokerClient(pin.url) as client:
+        with BrokerClient.at(pin) as client:
             broker = fetch_keys(
                 client,
                 pin,
@@ -117,7 +117,7 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
         pin = load_pin(path)
         named = pin.broker_id
         if named not in lock.brokers:
-            with BrokerClient(pin.url) as client:
+            with BrokerClient.at(pin) as client:
                 found = pinned_identity(
                     client, pin, lock.consortium_id, brokers=lock.brokers, now=system_clock()
                 )
@@ -173,7 +173,7 @@ def watched_ledger(
         state = identity.with_name(f"{identity.name}.ledger-{broker}.json")
     signer = Identity.load(identity).signer
     with (
-        BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client,
+        BrokerClient.at(pin, signer=signer) as client,
         memory(state) as kept,
     ):
         before = kept.head

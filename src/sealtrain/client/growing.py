@@ -103,7 +103,7 @@ def _listed(owner: OwnerFiles, name: str, deployment: Path | Reviewed) -> Datase
     me = owner.keys.public
 
     def at(broker: Path) -> tuple[DatasetManifest, ...]:
-        with BrokerClient(load_pin(broker).url) as client:
+        with BrokerClient.at(load_pin(broker)) as client:
             listed = client.series(
                 me.name, name, app_id=target.app_id, compose_hash=target.compose_hash
             )

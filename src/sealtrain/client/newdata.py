@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from sealtrain.base.outbound import outbound, trusting
 
 __all__ = ["MAX_ANSWER_BYTES", "is_registered", "question"]
 
@@ -40,10 +43,8 @@ def is_registered(url: str, *, monotonic: Callable[[], float] = time.monotonic) 
         monotonic: Seconds that never go back.
     """
     parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    connected = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     ends = monotonic() + _TIMEOUT_SECONDS
-    connection = connected(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+    connection = _connection(parts)
     try:
         connection.request("GET", f"{parts.path}?{parts.query}", headers={"Connection": "close"})
         answer = connection.getresponse()
@@ -59,3 +60,27 @@ def is_registered(url: str, *, monotonic: Callable[[], float] = time.monotonic) 
         connection.close()
     entries = found.get("entries") if isinstance(found, dict) else None
     return bool(entries) if isinstance(entries, list) else None
+
+
+def _connection(parts: SplitResult) -> http.client.HTTPConnection:
+    """A connection to the broker, not made yet.
+
+    A private authority that only the broker file names is not known here: there is no answer then,
+    and the whole client asks.
+    """
+    host = parts.hostname or ""
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
+    by = outbound()
+    context = trusting(ssl.create_default_context(), by.authorities)
+    port = parts.port or 443
+    proxy = by.proxy_for(host, port)
+    if proxy is None or proxy.secured:
+        # Nor is a proxy that speaks TLS itself spoken to here.
+        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context)
+    connection = http.client.HTTPSConnection(
+        proxy.host, proxy.port, timeout=_TIMEOUT_SECONDS, context=context
+    )
+    shown = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
+    connection.set_tunnel(host, port, shown)
+    return connection

@@ -7,21 +7,37 @@ field is mandatory. A second instance of the same deployment has another key and
 
 from __future__ import annotations
 
+import ssl
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.base.encoding import from_base64
+from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Base64, Hex64, StrictModel, holding, load_model
+from sealtrain.base.outbound import blocks_of, certificates_in
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import TrustInvalid, UsageError
+from sealtrain.errors import ConfigError, DataInvalid, TrustInvalid, UsageError
 from sealtrain.signing.identity import broker_id
 
 __all__ = ["BrokerPin", "load_pin", "new_pin"]
 
 _MAX_BYTES = 1 << 20
+
+
+def _certificate(text: str) -> None:
+    """Raise ``DataInvalid`` unless a text is a certificate that TLS can use."""
+    try:
+        certificates_in(_pem(text), "authorities")
+    except ConfigError as error:
+        raise DataInvalid(error.message) from None
+
+
+def _pem(certificate: str) -> str:
+    return ssl.DER_cert_to_PEM_cert(from_base64(certificate))
 
 
 class BrokerPin(StrictModel):
@@ -33,6 +49,8 @@ class BrokerPin(StrictModel):
         signing_key: Ed25519 key of its receipts and its ledger, base64 of 32 bytes; rotations may
             have led to another one since.
         compose_hash: SHA-256 of its ``app-compose.json``.
+        authorities: Certificates (DER in base64) of the private authority of its TLS server, where
+            it has one. They count for connections to this broker alone, and prove nothing about it.
         appraisal: Policy its evidence must meet.
     """
 
@@ -40,6 +58,9 @@ class BrokerPin(StrictModel):
     url: str
     signing_key: Annotated[Base64, holding(partial(from_base64, length=32))]
     compose_hash: Hex64
+    authorities: tuple[Annotated[Base64, holding(_certificate)], ...] = Field(
+        default=(), max_length=16, exclude_if=lambda value: not value
+    )
     appraisal: AppraisalPolicy
 
     @property
@@ -52,13 +73,23 @@ class BrokerPin(StrictModel):
         """Id of the broker, 64 hex digits; it may have another one since, by rotation."""
         return broker_id(self.key)
 
+    @property
+    def trusted(self) -> str:
+        """The authorities in PEM, as ``base.http`` takes them; empty where there is none."""
+        return "".join(map(_pem, self.authorities))
+
     def to_yaml(self) -> str:
         """The broker file's text."""
         return yaml_text(self.to_dict())
 
 
 def new_pin(
-    url: str, signing_key: str, *, compose_hash: str, appraisal: AppraisalPolicy
+    url: str,
+    signing_key: str,
+    *,
+    compose_hash: str,
+    appraisal: AppraisalPolicy,
+    authorities: str = "",
 ) -> BrokerPin:
     """A broker file's content, from the words of a command.
 
@@ -67,9 +98,10 @@ def new_pin(
         signing_key: Base64 of its Ed25519 key.
         compose_hash: SHA-256 of its deployment document, 64 hex digits.
         appraisal: Policy for its evidence.
+        authorities: Certificates in PEM of its private authority.
 
     Raises:
-        UsageError: The key is no base64 of 32 bytes.
+        UsageError: The key is no base64 of 32 bytes, or there are more than 16 certificates.
     """
     document = {
         "version": 2,
@@ -78,6 +110,10 @@ def new_pin(
         "compose_hash": compose_hash,
         "appraisal": appraisal.to_dict(),
     }
+    if authorities:
+        document["authorities"] = [
+            to_base64(ssl.PEM_cert_to_DER_cert(block)) for block in blocks_of(authorities)
+        ]
     return load_model(BrokerPin, document, UsageError, "broker file")
 
 

@@ -96,7 +96,7 @@ class Quorum:
         clock: Clock,
         on_failure: OnBrokerFailure,
         random: Random = os.urandom,
-        client: Callable[[str], BrokerClient] = BrokerClient,
+        client: Callable[[str], BrokerClient] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare a quorum; sends no request yet.
@@ -109,7 +109,7 @@ class Quorum:
             clock: Time at which brokers' evidence is verified.
             on_failure: Called for each broker that did not help, once for each reason.
             random: Source of nonces and ephemeral keys.
-            client: Reaches a broker by its URL.
+            client: Reaches a broker by its URL [as its broker file says].
             sleep: Waits between tries to hand in a manifest.
 
         Raises:
@@ -130,7 +130,10 @@ class Quorum:
         self.on_failure = on_failure
         self._random = random
         self._sleep = sleep
-        self._clients = {url: client(url) for url in urls}
+        self._clients = {
+            url: BrokerClient.at(pin) if client is None else client(url)
+            for url, pin in self._pins.items()
+        }
         self._seats: dict[str, Seat] = {}
         self._known: set[tuple[str, str]] = set()
         self._lock = threading.Lock()

@@ -308,7 +308,7 @@ def desk(
         clock: Time of signing.
     """
     pin = load_pin(broker_file)
-    with BrokerClient(pin.url, signer=signer, broker=pin.broker_id, clock=clock) as client:
+    with BrokerClient.at(pin, signer=signer, clock=clock) as client:
         yield RunDesk(client=client, pin=pin, signer=signer, clock=clock)
 
 

@@ -386,7 +386,7 @@ def register_at(owner: OwnerFiles, envelope: bytes, deployment: Path | Reviewed)
     consortium_id = lock_of(deployment).consortium_id
 
     def at(broker: Path) -> None:
-        with BrokerClient(load_pin(broker).url) as client:
+        with BrokerClient.at(load_pin(broker)) as client:
             members = client.consortium(consortium_id)
         with watched_ledger(broker, members, owner.identity, owner.state) as watch:
             watch.recorded(watch.client.register_dataset(envelope), envelope)

@@ -254,7 +254,7 @@ def _answered(
 def _unreachable(problem: Problem) -> Exception:
     return StorageUnreachable(
         "the lender of store credentials does not answer",
-        check="credentials",
+        check=problem.check or "credentials",
         got=problem.reason,
-        hint="have it started: sealtrain deploy credentials",
+        hint=problem.remedy or "have it started: sealtrain deploy credentials",
     )

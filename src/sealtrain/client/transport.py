@@ -3,7 +3,7 @@
 1. Connecting is tried three times; a request that was sent is never sent again.
 2. An answer is read up to a cap, within a time, uncompressed, and parsed strictly.
 3. A refusal is raised as the class its code names, so the exit code is the broker's reason.
-4. The environment (proxies, certificate files) has no influence.
+4. The environment (proxies, certificate files) has no influence: ``base.outbound``.
 5. What an owner hands in is signed for this URL; a broker that finds it signed at another time than
    its own gets it once more, signed at the date of its answer.
 """
@@ -50,6 +50,7 @@ class Transport:
         url: ``http://`` or ``https://`` base URL without query.
         timeout: Seconds to wait for a connection and between bytes.
         total: Seconds for a whole exchange: a page of the ledger over a slow line ends in it.
+        authorities: Certificates in PEM of the broker's private authority, where it has one.
         sleep: Waits between tries to connect.
 
     Raises:
@@ -62,6 +63,7 @@ class Transport:
         timeout: float = 60.0,
         *,
         total: float = 300.0,
+        authorities: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         parts = parts_of(url)
@@ -81,7 +83,11 @@ class Transport:
             pause=_CONNECT_PAUSE,
         )
         self._client = HttpClient(
-            bounds, failed=self._silent, tls=parts.scheme == "https", sleep=sleep
+            bounds,
+            failed=self._silent,
+            tls=parts.scheme == "https",
+            authorities=authorities,
+            sleep=sleep,
         )
 
     def close(self) -> None:
@@ -202,6 +208,15 @@ class Transport:
     def _silent(self, problem: Problem) -> Exception:
         if problem.kind in ("long", "encoding"):
             return self._odd("the broker's answer cannot be read", got=problem.reason)
+        if problem.check is not None:
+            return BrokerUnreachable(
+                f"no safe connection to the broker at {self.url}"
+                if problem.check == "tls"
+                else f"the proxy does not lead to the broker at {self.url}",
+                check=problem.check,
+                got=problem.reason,
+                hint=problem.remedy or _HINT,
+            )
         return self._unreachable(problem.reason)
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:

@@ -84,7 +84,7 @@ def withdraw(
 
     def at(broker: Path) -> Withdrawn:
         pin = load_pin(broker)
-        with BrokerClient(pin.url, signer=me.signer, broker=pin.broker_id) as client:
+        with BrokerClient.at(pin, signer=me.signer) as client:
             index = client.hand_in(Withdrawal, envelope)
         try:
             audit, uses = uses_at(broker, named, consortium, progress=progress)

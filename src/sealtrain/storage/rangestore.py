@@ -8,7 +8,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from sealtrain.base.http import Bounds, HttpClient, Problem
-from sealtrain.errors import UsageError
+from sealtrain.errors import StorageUnreachable, UsageError
 
 __all__ = ["BOUNDS", "RangeStore", "seconds_for", "storage_error"]
 
@@ -37,6 +37,15 @@ def storage_error(problem: Problem) -> Exception:
             got=problem.reason,
             expected="the bytes of the file",
             hint="serve the folder without compression",
+        )
+    if problem.check is not None:
+        return StorageUnreachable(
+            "no safe connection to the store"
+            if problem.check == "tls"
+            else "the proxy does not lead to the store",
+            check=problem.check,
+            got=problem.reason,
+            hint=problem.remedy,
         )
     if problem.kind == "late":
         return TimeoutError(problem.reason)

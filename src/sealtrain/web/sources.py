@@ -201,7 +201,7 @@ class Sources:
         try:
             pin = load_pin(file)
             url = pin.url
-            with _Hurried(url, self.exchange_seconds, self.broker_seconds) as client:
+            with _Hurried(pin, self.exchange_seconds, self.broker_seconds) as client:
                 return BrokerAnswer(url=url, answer=act(client, pin))
         except SealtrainError as error:
             return BrokerAnswer(url=url, error=error)
@@ -210,17 +210,17 @@ class Sources:
 class _Hurried(BrokerClient):
     """A client of a broker that asks nothing further once its time is over."""
 
-    def __init__(self, url: str, exchange: float, total: float) -> None:
-        super().__init__(url)
+    def __init__(self, pin: BrokerPin, exchange: float, total: float) -> None:
+        super().__init__(pin.url)
         self._transport.close()
-        self._transport = _InTime(url, exchange, total)
+        self._transport = _InTime(pin, exchange, total)
 
 
 class _InTime(Transport):
     """Exchanges that begin within a time, and each of which ends in one."""
 
-    def __init__(self, url: str, exchange: float, total: float) -> None:
-        super().__init__(url, exchange, total=exchange)
+    def __init__(self, pin: BrokerPin, exchange: float, total: float) -> None:
+        super().__init__(pin.url, exchange, total=exchange, authorities=pin.trusted)
         self._until = time.monotonic() + total
         self._allowed = total
 

@@ -1,0 +1,286 @@
+"""How this process reaches servers: authorities besides the packaged ones, and a proxy.
+
+A bank's or a hospital's servers have certificates of a private authority, and its machines reach
+the internet through a proxy. Both are settings of the command line (``cli.outbound``). What a
+measured document starts reads none of them from its environment.
+
+1. A private authority is added to the packaged ones. No setting leaves a check of certificates out.
+2. Only ``https`` goes through the proxy, in a tunnel that the proxy cannot look into. This machine
+   (``localhost``, loopback addresses), unix sockets and plain ``http`` are reached directly.
+3. Trust never follows from TLS: brokers, guests and data are verified inside it as without it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from sealtrain.base.files import read_bounded
+from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded
+
+__all__ = [
+    "CA_FILE",
+    "DIRECT",
+    "PROXY",
+    "Outbound",
+    "ProxyServer",
+    "blocks_of",
+    "certificates_in",
+    "from_variables",
+    "outbound",
+    "parse_proxy",
+    "reach_by",
+    "read_authorities",
+    "trusting",
+]
+
+CA_FILE: Final = "SEALTRAIN_CA_FILE"
+"""Variable that names a file of further certificate authorities."""
+PROXY: Final = "SEALTRAIN_PROXY"
+"""Variable with the proxy's URL, or ``none``; it wins over ``HTTPS_PROXY``."""
+_PROXY_OF_TOOLS: Final = ("HTTPS_PROXY", "https_proxy")
+_NO_PROXY_OF_TOOLS: Final = ("NO_PROXY", "no_proxy")
+_MAX_CA_BYTES: Final = 1 << 20
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+_LOOPBACK: Final = ("localhost", "127.0.0.0/8", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyServer:
+    """A proxy that makes tunnels (RFC 9110 §9.3.6).
+
+    Attributes:
+        host: Its name or address.
+        port: TCP port.
+        secured: It is spoken to over TLS.
+        authorization: Value of ``Proxy-Authorization``; a secret.
+    """
+
+    host: str
+    port: int
+    secured: bool = False
+    authorization: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbound:
+    """How servers are reached.
+
+    Attributes:
+        authorities: Certificates in PEM that are trusted besides the packaged ones.
+        proxy: Makes tunnels to ``https`` servers.
+        direct: Hosts, domains, addresses and networks that are reached without it.
+    """
+
+    authorities: str = ""
+    proxy: ProxyServer | None = None
+    direct: tuple[str, ...] = ()
+
+    def proxy_for(self, host: str, port: int) -> ProxyServer | None:
+        """The proxy on the way to a server; ``None`` where it is reached directly."""
+        if self.proxy is None or any(
+            _matches(host, port, pattern) for pattern in (*_LOOPBACK, *self.direct)
+        ):
+            return None
+        return self.proxy
+
+
+DIRECT: Final = Outbound()
+
+
+def _directly() -> Outbound:
+    return DIRECT
+
+
+_decide: Callable[[], Outbound] = _directly
+_decided: Outbound | None = None
+
+
+def reach_by(decide: Callable[[], Outbound]) -> Callable[[], Outbound]:
+    """Have this process reach servers in another way from now on.
+
+    Args:
+        decide: Called once, before the first server is reached: a command that reaches none reads
+            no setting.
+
+    Returns:
+        What decided before.
+    """
+    global _decide, _decided
+    before = _decide
+    _decide, _decided = decide, None
+    return before
+
+
+def outbound() -> Outbound:
+    """How this process reaches servers.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+    """
+    global _decided
+    if _decided is None:
+        _decided = _decide()
+    return _decided
+
+
+def from_variables(variables: Mapping[str, str], base: Outbound = DIRECT) -> Outbound:
+    """What the environment says, over what a project file says.
+
+    Args:
+        variables: Of the environment.
+        base: What holds where a variable is missing.
+
+    Raises:
+        ConfigError: The file of authorities or the proxy's URL cannot be used.
+    """
+    authorities, proxy, direct = base.authorities, base.proxy, base.direct
+    if variables.get(CA_FILE):
+        authorities = read_authorities(Path(variables[CA_FILE]), CA_FILE)
+    name = PROXY if variables.get(PROXY) else _first(variables, _PROXY_OF_TOOLS)
+    if name is not None and (name == PROXY or base.proxy is None):
+        proxy = None if variables[name] == "none" else parse_proxy(variables[name], name)
+    named = _first(variables, _NO_PROXY_OF_TOOLS)
+    if named is not None:
+        direct = (*direct, *(part.strip() for part in variables[named].split(",") if part.strip()))
+    return Outbound(authorities=authorities, proxy=proxy, direct=direct)
+
+
+def parse_proxy(url: str, name: str, *, secret: bool = True) -> ProxyServer:
+    """A proxy from its URL; without a scheme it is spoken to in plain.
+
+    Args:
+        url: ``http://[user:password@]host:port``, or ``https://…``.
+        name: Of the setting, for refusals. They quote nothing of the URL, which may hold a secret.
+        secret: The setting may hold a user and a password.
+
+    Raises:
+        ConfigError: Not such a URL.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+        user, password = parts.username, parts.password
+    except ValueError:
+        host, port, user, password = None, None, None, None
+        parts = urlsplit("")
+    whole = parts.scheme in ("http", "https") and host and parts.path in ("", "/")
+    if not whole or host is None or parts.query or parts.fragment or not url.isascii():
+        raise ConfigError(
+            f"{name} is not the URL of a proxy",
+            check="proxy",
+            got=f"{parts.scheme or 'no scheme'}://…"[:40],
+            expected="http://host:port or https://host:port",
+            hint="a proxy that speaks SOCKS needs one that speaks HTTP before it",
+        )
+    if user is not None and not secret:
+        raise ConfigError(
+            f"{name} holds a user or a password",
+            check="proxy",
+            expected="http://host:port",
+            hint=f"name a proxy with a password in the variable {PROXY}",
+        )
+    authorization = None
+    if user is not None:
+        plain = f"{unquote(user)}:{unquote(password or '')}".encode()
+        authorization = f"Basic {b64encode(plain).decode('ascii')}"
+    secured = parts.scheme == "https"
+    return ProxyServer(
+        host=host,
+        port=port or (443 if secured else 3128),
+        secured=secured,
+        authorization=authorization,
+    )
+
+
+def read_authorities(path: Path, name: str) -> str:
+    """The certificates of a PEM file.
+
+    Args:
+        path: The file.
+        name: Of the setting, for refusals.
+
+    Raises:
+        ConfigError: It cannot be read, or holds no certificate.
+    """
+    try:
+        text = read_bounded(path, _MAX_CA_BYTES).decode("ascii", "replace")
+    except (DataInvalid, LimitExceeded) as error:
+        raise ConfigError(
+            f"{name}: {error.message}", check="ca_file", got=str(path)[:200], hint=_CA_HINT
+        ) from None
+    return certificates_in(text, name)
+
+
+_CA_HINT: Final = "name the PEM file of the private authority's certificates"
+
+
+def certificates_in(text: str, name: str) -> str:
+    """The certificates of a PEM text, and nothing that stands between them, such as a key.
+
+    Raises:
+        ConfigError: There is none, or OpenSSL cannot read one.
+    """
+    found = blocks_of(text)
+    blocks = "".join(found)
+    try:
+        # OpenSSL refuses an empty text too.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=blocks or "-")
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(
+            f"{name} holds no certificate that can be read",
+            check="ca_file",
+            got=f"{len(found)} certificates",
+            expected="certificates in PEM",
+            hint=_CA_HINT,
+        ) from None
+    return blocks
+
+
+def blocks_of(text: str) -> list[str]:
+    """The certificates of a PEM text, each with its first and last line."""
+    return [
+        f"{_BEGIN}{part.partition(_END)[0]}{_END}\n"
+        for part in text.split(_BEGIN)[1:]
+        if _END in part
+    ]
+
+
+def trusting(context: ssl.SSLContext, *authorities: str) -> ssl.SSLContext:
+    """Add authorities to those that a context trusts. It checks certificates as before."""
+    for blocks in filter(None, authorities):
+        context.load_verify_locations(cadata=blocks)
+    return context
+
+
+def _first(variables: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if variables.get(name)), None)
+
+
+def _matches(host: str, port: int, pattern: str) -> bool:
+    """Whether a word of ``NO_PROXY`` means a server: a host, a domain, an address or a network."""
+    host, pattern = host.strip("[]").rstrip(".").lower(), pattern.lower()
+    if pattern == "*":
+        return True
+    name, colon, named_port = pattern.rpartition(":")
+    if colon and named_port.isdecimal() and (":" not in name or name.endswith("]")):
+        if int(named_port) != port:
+            return False
+        pattern = name
+    pattern = pattern.strip("[]").rstrip(".")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        domain = pattern.removeprefix("*").lstrip(".")
+        return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+    try:
+        return address in ip_network(pattern, strict=False)
+    except ValueError:
+        return False
