@@ -140,6 +140,7 @@ export const ERROR_CODES = [
   "simulated-evidence",
   "statement-invalid",
   "storage-failed",
+  "storage-refused",
   "storage-unreachable",
   "subject-mismatch",
   "submission-conflict",

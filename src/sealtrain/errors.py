@@ -718,6 +718,12 @@ class StorageUnreachable(Unreachable):
     """A remote store did not deliver or take a file, and every retry failed."""
 
 
+class StorageRefused(StorageUnreachable):
+    """A remote store refuses a request for good: trying again changes nothing."""
+
+    retry = "never"
+
+
 class TooFewParties(Unreachable):
     """Fewer parties answered in time than a round of the federation needs."""
 

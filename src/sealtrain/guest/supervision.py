@@ -50,7 +50,7 @@ from sealtrain.base.files import system_failure
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.pipes import Messages
 from sealtrain.base.processes import end_with_parent
-from sealtrain.errors import DataInvalid, RankLost, SealtrainError
+from sealtrain.errors import DataInvalid, RankLost, SealtrainError, StorageRefused
 from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import Requests, interrupted_once
 from sealtrain.guest.guestrun import Stored
@@ -158,7 +158,8 @@ def supervised(
         sleep: Waits so many seconds.
 
     Raises:
-        SealtrainError: The run's last error, if starting again does not help or took too long.
+        SealtrainError: The run's last error, if starting again does not help or took too long; or
+            what ``beside`` cannot go on with.
         RankLost: The run's process was lost more often than ``endures.restarts``.
         KeyboardInterrupt: SIGTERM came while no process ran, or one had not begun to train.
     """
@@ -171,6 +172,8 @@ def supervised(
             try:
                 with orphans_ended():
                     return _apart(work, out, endures, beside, ending)
+            except StorageRefused:  # where it runs makes no difference
+                raise
             except SealtrainError as error:
                 if ending.asked:
                     raise
@@ -274,6 +277,9 @@ def _apart(
         if not _ended(process, endures.end_seconds):
             process.kill()
             process.join()
+    except SealtrainError:  # what is done beside it cannot go on, such as storing
+        process.terminate()
+        raise
     finally:
         ending.process = None
         # Interrupted here; a terminal interrupts both processes.

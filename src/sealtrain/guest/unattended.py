@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
 from sealtrain.client.storecredentials import asked
-from sealtrain.errors import INTERNAL, ModelInvalid, OutputStoreInvalid, SealtrainError
+from sealtrain.errors import (
+    INTERNAL,
+    ModelInvalid,
+    OutputStoreInvalid,
+    SealtrainError,
+    StorageRefused,
+    UsageError,
+)
 from sealtrain.guest.series import note, noted
 from sealtrain.guest.settings import RunSettings, held_run, save_run
 from sealtrain.guest.supervision import (
@@ -154,10 +162,12 @@ def unattended(
             sleep=sleep,
         )
     except SealtrainError as error:
-        beside.note("failed", error.code)
+        with suppress(StorageRefused, UsageError):  # the reason why it ended may be just that
+            beside.note("failed", error.code)
         raise
     except Exception:  # a bug, whose text could quote a record
-        beside.note("failed", INTERNAL)
+        with suppress(StorageRefused, UsageError):
+            beside.note("failed", INTERNAL)
         raise
     patiently(partial(beside.tell, "completed"))
     return outcome
@@ -256,10 +266,16 @@ class _Unattended(Beside):
         self._reports.waits(error, seconds)
 
     def note(self, state: State, code: str | None = None) -> None:
-        """Tell how far the run is; a store that does not take it is tried again later."""
+        """Tell how far the run is; a store that does not take it is tried again later.
+
+        Raises:
+            StorageRefused, UsageError: The store never will, so the run would end without outputs.
+        """
         try:
             self.tell(state, code)
             self._try_at = None
+        except (StorageRefused, UsageError):
+            raise  # it never will: the run ends with this reason
         except SealtrainError as error:
             self._try_at = self._monotonic() + _TRY_AGAIN_SECONDS
             self._reports.missed(error)

@@ -509,6 +509,7 @@ const ERROR_CODES = [
   "simulated-evidence",
   "statement-invalid",
   "storage-failed",
+  "storage-refused",
   "storage-unreachable",
   "subject-mismatch",
   "submission-conflict",

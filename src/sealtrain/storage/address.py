@@ -10,7 +10,11 @@ from sealtrain.errors import UsageError
 
 __all__ = ["Address", "is_url", "parse_address"]
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://")
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://|file:")
+_OF_THIS_MACHINE = ("file", "local")
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_AZURE = ("abfs", "abfss", "az")
+_SIGNED = re.compile(r"(?i)(^|&)(x-amz-signature|x-goog-signature|signature|sig)=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +50,35 @@ def parse_address(url: str) -> Address:
     """Take a folder's URL apart.
 
     Raises:
-        UsageError: It carries a secret (user, query), or names no folder.
+        UsageError: It carries a secret (user, query), names no folder, or one of this machine.
     """
     try:
         parts = urlsplit(url)
         found = parts.username, parts.password, parts.port
     except ValueError as error:
         raise UsageError("not a URL", got=url[:60], expected="https://host/folder") from error
+    if parts.scheme in _OF_THIS_MACHINE:
+        raise UsageError(
+            "a file: URL names a folder of this machine, and no store",
+            check="address",
+            got=f"{parts.scheme}:",
+            expected="https://host/folder or s3://bucket/folder",
+            hint="write a folder of this machine as a plain path; a run's store is a server's URL",
+        )
+    if _SIGNED.search(parts.query):
+        raise UsageError(
+            "a presigned URL opens one file, to all who see it",
+            check="address",
+            got=f"{parts.scheme}://{parts.hostname or ''}…",
+            expected="the folder's URL, without a query",
+            hint="give the process credentials of the store (AWS_ACCESS_KEY_ID, "
+            "AZURE_STORAGE_SAS_TOKEN or SEALTRAIN_STORE_TOKEN); guests get them by "
+            "sealtrain deploy credentials",
+        )
+    container = found[0] if parts.scheme in _AZURE and found[1] is None else None
+    if container is not None:
+        # abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/… names a container, and no user.
+        found = (None, None, found[2])
     if found[0] is not None or found[1] is not None or parts.query or parts.fragment:
         raise UsageError(
             "a URL of sealed data carries no user, query or fragment",
@@ -65,5 +91,13 @@ def parse_address(url: str) -> Address:
             "URL names no folder",
             got=url[:60],
             expected="https://host/folder or s3://bucket/folder",
+        )
+    if parts.scheme == "s3" and (found[2] is not None or not _BUCKET.fullmatch(parts.netloc)):
+        raise UsageError(
+            "an s3:// URL names a bucket, and no server",
+            check="address",
+            got=f"s3://{parts.netloc[:60]}",
+            expected="s3://bucket/folder",
+            hint="name the server in AWS_ENDPOINT_URL_S3=https://host:port",
         )
     return Address(parts.scheme, parts.hostname or parts.netloc, url.rstrip("/"))

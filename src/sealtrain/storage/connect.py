@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from sealtrain.base.http import Bounds, parts_of
 from sealtrain.errors import ExtraMissing, UsageError
@@ -17,6 +18,9 @@ __all__ = ["STORE_TOKEN", "STORE_URL", "is_token_safe", "open_folder"]
 
 STORE_TOKEN: Final = "SEALTRAIN_STORE_TOKEN"  # noqa: S105  # the name of a variable
 """Environment variable with a bearer token for HTTP stores below ``STORE_URL``."""
+_REMOTE: Final = "'sealtrain[remote]'"
+_PACKAGES: Final = {"abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs"}
+"""Packages that bring the filesystems of schemes that ``remote`` does not bring."""
 STORE_URL: Final = "SEALTRAIN_STORE_URL"
 """Environment variable with the URL below which the token is sent, and nowhere else."""
 
@@ -46,8 +50,8 @@ def open_folder(
     except ImportError as error:
         raise ExtraMissing(
             f"{address.scheme}:// needs a package that is not installed",
-            got=error.name,
-            hint="pip install 'sealtrain[remote]'",
+            got=error.name or _PACKAGES.get(address.scheme),
+            hint=f"pip install {_PACKAGES.get(address.scheme, _REMOTE)}",
         ) from None
     except ValueError:
         raise UsageError(
@@ -76,9 +80,15 @@ def _folder(
     else:
         import fsspec
 
-        filesystem = fsspec.filesystem(address.scheme)
+        filesystem = fsspec.filesystem(address.scheme, **_account(address))
         hosts = ()
     return RemoteFolder(filesystem, address, hosts=hosts, patience=patience)
+
+
+def _account(address: Address) -> dict[str, str]:
+    """The account in an ``abfs`` URL, which is ``CONTAINER@ACCOUNT.dfs.core.windows.net``."""
+    container, at, host = urlsplit(address.url).netloc.partition("@")
+    return {"account_name": host.partition(".")[0]} if at and container else {}
 
 
 def is_token_safe(settings: Mapping[str, str]) -> bool:

@@ -14,9 +14,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.errors import DataInvalid, LimitExceeded, StorageRefused
 from sealtrain.storage.address import Address
 from sealtrain.storage.patience import PATIENT, Patience
 
@@ -140,11 +141,29 @@ class RemoteFolder:
         return data
 
     def put(self, name: str, path: str) -> None:
-        """Send a local file. Raises ``StorageUnreachable``."""
+        """Send a local file.
+
+        Raises:
+            StorageUnreachable: The store does not take it.
+            StorageRefused: It never will: there is no such bucket or folder.
+            DataInvalid: The local file is gone.
+        """
         self.forget(name)
-        self._patience.ask(
-            lambda: self._filesystem.put_file(path, self.address.of(name)), what=name
-        )
+
+        def send() -> None:
+            try:
+                self._filesystem.put_file(path, self.address.of(name))
+            except FileNotFoundError:
+                if not Path(path).exists():
+                    raise
+                raise StorageRefused(
+                    f"the store has no place for {name}",
+                    check="storage",
+                    got="not found",
+                    hint="make the bucket or the folder that the URL names",
+                ) from None
+
+        self._patience.ask(send, what=name)
 
     def delete(self, name: str) -> None:
         """Delete a file if it is there.

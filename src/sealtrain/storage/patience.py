@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from sealtrain.errors import DataInvalid, StorageUnreachable
 
-__all__ = ["PATIENT", "Busy", "Patience"]
+__all__ = ["PATIENT", "Busy", "Patience", "Unsafe"]
 
 Answer = TypeVar("Answer")
 
@@ -25,6 +25,20 @@ class Busy(ConnectionError):
     def __init__(self, message: str, after: float | None = None) -> None:
         super().__init__(message)
         self.after = after
+
+
+class Unsafe(ConnectionError):
+    """TLS with the store, or the proxy before it, failed: a setting is at fault, and no moment.
+
+    Attributes:
+        check: ``tls`` or ``proxy``.
+        remedy: What to do.
+    """
+
+    def __init__(self, reason: str, check: str, remedy: str | None) -> None:
+        super().__init__(reason)
+        self.check = check
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,15 @@ class Patience:
                     check="storage",
                     got=str(error),
                     hint="give this process credentials of the store",
+                ) from None
+            except Unsafe as error:
+                raise StorageUnreachable(
+                    "no safe connection to the store"
+                    if error.check == "tls"
+                    else "the proxy does not lead to the store",
+                    check=error.check,
+                    got=str(error),
+                    hint=error.remedy,
                 ) from None
             except OSError as error:  # ConnectionError and TimeoutError are
                 problem = str(error) or type(error).__name__

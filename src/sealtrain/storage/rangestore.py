@@ -8,7 +8,8 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from sealtrain.base.http import Bounds, HttpClient, Problem
-from sealtrain.errors import StorageUnreachable, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.storage.patience import Unsafe
 
 __all__ = ["BOUNDS", "RangeStore", "seconds_for", "storage_error"]
 
@@ -39,14 +40,7 @@ def storage_error(problem: Problem) -> Exception:
             hint="serve the folder without compression",
         )
     if problem.check is not None:
-        return StorageUnreachable(
-            "no safe connection to the store"
-            if problem.check == "tls"
-            else "the proxy does not lead to the store",
-            check=problem.check,
-            got=problem.reason,
-            hint=problem.remedy,
-        )
+        return Unsafe(problem.reason, problem.check, problem.remedy)
     if problem.kind == "late":
         return TimeoutError(problem.reason)
     if problem.kind == "long":

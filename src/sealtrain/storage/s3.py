@@ -26,7 +26,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.client import Config
 
 from sealtrain.base.http import Bounds, HttpClient
-from sealtrain.errors import UsageError
+from sealtrain.errors import StorageRefused, UsageError
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
 
@@ -42,6 +42,24 @@ _LATER = {
     "ServiceUnavailable",
     "SlowDown",
     "ThrottlingException",
+}
+_UNKNOWN_CHECKSUM = {
+    "InvalidArgument",
+    "InvalidRequest",
+    "MalformedTrailerError",
+    "MethodNotAllowed",
+    "NotImplemented",
+    "UnsupportedArgument",
+    "XNotImplemented",
+}
+"""Codes of stores that do not know checksums in headers or trailers."""
+_OF_CREDENTIALS = {
+    "AccessDenied",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
 }
 
 
@@ -69,6 +87,7 @@ class S3FileSystem(RangeStore):
                 tls=ssl.create_default_context(cafile=authorities) if authorities else True,
             )
             self._store = _store(session, self._client, bounds)
+            self._plain = False
         except (botocore.exceptions.BotoCoreError, ValueError, OSError) as error:
             # Its message may quote what was configured.
             raise UsageError(
@@ -119,20 +138,37 @@ class S3FileSystem(RangeStore):
         }
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Write an object, in parts where it is large; the store checks SHA-256 of each."""
+        """Write an object, in parts where it is large; the store checks SHA-256 of each.
+
+        A store that knows no additional checksums gets none: SHA-256 of each part is in what is
+        signed. Readers check every byte by themselves.
+        """
         bucket, key = _parts(rpath)
+        if not self._plain:
+            try:
+                self._upload(lpath, bucket, key, {"ChecksumAlgorithm": "SHA256"})
+            except boto3.exceptions.S3UploadFailedError as error:
+                if not _knows_no_checksum(error.__context__ or error.__cause__):
+                    with _store_errors():
+                        raise
+            else:
+                return
         with _store_errors():
-            self._store.upload_file(
-                lpath,
-                bucket,
-                key,
-                ExtraArgs={"ChecksumAlgorithm": "SHA256"},
-                Config=TransferConfig(
-                    multipart_threshold=PART_BYTES,
-                    multipart_chunksize=PART_BYTES,
-                    max_concurrency=2,
-                ),
-            )
+            self._upload(lpath, bucket, key, {})
+        self._plain = True
+
+    def _upload(self, lpath: str, bucket: str, key: str, checksum: dict[str, str]) -> None:
+        self._store.upload_file(
+            lpath,
+            bucket,
+            key,
+            ExtraArgs=checksum,
+            Config=TransferConfig(
+                multipart_threshold=PART_BYTES,
+                multipart_chunksize=PART_BYTES,
+                max_concurrency=2,
+            ),
+        )
 
     def rm_file(self, path: str) -> None:
         """Delete an object. Raises as ``cat_file``."""
@@ -155,13 +191,45 @@ class _store_errors:  # noqa: N801  # reads as a statement
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status == 404 or code in ("NoSuchKey", "NoSuchBucket"):
                 raise FileNotFoundError(code) from None
+            if status == 501 or code == "NotImplemented":
+                raise _refused(f"S3 {code or status}", "this store cannot do what is needed")
             if code in _LATER or status >= 500 or status == 429:
                 raise Busy(f"S3 {code}") from None
-            raise PermissionError(f"S3 {code or status}") from None
+            if code == "RequestTimeTooSkewed":
+                raise _refused(f"S3 {code}", "set this machine's clock")
+            if status in (401, 403) or code in _OF_CREDENTIALS:
+                raise PermissionError(f"S3 {code or status}") from None
+            raise _refused(f"S3 {code or status}", "compare the URL with the store's documentation")
         if isinstance(error, botocore.exceptions.NoCredentialsError):
             raise PermissionError("no credentials") from None
+        if isinstance(error, _NEVER_SENT):
+            raise _refused(type(error).__name__, "compare bucket, region and endpoint") from None
         if isinstance(error, botocore.exceptions.BotoCoreError):
             raise ConnectionError(type(error).__name__) from None
+
+
+_NEVER_SENT = (
+    botocore.exceptions.EndpointProviderError,
+    botocore.exceptions.InvalidRegionError,
+    botocore.exceptions.NoRegionError,
+    botocore.exceptions.ParamValidationError,
+    botocore.exceptions.UnsupportedS3ConfigurationError,
+)
+"""Errors of requests that boto3 did not make, and never will."""
+
+
+def _refused(got: str, hint: str) -> StorageRefused:
+    return StorageRefused(
+        "the store refuses this request for good", check="storage", got=got, hint=hint
+    )
+
+
+def _knows_no_checksum(error: BaseException | None) -> bool:
+    if not isinstance(error, botocore.exceptions.ClientError):
+        return False
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = error.response.get("Error", {}).get("Code", "")
+    return status in (400, 405, 501) and (code in _UNKNOWN_CHECKSUM or not code.isalpha())
 
 
 def _store(session: botocore.session.Session, client: HttpClient, bounds: Bounds) -> Any:
@@ -173,6 +241,10 @@ def _store(session: botocore.session.Session, client: HttpClient, bounds: Bounds
         region_name=session.region_name or "us-east-1",
         config=Config(
             retries={"total_max_attempts": 1},  # the caller retries
+            # Stores of other makers may know no checksum but that of the signature.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"payload_signing_enabled": True},
             **signature,
         ),
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from channel_world import COMPOSE, NOW, guest
 from http_server import running
+from old_store import old_store
 from storage_world import Server, serving
 from world import simulated_policy
 
@@ -25,6 +26,7 @@ from sealtrain.errors import (
     OutputStoreInvalid,
     RecordInvalid,
     SealtrainError,
+    StorageRefused,
     StorageUnreachable,
     TicketInvalid,
 )
@@ -395,3 +397,30 @@ def test_credentials_are_asked_for_first_and_reach_the_runs_process(
     assert done is not None
     everything = b"".join(one.read_bytes() for one in server.root.rglob("*") if one.is_file())
     assert b"lent-5521" not in everything
+
+
+@pytest.mark.claim("C635")
+@pytest.mark.parametrize("takes", [0, 1, 2])
+def test_a_run_that_cannot_store_ends_with_its_reason(
+    takes: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its process starts, while it waits for a checkpoint to be stored, or at its end."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    begun = machine.out.parent / "begun"
+
+    def begin(stored: Any) -> Outcome:
+        begun.touch()
+        if takes == 1:
+            assert not stored(1, 300)
+        return machine.begin(stored)
+
+    with old_store(0) as store:
+        store.takes = takes
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        wanted = ticket(store="s3://bucket/run", wait_seconds=3600, restarts=3)
+        with pytest.raises(StorageRefused):
+            machine.run(wanted, begin=begin)
+    assert begun.exists() == (takes > 0)
+    assert machine.now == 1.0  # it waited for nothing
+    assert machine.missed == []

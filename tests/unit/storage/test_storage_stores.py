@@ -1,0 +1,149 @@
+"""Stores as people have them: without checksums, presigned, misnamed, refusing for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from carrying import carries
+from old_store import old_store
+from pydantic import ValidationError
+
+from sealtrain.client.ticket import RunTicket
+from sealtrain.errors import (
+    ExtraMissing,
+    StorageRefused,
+    StorageUnreachable,
+    UsageError,
+)
+from sealtrain.storage.address import is_url, parse_address
+from sealtrain.storage.connect import open_folder
+from sealtrain.storage.patience import Patience
+
+SLEPT: list[float] = []
+ONCE = Patience(sleep=SLEPT.append)
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    SLEPT.clear()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.mark.claim("C633")
+@pytest.mark.parametrize("status", [400, 501, 0])
+def test_a_store_that_knows_no_additional_checksum_takes_files(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is signed holds the content's SHA-256 all the same, so such a store checks it too."""
+    (tmp_path / "a").write_bytes(b"sealed")
+    with old_store(status) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        folder = open_folder("s3://bucket/run", patience=ONCE)
+        for name in ("one", "two"):
+            folder.put(name, str(tmp_path / "a"))
+        assert folder.read("two", 100) == b"sealed"
+        folder.close()
+    tries = [path for method, path in store.asked if method == "PUT"]
+    assert len(tries) == (2 if status == 0 else 3)  # found out once
+    if status:
+        assert store.checked == ["/bucket/run/one", "/bucket/run/two"]
+    assert SLEPT == []
+
+
+@pytest.mark.claim("C633")
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ((501, "NotImplemented"), StorageRefused),
+        ((400, "InvalidArgument"), StorageRefused),
+        ((400, "EntityTooLarge"), StorageRefused),
+        ((403, "RequestTimeTooSkewed"), StorageRefused),
+        ((404, "NoSuchBucket"), StorageRefused),
+        ((403, "AccessDenied"), StorageUnreachable),
+        ((400, "ExpiredToken"), StorageUnreachable),
+    ],
+)
+def test_what_no_further_try_changes_is_not_tried_again(
+    answer: tuple[int, str],
+    refused: type[StorageUnreachable],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a").write_bytes(b"sealed")
+    with old_store() as store:
+        store.always = answer
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        folder = open_folder("s3://bucket/run", patience=ONCE)
+        with pytest.raises(StorageUnreachable) as caught:
+            folder.put("one", str(tmp_path / "a"))
+        folder.close()
+    assert type(caught.value) is refused
+    assert SLEPT == []
+    assert len(store.asked) <= 2
+
+
+def test_a_busy_store_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"sealed")
+    with old_store() as store:
+        store.always = (503, "SlowDown")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        folder = open_folder("s3://bucket/run", patience=ONCE)
+        with pytest.raises(StorageUnreachable) as caught:
+            folder.put("one", str(tmp_path / "a"))
+        folder.close()
+    assert type(caught.value) is StorageUnreachable
+    assert len(SLEPT) == ONCE.attempts - 1
+
+
+BAD = [
+    "file:///bank/store/run1",
+    "file://./bank/store/run1",
+    "file:/bank/store",
+    "local:///bank",
+    "s3://bucket:9000/x",
+    "s3://my bucket/x",
+    "s3://bucket,other/x",
+    "https://bucket.s3.amazonaws.com/run?X-Amz-Algorithm=A&X-Amz-Signature=ab12",
+    "https://account.blob.core.windows.net/run?sv=1&sig=ab12",
+    "https://storage.googleapis.com/run?X-Goog-Signature=ab12",
+    "abfs://container:secret@account.dfs.core.windows.net/run",
+    "https://user@host/run",
+]
+
+
+@pytest.mark.claim("C634")
+@pytest.mark.parametrize("url", BAD)
+def test_a_url_that_is_no_store_is_refused_where_it_is_written(url: str) -> None:
+    assert is_url(url)
+    with pytest.raises(UsageError) as caught:
+        parse_address(url)
+    assert caught.value.check == "address"
+    assert "ab12" not in str(caught.value.to_dict())
+    assert "secret@" not in str(caught.value.to_dict())
+    with pytest.raises(ValidationError):
+        RunTicket(version=1, role="lead", brokers=(), store=url)
+
+
+def test_a_container_of_azure_is_named_as_azure_names_it() -> None:
+    url = "abfs://container@account.dfs.core.windows.net/run"
+    made = parse_address(url)
+    assert (made.scheme, made.url, made.name) == ("abfs", url, "run")
+    with pytest.raises(ExtraMissing, check=carries(got="adlfs")):
+        open_folder(url)
+
+
+def test_a_store_without_the_folder_is_told_once(tmp_path: Path) -> None:
+    class Nowhere:
+        def put_file(self, _local: str, _there: str) -> None:
+            raise FileNotFoundError("/nowhere")
+
+    from sealtrain.storage.folder import RemoteFolder
+
+    (tmp_path / "a").write_bytes(b"sealed")
+    folder = RemoteFolder(Nowhere(), parse_address("https://host/run"), patience=ONCE)
+    with pytest.raises(StorageRefused):
+        folder.put("a", str(tmp_path / "a"))
+    assert SLEPT == []
