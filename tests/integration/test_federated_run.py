@@ -101,6 +101,10 @@ def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path)
         assert given
         assert {(one["digest"], one["norm"]) for one in given} == {(None, None)}
         assert "loss" not in json.dumps(entries)
+        # Records were judged, and no exact count of them is told.
+        (counted,) = [one["fields"] for one in entries if one["event"] == "data.counted"]
+        assert len(counted) == len(privacy["parties"])
+        assert set(counted.values()) == {None}
 
 
 @pytest.mark.nightly

@@ -100,6 +100,7 @@ def trained(files: dict[str, bytes]) -> Trained:
     )
 
 
+@pytest.mark.claim("C614")
 def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> None:
     lead = LeadRun.begin(at.settings("lead"), UNTOLD)
     parties = [begun(at, name, lead.run_id, f"whole-{name}") for name in OWNERS]
@@ -120,6 +121,13 @@ def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> 
     until = system_clock()
     reports = [PartyReport.from_bytes(one.report(until).to_bytes()) for one in parties]
     assert [len(one.releases) for one in reports] == [1, 3, 1]
+    trained_on = [
+        one.manifest.dataset_id for party in parties for one in party.found if one.role == "train"
+    ]
+    counts = {
+        dataset_id: said for one in reports for dataset_id, said in (one.counts or {}).items()
+    }
+    assert counts == dict.fromkeys(trained_on)  # the recipe's logs let no exact count out
     outcome = close_joint(lead, trained({"adapter.bin": b"weights"}), reports)
     for one in parties:
         one.close()
@@ -131,6 +139,9 @@ def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> 
     assert [(one.name, one.run_id) for one in together.parties] == [
         (name, party_run_id(lead.run_id, name)) for name in OWNERS
     ]
+    entries = found.predicate.run_log.entries
+    assert [one["fields"] for one in entries if one["event"] == "data.counted"] == [counts]
+    assert "records-not-counted" not in {limit.id for limit in found.predicate.limits}
     _recorded_for_all(at, data, lead.run_id)
 
 

@@ -19,6 +19,9 @@ OUT = Path(__file__).resolve().parents[2] / "vectors" / "parties"
 RUN, OTHER_RUN = "5a" * 16, "a5" * 16
 COMPOSE, OTHER_COMPOSE = "b1" * 32, "b2" * 32
 NAMES = ("clinic-a", "clinic-b", "clinic-c")
+PARTS = {"whole": 140, "truncated": 4, "filtered": 0, "empty": 8}
+COUNTS = {"records": 152, **PARTS}
+MANY = [f"{number:032x}" for number in range(257)]
 
 
 def seed(label: str) -> bytes:
@@ -94,7 +97,7 @@ def joint_keys() -> list[dict[str, Any]]:
 def reports() -> list[dict[str, Any]]:
     """Canonical bytes of a report, and changes that make it none."""
     whole: dict[str, Any] = {
-        "version": 3,
+        "version": 4,
         "name": NAMES[0],
         "role": "holder",
         "run_id": run_id(RUN, NAMES[0]),
@@ -103,6 +106,7 @@ def reports() -> list[dict[str, Any]]:
         "from": "2026-01-02T03:04:05Z",
         "until": "2026-01-02T04:04:05Z",
         "closings": [{"broker_id": "b1" * 32, "lease_id": "1e" * 32, "key": "A" * 43 + "="}],
+        "counts": {"d5" * 16: COUNTS, "d6" * 16: None},
     }
     closing = whole["closings"][0]
     changes: list[tuple[str, dict[str, Any] | str, bool]] = [
@@ -110,7 +114,15 @@ def reports() -> list[dict[str, Any]]:
         ("without receipts", {"releases": []}, True),
         ("without the name", "name", False),
         ("with a field of tomorrow", {"epsilon": 1}, False),
-        ("of another version", {"version": 2}, False),
+        ("of another version", {"version": 3}, False),
+        ("without counts", "counts", False),
+        ("of records that are not counted", {"counts": None}, True),
+        ("with counts of no dataset", {"counts": {}}, True),
+        ("with counts of half an id", {"counts": {"d5" * 8: COUNTS}}, False),
+        ("with counts without a sum", {"counts": {"d5" * 16: PARTS}}, False),
+        ("with counts below zero", {"counts": {"d5" * 16: COUNTS | {"empty": -1}}}, False),
+        ("with a part of tomorrow", {"counts": {"d5" * 16: COUNTS | {"odd": 1}}}, False),
+        ("with counts of 257 datasets", {"counts": dict.fromkeys(MANY, None)}, False),
         ("without a broker", {"closings": []}, True),
         ("without closings", "closings", False),
         ("with half a key", {"closings": [closing | {"key": "A" * 22 + "=="}]}, False),

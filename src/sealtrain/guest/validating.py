@@ -14,16 +14,28 @@ from sealtrain.manifest.limits import DATA_COUNTED
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.holding import DataGuest
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.data.validation.columns import CountTokens
     from sealtrain.training.inputs.learnable import Tally
 
-__all__ = ["REPORT_NAME", "record_counts", "token_counter", "validate_data"]
+__all__ = [
+    "REPORT_NAME",
+    "PublicCounts",
+    "counts_of_records",
+    "log_counts",
+    "record_counts",
+    "token_counter",
+    "validate_data",
+]
 
 REPORT_NAME = "validation.json"
 _MOST_COUNTED = 256
 """Datasets of one entry of the run log."""
+
+PublicCounts = dict[str, dict[str, int] | None]
+"""Dataset id → its counts, ``None`` where they are not public (spec/run-manifest.md §2.5)."""
 
 
 def validate_data(run: GuestRun) -> None:
@@ -52,6 +64,37 @@ def validate_data(run: GuestRun) -> None:
     run.record("data.validated", noted)
 
 
+def counts_of_records(run: DataGuest, say: Callable[[str], None]) -> PublicCounts | None:
+    """Count what each training dataset of a guest leaves to learn, before the first step.
+
+    Args:
+        run: That opened them.
+        say: Takes a line for the operator's terminal.
+
+    Returns:
+        What may leave of it; ``None`` where the recipe's records are not counted.
+
+    Raises:
+        DataInvalid: A dataset has records, and none that leaves anything to learn.
+        RecordInvalid, ModelInvalid: A record does not fit the recipe or its model.
+    """
+    from sealtrain.training.inputs.census import census
+    from sealtrain.training.inputs.learnable import counts_records
+
+    recipe = run.recipe
+    if not counts_records(recipe):
+        return None
+
+    def tokenizer() -> Any:
+        from sealtrain.training.models.base import build_tokenizer
+
+        return (
+            None if recipe.model.tokenizer is None else build_tokenizer(recipe, run.base, run.model)
+        )
+
+    return _public(run, census(recipe, run.sources, tokenizer, run.base), say)
+
+
 def record_counts(
     run: GuestRun, found: Iterable[tuple[Source, Tally]], say: Callable[[str], None]
 ) -> None:
@@ -65,9 +108,27 @@ def record_counts(
         found: The counts of each training dataset.
         say: Takes a line for the operator's terminal.
     """
+    log_counts(run.record, _public(run, found, say))
+
+
+def log_counts(record: Callable[[str, dict[str, Any]], None], counts: PublicCounts) -> None:
+    """Write counts into the run log (spec/run-log.md, *Counted records*).
+
+    Args:
+        record: Appends an event to the log.
+        counts: Of every training dataset of the run.
+    """
+    listed = list(counts.items())
+    for at in range(0, len(listed), _MOST_COUNTED):
+        record(DATA_COUNTED, dict(listed[at : at + _MOST_COUNTED]))
+
+
+def _public(
+    run: DataGuest, found: Iterable[tuple[Source, Tally]], say: Callable[[str], None]
+) -> PublicCounts:
     recipe = run.recipe
     stated = {one.manifest.dataset_id: one.manifest.records for one in run.found}
-    counted: dict[str, dict[str, int] | None] = {}
+    counted: PublicCounts = {}
     for source, tally in found:
         dataset_id = source.dataset.dataset_id
         public = counts_public(recipe, stated.get(dataset_id))
@@ -78,9 +139,7 @@ def record_counts(
                 f"{source.owner}/{source.name}: {left:,} of {tally.records:,} records leave "
                 "nothing to learn and do not train"
             )
-    listed = list(counted.items())
-    for at in range(0, len(listed), _MOST_COUNTED):
-        run.record(DATA_COUNTED, dict(listed[at : at + _MOST_COUNTED]))
+    return counted
 
 
 def token_counter(

@@ -2262,10 +2262,12 @@ const { datasetsOf } = module_lock;
 
 const claim = (condition, message) => demand(condition, "claim-contradicted", message);
 const PARTS = ["whole", "truncated", "filtered", "empty"];
+/** Settings of a collaboration whose noise hides records. */
+const HIDES = ["patient_privacy", "sequence_privacy"];
 
 /** Whether counts of a dataset with so many records, null where unstated, may stand in the log. */
 function isPublic(recipe, records) {
-  const hides = (recipe.collaboration?.patient_privacy ?? null) !== null;
+  const hides = HIDES.some((name) => (recipe.collaboration?.[name] ?? null) !== null);
   return records !== null && recipe.release_policy.logs === "structured" && recipe.privacy.dp === "none" && !hides;
 }
 

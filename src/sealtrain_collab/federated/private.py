@@ -26,6 +26,7 @@ from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.classifier import text_encoder
+from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
 from sealtrain.training.privacy.clipping import ClippedSums
 from sealtrain.training.privacy.determinism import require_apart, without_draws
@@ -170,7 +171,8 @@ class PatientRounds:
                 whose = row.pop(promised.patient)
                 if whose is None or str(whose) == "":
                     raise RecordInvalid("a record names no patient", check="patient")
-                by_patient.setdefault(str(whose), []).append(row)
+                if has_texts(row, (recipe.columns.text,)):
+                    by_patient.setdefault(str(whose), []).append(row)
         self._patients = [
             by_patient[name][: promised.records_a_patient] for name in sorted(by_patient)
         ]

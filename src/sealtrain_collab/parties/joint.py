@@ -7,18 +7,24 @@ and hands it to the brokers, which know the run by its parties' run ids.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.errors import ClaimContradicted
 from sealtrain.guest.closing import Held, Outcome, outcome_of, written
+from sealtrain.guest.validating import log_counts
+from sealtrain.manifest.checks.counts import require_true_counts
 from sealtrain.manifest.checks.parties import role_of
 from sealtrain.manifest.condense import in_order_of_ledgers
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.parties import party_run_id
+from sealtrain.training.inputs.learnable import counts_records
 
 if TYPE_CHECKING:
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.guest.validating import PublicCounts
+    from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.trained import Trained
     from sealtrain_collab.parties.lead import LeadRun
     from sealtrain_collab.parties.party import PartyReport
@@ -27,7 +33,7 @@ __all__ = ["checked_report", "close_joint"]
 
 
 def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport]) -> Outcome:
-    """Seal the model, write and submit the manifest.
+    """Log what the parties counted, seal the model, write and submit the manifest.
 
     Args:
         lead: Its run log is complete but for the end.
@@ -38,7 +44,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
         Where everything is.
 
     Raises:
-        ClaimContradicted: A report is not of the party it names, or there are two of one party.
+        ClaimContradicted: As ``checked_report``, or there are two reports of one party.
         SealtrainError: No broker took the manifest; it lies in the run's folder.
     """
     for name, times in Counter(report.name for report in reports).items():
@@ -47,6 +53,13 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
                 "two reports are of one party", check="parties", owner=name, got=times, expected=1
             )
     parties = [checked_report(lead, one) for one in sorted(reports, key=lambda one: one.name)]
+    counts: PublicCounts = {}
+    for party in parties:
+        counts |= {
+            dataset_id: None if said is None else said.to_dict()
+            for dataset_id, said in (party.counts or {}).items()
+        }
+    log_counts(lead.record, counts)
     how = lead.recipe.collaboration
     held = Held(
         datasets=[envelope for one in parties for envelope in one.datasets],
@@ -79,8 +92,9 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
     """The report, if it is of the party that it names and of no other data.
 
     Raises:
-        ClaimContradicted: It is of another run, of nobody in the recipe, in another role, or lists
-            another owner's dataset.
+        ClaimContradicted: It is of another run, of nobody in the recipe, in another role, lists
+            another owner's dataset, or counts records that its datasets do not have.
+        EgressRefused: It counts records whose counts may not leave.
         SignatureInvalid: A dataset's manifest is not signed by its owner.
     """
     named = {dataset.owner for dataset in lead.recipe.datasets}
@@ -90,8 +104,11 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
         "owner": (report.name if report.name in named else "a stranger", report.name),
         "role": (report.role, role),
     }
-    for envelope in report.datasets:
-        manifest = verify_dataset(Envelope.from_dict(envelope), lead.consortium)
+    manifests = [
+        verify_dataset(Envelope.from_dict(envelope), lead.consortium)
+        for envelope in report.datasets
+    ]
+    for manifest in manifests:
         facts[f"dataset {manifest.name}"] = (manifest.owner, report.name)
     for what, (got, expected) in facts.items():
         if got != expected:
@@ -102,4 +119,30 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
                 got=got,
                 expected=expected,
             )
+    _require_counts(report, manifests, lead.recipe)
     return report
+
+
+def _require_counts(
+    report: PartyReport, manifests: Iterable[DatasetManifest], recipe: Recipe
+) -> None:
+    """Refuse a report unless it counts each training dataset of its party, as verifiers do."""
+    roles = {(dataset.owner, dataset.name): dataset.role for dataset in recipe.datasets}
+    trained = {
+        manifest.dataset_id: manifest
+        for manifest in manifests
+        if roles.get((manifest.owner, manifest.name)) == "train"
+    }
+    counted = counts_records(recipe)
+    counts = report.counts
+    if (counts is not None) != counted or set(counts or ()) != (set(trained) if counted else set()):
+        raise ClaimContradicted(
+            "a party does not count exactly its own training data",
+            check="counts",
+            owner=report.name,
+            got="none" if counts is None else f"{len(counts)} counted",
+            expected=f"{len(trained)} trained on" if counted else "none",
+        )
+    for dataset_id, said in (counts or {}).items():
+        stated = None if said is None else said.to_dict()
+        require_true_counts(trained[dataset_id], stated, recipe)

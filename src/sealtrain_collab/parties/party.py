@@ -36,14 +36,18 @@ from sealtrain.errors import AlreadyExists, ClaimContradicted, Refused, RunMisma
 from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
+from sealtrain.guest.validating import counts_of_records
 from sealtrain.manifest.condense import needed_releases
 from sealtrain.manifest.predicate import Release
 from sealtrain.release.lease_code import Closing
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sealtrain.client.grants import Grants
     from sealtrain.guest.model_before import ModelBefore
+    from sealtrain.guest.validating import PublicCounts
     from sealtrain.sealing.datakey import DataKey
 
 __all__ = ["MAX_REPORT_BYTES", "Part", "PartyReport", "PartyRun"]
@@ -75,6 +79,19 @@ class ReportedClosing(StrictModel):
         return Closing(broker_id=self.broker_id, lease_id=self.lease_id, key=key)
 
 
+_Records = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+
+
+class ReportedCounts(StrictModel):
+    """What the records of a training dataset leave to learn (spec/run-log.md)."""
+
+    records: _Records
+    whole: _Records
+    truncated: _Records
+    filtered: _Records
+    empty: _Records
+
+
 class PartyReport(Document):
     """What a party says to the lead at the end, for the manifest (spec/parties.md §4).
 
@@ -89,6 +106,8 @@ class PartyReport(Document):
         begun: When it was released its keys for the first time; ``from`` in JSON.
         until: Until when it took part.
         closings: For each broker that released keys to it.
+        counts: Of each of its training datasets, by id, what its records leave to learn, ``None``
+            where that is not public; ``None`` where the recipe's records are not counted.
     """
 
     what = "a party's report"
@@ -96,7 +115,7 @@ class PartyReport(Document):
     max_bytes = MAX_REPORT_BYTES
     form = ("party", None)
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     name: OwnerName
     role: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")]
     run_id: Hex32
@@ -105,6 +124,7 @@ class PartyReport(Document):
     begun: Timestamp = Field(alias="from")
     until: Timestamp
     closings: tuple[ReportedClosing, ...] = Field(max_length=64)
+    counts: Annotated[dict[Hex32, ReportedCounts | None], Field(max_length=256)] | None
 
 
 class _PartyFile(StrictModel):
@@ -180,6 +200,22 @@ class PartyRun(DataGuest):
         self.name = part.party
         self.run_id = part.run_id
         self.resumed = part.resume
+        self._counted = False
+        self._counts: PublicCounts | None = None
+
+    def count_records(self, say: Callable[[str], None] = lambda _line: None) -> None:
+        """Count what the records of its training datasets leave to learn, once; reports say it.
+
+        Args:
+            say: Takes a line for the operator's terminal.
+
+        Raises:
+            DataInvalid: A dataset has records, and none that leaves anything to learn.
+            RecordInvalid, ModelInvalid: A record does not fit the recipe or its model.
+        """
+        if not self._counted:
+            self._counts = counts_of_records(self, say)
+            self._counted = True
 
     def prepare(self) -> Self:
         """As ``DataGuest``; then keep the receipts of the release.
@@ -235,6 +271,8 @@ class PartyRun(DataGuest):
     def report(self, until: int, *, role: str = "holder") -> PartyReport:
         """What this party held, for the manifest. Its lease is live until ``until``.
 
+        Counts its records first, unless ``count_records`` did.
+
         Args:
             until: When it ended its part, seconds since the epoch.
             role: What it did, a word of its kind.
@@ -243,6 +281,7 @@ class PartyRun(DataGuest):
             LeaseStale: The lease has ended before: a manifest with such a party would be refused.
         """
         self.lease.require()
+        self.count_records()
         return PartyReport.model_validate(
             {
                 "name": self.name,
@@ -263,6 +302,7 @@ class PartyRun(DataGuest):
                     }
                     for closing in self.quorum.closings(self.grant)
                 ),
+                "counts": self._counts,
             }
         )
 

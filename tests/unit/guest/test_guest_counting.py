@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from training_world import OWNERS, seal_records, sft, sources_of, write_records
 
-from sealtrain.guest.validating import count_records
+from sealtrain.guest.validating import counts_of_records, log_counts
 
 pytestmark = pytest.mark.claim("C570")
 
@@ -46,7 +46,9 @@ def counted(sealed: dict[str, Any], *, records: int | None = 3, **changed: Any) 
         ],
         record=lambda event, fields: told.append((event, fields)),
     )
-    count_records(run, said.append)
+    counts = counts_of_records(run, said.append)
+    if counts is not None:
+        log_counts(run.record, counts)
     return told, said, [one.dataset.dataset_id for one in sources if one.role == "train"]
 
 

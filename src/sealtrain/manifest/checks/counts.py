@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lockfile import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Counts", "counts_of", "counts_public", "counts_true"]
+__all__ = ["Counts", "counts_of", "counts_public", "counts_true", "require_true_counts"]
 
 _PARTS: Final = ("whole", "truncated", "filtered", "empty")
+_HIDES: Final = ("patient_privacy", "sequence_privacy")
+"""Settings of a collaboration whose noise hides records."""
 
 Counts = Mapping[str, int]
 
@@ -41,7 +43,8 @@ def counts_public(recipe: Recipe, records: int | None) -> bool:
         recipe: That owners approved.
         records: That the owner's dataset manifest states; ``None`` where it states none.
     """
-    hides = getattr(recipe.collaboration, "patient_privacy", None) is not None
+    promises = (getattr(recipe.collaboration, name, None) for name in _HIDES)
+    hides = any(promise is not None for promise in promises)
     return (
         records is not None
         and recipe.release_policy.logs == "structured"
@@ -76,7 +79,7 @@ def counts_true(case: Case, lock: Lock) -> str:
             expected=f"{len(trained)} trained on",
         )
     for dataset_id, counts in counts_of(case.log).items():
-        _true_of(trained[dataset_id], counts, lock)
+        require_true_counts(trained[dataset_id], counts, lock.recipe)
     public = [counts for counts in counts_of(case.log).values() if counts is not None]
     if not public:
         return "; counts of records not public"
@@ -85,12 +88,23 @@ def counts_true(case: Case, lock: Lock) -> str:
     return f"; {total - out:,} of {total:,} records trained"
 
 
-def _true_of(dataset: DatasetManifest, counts: Counts | None, lock: Lock) -> None:
-    public = counts_public(lock.recipe, dataset.records)
+def require_true_counts(dataset: DatasetManifest, counts: Counts | None, recipe: Recipe) -> None:
+    """Refuse counts that no guest states of a training dataset.
+
+    Args:
+        dataset: As its owner signed it.
+        counts: Of its records; ``None`` where they do not leave.
+        recipe: That owners approved.
+
+    Raises:
+        EgressRefused: They may not leave.
+        ClaimContradicted: They are withheld, do not sum up to its records, or none of them trains.
+    """
+    public = counts_public(recipe, dataset.records)
     if counts is None:
         if public:
             raise ClaimContradicted(
-                "the run log withholds counts that the recipe lets out",
+                "counts are withheld that the recipe lets out",
                 check="counts",
                 owner=dataset.owner,
                 dataset=dataset.name,
@@ -98,7 +112,7 @@ def _true_of(dataset: DatasetManifest, counts: Counts | None, lock: Lock) -> Non
         return
     if not public:
         raise EgressRefused(
-            "the run log holds counts of records that may not leave",
+            "counts of records are stated that may not leave",
             check="counts",
             owner=dataset.owner,
             dataset=dataset.name,

@@ -80,7 +80,7 @@ def join(
             begun()
             return secluded(
                 run,
-                lambda terminal: _Work(run, terminal if progress else None).done(mailbox),
+                lambda terminal: _Work(run, terminal, progress=progress).done(mailbox),
                 peers=addresses(settings),
             )
         finally:
@@ -90,9 +90,10 @@ def join(
 class _Work:
     """What is done while the process holds keys."""
 
-    def __init__(self, run: PartyRun, terminal: TextIO | None) -> None:
+    def __init__(self, run: PartyRun, terminal: TextIO, *, progress: bool) -> None:
         self._run = run
         self._terminal = terminal
+        self._progress = progress
         self._rounds: list[int] = []
         self._sealed: SealedState | None = None
         self._outside: OutsideProducts | None = None
@@ -104,6 +105,7 @@ class _Work:
 
         run = self._run
         with run.lease_keeper, self._outside or nullcontext():
+            run.count_records(self._write)
             sources = run.sources
             self._learner: Learner = Learner(
                 run.recipe, run.base, sources, party=run.name, standins=self._outside
@@ -226,9 +228,12 @@ class _Work:
         return None if self._outside is None else self._outside.failure
 
     def _say(self, words: str) -> None:
-        if self._terminal is not None:
-            self._terminal.write(f"{self._run.name}: {words}\n")
-            self._terminal.flush()
+        if self._progress:
+            self._write(f"{self._run.name}: {words}")
+
+    def _write(self, line: str) -> None:
+        self._terminal.write(f"{line}\n")
+        self._terminal.flush()
 
 
 def _rate(asked: Asked) -> float:

@@ -282,6 +282,7 @@ class _Work:
         """Serve orchestrators until one says that the run is over."""
         run = self._run
         with run.lease_keeper, ExitStack() as stack:
+            run.count_records(lambda line: _say(terminal, line))
             self._file.begin()
             threading.Thread(target=self._attend, args=(channel,), daemon=True).start()
             stack.enter_context(listening(listener, self._serve, what="orchestrators"))
@@ -296,7 +297,7 @@ class _Work:
                         got=f"none for {silent:.0f} s",
                     )
         given = self._holder.given
-        terminal.write(f"{run.name}: gave {len(given)} chunks, {sum(given)} bytes\n")
+        _say(terminal, f"{run.name}: gave {len(given)} chunks, {sum(given)} bytes")
         return Held(party=run.name, run_id=run.run_id, chunks=len(given), bytes=sum(given))
 
     def _serve(self, sock: socket.socket) -> None:
@@ -319,3 +320,8 @@ class _Work:
             with self._lock:
                 self._talking -= 1
                 self._heard = time.monotonic()
+
+
+def _say(terminal: TextIO, line: str) -> None:
+    terminal.write(f"{line}\n")
+    terminal.flush()
