@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,8 @@ def desk(folder: Path, rows: Rows, **changed: Any) -> Path:
     """A recipe, its base model and records."""
     write_base(folder / "base", LLAMA)
     (folder / "base" / "chat_template.jinja").unlink(missing_ok=True)
-    trainer = TRAINER | {"max_length": 48} | changed.pop("trainer", {})
+    chosen = TRAINER | {"max_length": 48} | changed.pop("trainer", {})
+    trainer = {name: value for name, value in chosen.items() if value is not None}
     settings = folder / "base" / "tokenizer_config.json"
     values = json.loads(settings.read_bytes()) | changed.pop("tokenizer", {})
     settings.write_text(json.dumps(values))
@@ -133,12 +135,72 @@ def _two_columns_of_one_name() -> bytes:
     return kept.getvalue()
 
 
+def _parquet(columns: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
+    """A Parquet file; its columns are made when a test runs."""
+
+    def made() -> bytes:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        kept = io.BytesIO()
+        parquet.write_table(pa.table(columns()), kept)
+        return kept.getvalue()
+
+    return made
+
+
+def _map_in_a_call() -> dict[str, Any]:
+    import pyarrow as pa
+
+    words = pa.string()
+    function = pa.struct([("name", words), ("arguments", pa.map_(words, words))])
+    calls = pa.list_(pa.struct([("function", function)]))
+    turn = pa.struct([("role", words), ("content", words), ("tool_calls", calls)])
+    called = [{"function": {"name": "beds", "arguments": [("ward", "1")]}}]
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": called}]
+    return {"messages": pa.array([said], pa.list_(turn))}
+
+
+def _no_rows() -> dict[str, Any]:
+    import pyarrow as pa
+
+    return {name: pa.array([], pa.string()) for name in ("prompt", "completion")}
+
+
+def _not_a_number() -> dict[str, Any]:
+    import pyarrow as pa
+
+    halves = pa.array([1.0, float("nan")], pa.float32()).cast(pa.float16())
+    return {"age": halves, "class": ["a", "b"]}
+
+
 _ASK: Final = {"role": "user", "content": "a"}
 _ANSWER: Final = {"role": "assistant", "content": "b"}
 _PARTS: Final = [{"type": "text", "text": "a"}]
 _GOOD: Final = _said(_ASK, _ANSWER)
 _PAIR: Final = PAIRED[0]
 _TALKING: Final[dict[str, Any]] = {**TALKING}
+_CALL: Final = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"type": "function", "function": {"name": "beds", "arguments": {"ward": 1}}}],
+}
+_SHOUTED: Final = (
+    "{% for turn in messages %}{% if turn.role != 'system' %}{{ turn.content }}{% endif %}"
+    "{% endfor %}"
+)
+_UNHEARD: Final[dict[str, Any]] = {**TALKING, "tokenizer": {"chat_template": _SHOUTED}}
+_NUMBERS: Final[dict[str, Any]] = {
+    "phase": "classify",
+    "model": {"config": {"model_type": "sealtrain-tabular"}, "init_seed": 1},
+    "columns": {"features": ["age"], "label": "class"},
+    "labels": ["a", "b"],
+}
+_TOKENS: Final[dict[str, Any]] = {
+    "phase": "cpt",
+    "columns": {"tokens": "tokens"},
+    "trainer": {"max_length": None, "block_size": 16},
+}
 _PREFER: Final[dict[str, Any]] = {
     "phase": "dpo",
     "columns": {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"},
@@ -199,6 +261,54 @@ FILES: Final[dict[str, BadFile]] = {
         "rows.jsonl",
         _lines(_GOOD | {"tools": "beds("}),
         _TALKING | {"columns": {"messages": "messages", "tools": "tools"}},
+    ),
+    "a map in a tool call": BadFile("rows.parquet", _parquet(_map_in_a_call), _TALKING),
+    "a template that leaves out a role": BadFile(
+        "rows.jsonl", _lines(_GOOD, _said({"role": "system", "content": "c"}, _ASK)), _UNHEARD
+    ),
+    "a template that leaves out tool calls": BadFile(
+        "rows.jsonl", _lines(_said(_ASK, _CALL)), _TALKING
+    ),
+    "a template that leaves out tools": BadFile(
+        "rows.jsonl",
+        _lines(_GOOD | {"tools": [{"type": "function", "function": {"name": "beds"}}]}),
+        _TALKING | {"columns": {"messages": "messages", "tools": "tools"}},
+    ),
+    "a template that leaves out reasoning": BadFile(
+        "rows.jsonl", _lines(_said(_ASK, _ANSWER | {"reasoning_content": "c"})), _TALKING
+    ),
+    "a template that is no Jinja": BadFile(
+        "rows.jsonl", _lines(_GOOD), {**TALKING, "tokenizer": {"chat_template": "{% for %}"}}
+    ),
+    "no record in a Parquet file": BadFile("rows.parquet", _parquet(_no_rows)),
+    "a feature that is NaN": BadFile(
+        "rows.jsonl", _lines({"age": 1.5, "class": "a"}, {"age": math.nan, "class": "b"}), _NUMBERS
+    ),
+    "a feature that is NaN in 16 bits": BadFile("rows.parquet", _parquet(_not_a_number), _NUMBERS),
+    "a feature beyond 32 bits": BadFile("rows.csv", "age,class\n1.5,a\n1e39,b\n", _NUMBERS),
+    "a feature that is infinite": BadFile("rows.csv", "age,class\n1.5,a\n-inf,b\n", _NUMBERS),
+    "a token below zero": BadFile("rows.jsonl", _lines({"tokens": [1, -100]}), _TOKENS),
+    "a token that is null": BadFile("rows.jsonl", _lines({"tokens": [1, None]}), _TOKENS),
+    "a token beyond the model": BadFile("rows.jsonl", _lines({"tokens": [1, 99_999]}), _TOKENS),
+    "an empty answer": BadFile(
+        "rows.jsonl",
+        _lines({"prompt": "a", "chosen": "", "rejected": "b"}),
+        _PREFER,
+    ),
+    "answers that are the same": BadFile(
+        "rows.jsonl",
+        _lines(*[{"prompt": "a", "chosen": "b", "rejected": "b"}] * 4),
+        _PREFER,
+    ),
+    "texts to score that are the same": BadFile(
+        "rows.jsonl",
+        _lines(*[{"prompt": "a", "chosen": "b", "rejected": "b"}] * 4),
+        _PREFER | {"phase": "reward"},
+    ),
+    "a text beside conversations": BadFile(
+        "rows.jsonl",
+        _lines({"prompt": "a", "chosen": [_ANSWER], "rejected": [_ASK]}),
+        _PREFER,
     ),
     "an empty conversation as a prompt": BadFile(
         "rows.jsonl",

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.client.fitting import read_data
-from sealtrain.errors import ExtraMissing
+from sealtrain.errors import ExtraMissing, RecordInvalid
+from sealtrain.recipe.basemodel import base_facts
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record
 from sealtrain.recipe.records import dataset_of
+from sealtrain.recipe.recordvalues import unusable_tokens
 from sealtrain.training.inputs.census import require_lessons, require_texts
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
 
@@ -96,6 +98,7 @@ class FirstLessons:
         at = 0
         while at < batch.num_rows and not self._over:
             part = batch.slice(at, _AT_ONCE)
+            self._require_tokens(part)
             rows = rows_as_recorded(part)
             at += len(rows)
             self._bytes += part.nbytes
@@ -132,6 +135,22 @@ class FirstLessons:
         said = ", ".join(f"{count:,} {words}" for words, count in parts.items() if count)
         warning = "; HALF OR MORE DO NOT TRAIN" if tally.few_learn else ""
         return f"of {of}, {said}{warning}"
+
+    def _require_tokens(self, part: pa.RecordBatch) -> None:
+        """Refuse a token that the base model does not have: the recipe alone may not know."""
+        if self._recipe.phase != "cpt" or "tokens" not in part.schema.names:
+            return
+        most = base_facts(self._recipe.model, self._base).tokens
+        found = unusable_tokens(part.column("tokens"), most)
+        if found is not None:
+            number = self.tally.records + found.bad.index(True).as_py() + 1
+            raise RecordInvalid(
+                f"record {number} {found.why}",
+                check="columns",
+                got=f"record {number}",
+                expected=found.expected,
+                hint=found.hint,
+            )
 
     def _ready(self, first: Sequence[Mapping[str, Any]]) -> bool:
         if any(misfits_of_record(self._recipe, self._base, record) for record in first):

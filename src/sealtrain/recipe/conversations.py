@@ -29,6 +29,7 @@ __all__ = [
     "is_list_of_structs",
     "kind_of",
     "rows_as_recorded",
+    "strange_part",
     "tools_fault",
 ]
 
@@ -39,7 +40,8 @@ TOOLS: Final = "tools"
 def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
     """What a column of this type holds; ``None`` for neither.
 
-    The content of a message is text: content in parts is not rendered.
+    The content of a message is text: content in parts is not rendered. What else a message holds is
+    of types that a record in JSON can have, or times, decimals and bytes.
     """
     if _is_text(found):
         return "text"
@@ -51,11 +53,26 @@ def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
 
 
 def is_list_of_structs(found: pa.DataType) -> bool:
-    """Whether a column holds lists of objects."""
+    """Whether a column holds lists of objects that a chat template can get."""
     import pyarrow as pa
 
     listed = pa.types.is_list(found) or pa.types.is_large_list(found)
-    return bool(listed and pa.types.is_struct(found.value_type))
+    return bool(listed and pa.types.is_struct(found.value_type) and not strange_part(found))
+
+
+def strange_part(found: pa.DataType) -> str | None:
+    """The first type inside a type that Hugging Face's datasets, and so no trainer, can read."""
+    import pyarrow as pa
+
+    is_a = pa.types
+    if is_a.is_list(found) or is_a.is_large_list(found) or is_a.is_fixed_size_list(found):
+        return strange_part(found.value_type)
+    if is_a.is_struct(found):
+        parts = (strange_part(found.field(at).type) for at in range(found.num_fields))
+        return next((part for part in parts if part is not None), None)
+    if is_a.is_nested(found) or found == pa.month_day_nano_interval():
+        return "map" if is_a.is_map(found) else str(found).partition("<")[0]
+    return None
 
 
 def has_parts(found: pa.DataType) -> bool:

@@ -5,7 +5,8 @@
 3. Every column is there that the recipe reads, under the owner's name for it.
 4. Each has the type that the phase reads, unless a script of the engineer's reads them.
 5. No value in them is missing, and, unless a script reads it, each label is one of the recipe's
-   and each conversation can be rendered.
+   and each conversation can be rendered; a number is finite, a token is one that the model has, an
+   answer says something (recordvalues.py).
 6. Where one dataset alone has the recipe's unpaired answers, some are desirable and some are not.
 
 Errors name columns and positions, never a value.
@@ -27,9 +28,17 @@ from sealtrain.recipe.conversations import (
     is_list_of_structs,
     kind_of,
     rows_as_recorded,
+    strange_part,
     tools_fault,
 )
 from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recordvalues import (
+    Unusable,
+    tokens_of,
+    unusable_answer,
+    unusable_number,
+    unusable_tokens,
+)
 from sealtrain.recipe.terms import Dataset
 
 if TYPE_CHECKING:
@@ -166,15 +175,7 @@ class RecordCheck:
         if not missing:
             return
         if not schema.names:
-            raise RecordInvalid(
-                f"the data for {self._dataset.name} hold no record",
-                check="records",
-                owner=self._dataset.owner,
-                dataset=self._dataset.name,
-                got="0 records",
-                expected="at least one",
-                hint="see whether this is the file that you meant",
-            )
+            raise self._no_record()
         hints = []
         for column in missing:
             meant = nearest(column.name, [name for name in schema.names if name])
@@ -217,6 +218,12 @@ class RecordCheck:
                 "Hugging Face's datasets keeps images so: write the bytes alone as the column, "
                 "by cast_column(NAME, Image(decode=False)) and then row[NAME]['bytes']"
             )
+        elif strange := next((part for _, one in wrong if (part := strange_part(one))), None):
+            hint = (
+                f"write the {strange} as a list"
+                if strange.endswith("_view")
+                else f"write the {strange} as JSON text, or as an object with fixed keys"
+            )
         elif numbers_for_text:
             hint = "write the values of these columns as text"
         else:
@@ -235,6 +242,8 @@ class RecordCheck:
         """Refuse tools that a template would not get: unread ones, and ones beside plain text."""
         read = [column.name for column in self._columns]
         spoken = [name for name in read if kind_of(schema.field(name).type) == "messages"]
+        if 0 < len(spoken) < len([name for name in read if kind_of(schema.field(name).type)]):
+            self._one_kind(schema, spoken)
         own = {called: name for name, called in self._dataset.columns.items()}.get(TOOLS, TOOLS)
         if own in read and not spoken:
             raise SchemaMismatch(
@@ -283,14 +292,49 @@ class RecordCheck:
                     self._rendered(column, batch.select([column.name]), first)
                 if not self._recipe.scripts and column.kind == "tools":
                     self._known_tools(column, values, first)
+                if not self._recipe.scripts:
+                    self._usable(column, values, first)
             first += batch.num_rows
             yield batch
+        if not first:
+            raise self._no_record()
         if contrast and first and seen != _BOTH:
             raise one_kind_only(
                 getattr(self._recipe.columns, "label", ""),
                 owner=self._dataset.owner,
                 dataset=self._dataset.name,
             )
+
+    def _no_record(self) -> RecordInvalid:
+        return RecordInvalid(
+            f"the data for {self._dataset.name} hold no record",
+            check="records",
+            owner=self._dataset.owner,
+            dataset=self._dataset.name,
+            got="0 records",
+            expected="at least one",
+            hint="see whether this is the file that you meant",
+        )
+
+    def _one_kind(self, schema: pa.Schema, spoken: list[str]) -> None:
+        """Refuse prompts of one kind beside answers of the other."""
+        texts = [
+            column
+            for column in self._columns
+            if column.kind == "either" and column.name not in spoken
+        ]
+        if not texts:
+            return
+        raise SchemaMismatch(
+            f"the data for {self._dataset.name} mix texts and conversations",
+            check="columns",
+            owner=self._dataset.owner,
+            dataset=self._dataset.name,
+            column=texts[0].name,
+            got=", ".join(f"{one.title}: {schema.field(one.name).type}" for one in texts),
+            expected=f"conversations, as in {', '.join(spoken)}, or texts in every column",
+            hint="write a text as a list of one message: [{role: user, content: …}]",
+        )
 
     def _needs_contrast(self) -> bool:  # (6)
         trained = [dataset for dataset in self._recipe.datasets if dataset.role == "train"]
@@ -311,6 +355,20 @@ class RecordCheck:
                 column, pa.array([fault is not None for fault in faults]), first,
                 why=fault, expected="messages of a role, each with text or a tool call",
                 hint="leave such records out, or complete them, before sealing",
+            )  # fmt: skip
+
+    def _usable(self, column: _Column, values: pa.Array, first: int) -> None:
+        found: Unusable | None = None
+        if column.kind == "number":
+            found = unusable_number(values)
+        elif column.kind == "tokens":
+            found = unusable_tokens(values, tokens_of(self._recipe))
+        elif column.kind == "either" and kind_of(values.type) == "text":
+            found = unusable_answer(self._recipe, column.called, values)
+        if found is not None:
+            raise self._refusal(
+                column, found.bad, first,
+                why=found.why, expected=found.expected, hint=found.hint,
             )  # fmt: skip
 
     def _known_tools(self, column: _Column, values: pa.Array, first: int) -> None:

@@ -135,12 +135,24 @@ def test_as_many_records_train_as_are_counted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    made, _ = RECIPES[name]
+    recipe = made()
+    trained = rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)
+    assert trained == sum(tally.trained for tally in counted(recipe, sealed, base_dir))
+
+
+def rows_trained(
+    recipe: Recipe,
+    sealed: dict[str, Any],
+    base_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """Rows of one epoch that a phase's trainer gets."""
     from importlib import import_module
 
     from sealtrain.training.data.hugging import once
 
-    made, _ = RECIPES[name]
-    recipe = made()
     rows: list[Any] = []
     phase = import_module(f"sealtrain.training.phases.{recipe.phase}")
 
@@ -152,7 +164,7 @@ def test_as_many_records_train_as_are_counted(
     monkeypatch.setattr(phase, "train_and_measure", looked_at)
     with pytest.raises(Looked):
         run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
-    assert len(rows) == sum(tally.trained for tally in counted(recipe, sealed, base_dir))
+    return len(rows)
 
 
 class Looked(Exception):
@@ -231,3 +243,35 @@ def test_empty_texts_of_pretraining_are_counted_as_the_judge_does(tmp_path: Path
     tally = Tally()
     tally.add(judge_for(recipe, None)([{"text": one} for one in written]))
     assert tally == expected
+
+
+@pytest.mark.claim("C618")
+@pytest.mark.parametrize(
+    ("phase", "trainer", "learned"),
+    [
+        pytest.param("dpo", {}, 2, id="dpo"),
+        pytest.param("dpo", {"max_length": None}, 2, id="dpo of any length"),
+        pytest.param("dpo", {"loss_type": ["sigmoid", "sft"]}, 4, id="also the chosen answer"),
+        pytest.param("dpo", {"loss_type": "orpo"}, 4, id="odds"),
+        pytest.param("reward", {}, 2, id="reward"),
+        pytest.param("reward", {"center_rewards_coefficient": 0.1}, 4, id="centred reward"),
+    ],
+)
+def test_pairs_of_equal_answers_are_left_out_where_only_their_difference_teaches(
+    phase: str,
+    trainer: dict[str, Any],
+    learned: int,
+    base_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from training_world import write_records
+
+    def pairs(_count: int, label: str) -> list[dict[str, Any]]:
+        equal = {"chosen": f" {label}", "rejected": f" {label}"}
+        return [texts("a?", " yes") | equal, texts("b?", " no")] * 2
+
+    sealed = dict(seal_records(write_records(tmp_path, made=pairs), tmp_path))
+    recipe = preferring(phase, columns=PAIRS, trainer=trainer_of(**trainer))
+    assert counted(recipe, sealed, base_dir) == [Tally(whole=learned, empty=4 - learned)] * 2
+    assert rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch) == 2 * learned

@@ -111,6 +111,11 @@ class DpoArguments(_PreferenceArguments):
         """Names of the losses that are added up."""
         return (self.loss_type,) if isinstance(self.loss_type, str) else self.loss_type
 
+    @property
+    def compares_only(self) -> bool:
+        """Whether the loss is of the difference of two answers: equal ones teach nothing."""
+        return set(self.losses) <= _DIVERGING
+
     @model_validator(mode="after")
     def _losses_and_their_settings_agree(self) -> Self:
         losses = set(self.losses)

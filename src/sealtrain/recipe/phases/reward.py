@@ -28,6 +28,11 @@ class RewardArguments(TrainerArguments):
     eos_token: Text | None = None
     pad_to_multiple_of: int | None = Field(default=None, ge=1, le=65_536)
 
+    @property
+    def compares_only(self) -> bool:
+        """Whether the loss is of the difference of two scores: equal texts teach nothing."""
+        return self.center_rewards_coefficient is None
+
     @model_validator(mode="after")
     def _every_setting_counts(self) -> Self:
         if self.label_smoothing_factor:

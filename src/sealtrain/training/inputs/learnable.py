@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
 from sealtrain.training.data.conversations import check_template, marked_template
+from sealtrain.training.data.wholerendering import WholeRendering
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,7 +38,9 @@ __all__ = [
     "Judge",
     "Part",
     "Tally",
+    "alike",
     "blank",
+    "compares_only",
     "counts_records",
     "has_texts",
     "judge_for",
@@ -111,6 +114,16 @@ def has_texts(record: Record, names: Sequence[str]) -> bool:
     return not any(blank(record[name]) for name in names)
 
 
+def compares_only(recipe: Recipe) -> bool:
+    """Whether a phase learns from the difference of two answers, and from nothing else."""
+    return bool(getattr(recipe.trainer, "compares_only", False))
+
+
+def alike(record: Record) -> bool:
+    """Whether the two answers of a pair are the same: their difference is always zero."""
+    return bool(record["chosen"] == record["rejected"])
+
+
 def learns(labels: Sequence[int], lengths: Sequence[int] | None = None) -> bool:
     """Whether a causal model learns a token of a row.
 
@@ -147,7 +160,8 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
         return _Texts(recipe, encode)
     if recipe.phase == "reward":
         end = trainer.eos_token
-        return _Scored(encode if end is None else _Encoder(tokenizer, end), trainer.max_length)
+        encode = encode if end is None else _Encoder(tokenizer, end)
+        return _Scored(encode, trainer.max_length, compares=compares_only(recipe))
     return _Answers(recipe, encode)
 
 
@@ -157,6 +171,7 @@ class _Encoder:
     def __init__(self, tokenizer: Any, end: str | None = None) -> None:
         self.tokenizer = tokenizer
         self._end = tokenizer.eos_token if end is None else end
+        self._whole = WholeRendering()
 
     def ended(self, text: str) -> str:
         """A text with the end token at its end."""
@@ -176,9 +191,18 @@ class _Encoder:
             rendered: Mapping[str, Any] = self.tokenizer.apply_chat_template(
                 value, tokenize=True, return_dict=True, **settings
             )
+            if isinstance(value, list):
+                self._require_whole(value, settings)
         except SealtrainError:
             raise
         except Exception as error:  # a template raises what it likes, with the record in its text
+            if type(error).__name__ == "TemplateSyntaxError":
+                raise ModelInvalid(
+                    "the chat template of the base model is no valid Jinja",
+                    check="tokenizer",
+                    got=f"line {getattr(error, 'lineno', '?')}",
+                    hint="mend tokenizer.chat_template and save the tokenizer",
+                ) from None
             raise RecordInvalid(
                 "the chat template of the base model refuses a record",
                 check="tokenizer",
@@ -187,6 +211,15 @@ class _Encoder:
                 "records out; or train another chat template",
             ) from None
         return rendered
+
+    def _require_whole(self, turns: list[Any], settings: Mapping[str, Any]) -> None:
+        asked = ("tools", "chat_template", "add_generation_prompt")
+        chosen = {name: settings[name] for name in asked if name in settings}
+
+        def render() -> str:
+            return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **chosen))
+
+        self._whole.require(turns, settings.get("tools"), render)
 
     def many(self, texts: Sequence[str]) -> list[list[int]]:
         return list(self.tokenizer(list(texts))["input_ids"]) if texts else []
@@ -278,17 +311,20 @@ class _Answers:
     def __init__(self, recipe: Any, encode: _Encoder) -> None:
         self._encode, self._most = encode, recipe.trainer.max_length
         self._odds = recipe.trainer.kind == "orpo"
+        self._compares = compares_only(recipe)
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
         return [self._judged(record) for record in records]
 
     def _judged(self, record: Record) -> Part:
-        if self._most is None:
-            return "whole"
+        if self._compares and alike(record):
+            return "empty"
         if "completion" in record:
             prompt, answers = record["prompt"], [record["completion"]]
         else:
             prompt, *answers = _split(record)
+        if self._most is None and isinstance(prompt, str):
+            return "whole"
         settings = {} if isinstance(prompt, str) else {"add_generation_prompt": True}
         asked = self._encode.ids(prompt, **settings)
         rows = [
@@ -298,6 +334,8 @@ class _Answers:
             for answer in answers
         ]
         begin = 1 if self._odds and self._encode.tokenizer.bos_token_id is not None else 0
+        if self._most is None:
+            return "whole"
         common = begin + min(_shared(asked, row) for row in rows)
         if common >= self._most:
             return "empty"
@@ -307,21 +345,24 @@ class _Answers:
 class _Scored:
     """Phase ``reward``, which leaves longer pairs out."""
 
-    def __init__(self, encode: _Encoder, most: int | None) -> None:
-        self._encode, self._most = encode, most
+    def __init__(self, encode: _Encoder, most: int | None, *, compares: bool) -> None:
+        self._encode, self._most, self._compares = encode, most, compares
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
         return [self._judged(record) for record in records]
 
     def _judged(self, record: Record) -> Part:
-        if self._most is None:
+        if self._compares and alike(record):
+            return "empty"
+        if self._most is None and isinstance(record["chosen"], str):
             return "whole"
         for name in ("chosen", "rejected"):
             answer = record[name]
             if isinstance(answer, str):
                 answer = self._encode.ended(answer)
             text = record["prompt"] + answer if "prompt" in record else answer
-            if len(self._encode.ids(text)) > self._most:
+            length = len(self._encode.ids(text))
+            if self._most is not None and length > self._most:
                 return "filtered"
         return "whole"
 

@@ -21,6 +21,7 @@ from sealtrain.training.data.conversations import (
     field_names,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
+from sealtrain.training.inputs.learnable import alike, compares_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +82,10 @@ def preference_rows(
     test = None
     if work.test_sources:
         test = _checked(work.test_stream(names))
-    return _checked(training), test
+    rows = _checked(training)
+    if compares_only(work.recipe):
+        rows = rows.filter(_differ)
+    return rows, test
 
 
 def own_arguments(arguments: TrainerArguments) -> dict[str, Any]:
@@ -170,6 +174,10 @@ def _require_both(sources: Sequence[Source], label: str) -> None:
                 return
     if sources:
         raise one_kind_only(label)
+
+
+def _differ(record: dict[str, Any]) -> bool:
+    return not alike(record)
 
 
 def _checked(positioned: Positioned) -> datasets.IterableDataset:
