@@ -63,12 +63,20 @@ def desk(folder: Path, rows: Rows, **changed: Any) -> Path:
     return folder
 
 
+def _with_nan(folder: Path) -> Path:
+    """The same with a NaN as the last number of the base model's weights."""
+    path = folder / "base" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + bytes.fromhex("0000c07f"))
+    return folder
+
+
 TALKING = {"columns": {"messages": "messages"}, "tokenizer": {"chat_template": TEMPLATE}}
 JUDGED: Final[dict[str, Callable[[Path], Path]]] = {
     "no end token": lambda folder: desk(folder, PAIRED, tokenizer={"eos_token": None}),
     "tokens beyond the embedding": lambda folder: desk(
         folder, PAIRED, tokenizer={"additional_special_tokens": ["<new>"]}
     ),
+    "a base model with a NaN": lambda folder: _with_nan(desk(folder, PAIRED)),
     "a metric without test records": lambda folder: desk(
         folder, PAIRED, release_policy=releasing("loss", "accuracy")
     ),

@@ -13,6 +13,7 @@ from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.lock import LOCK_NAME
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
+from sealtrain.recipe.soundweights import require_sound_weights
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
@@ -52,11 +53,13 @@ class Recipe:
 
         Raises:
             RecipeInvalid: It could not work; the error has everything that is wrong.
-            ModelInvalid: A model or tokenizer folder is missing or breaks the rules.
+            ModelInvalid: A model or tokenizer folder is missing or breaks the rules, or a
+                weight is not a finite number.
         """
         names = [owner.name for owner in consortium.owners]
         require_fitness(self.document, self.path.parent, names)
         measure_models(self.document, self.path.parent)
+        require_sound_weights(self.document, self.path.parent)
         return self
 
     def lock(

@@ -22,6 +22,7 @@ from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
+from sealtrain.recipe.soundweights import require_sound_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +110,8 @@ def check(
         left.append(f"models and tokenizers: sealtrain lock brings {absent[0].id} from the hub")
     else:
         judged("models and tokenizers", lambda: measure_models(wanted, base))
+        if not any(one["about"] in ("base model", "models and tokenizers") for one in found):
+            judged("weights", lambda: require_sound_weights(wanted, base))
     if wanted.scripts:
         judged("scripts", lambda: require_scripts(wanted, base, measure_installation(wanted)))
     given, ways = pairs(desk.data or []), pairs(desk.seal_as or [])

@@ -16,6 +16,7 @@ from sealtrain.client.pin import load_pin
 from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe
 from sealtrain.recipe.schema import load_recipe
+from sealtrain.recipe.soundweights import require_sound_weights
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
@@ -45,18 +46,21 @@ def lock_for(
 
     Raises:
         RecipeInvalid: The recipe breaks its schema, or could not work.
+        ModelInvalid: A weight of a model is not a finite number.
         SealtrainError: As ``recipe.lock.lock_recipe`` and ``client.hub.bring_models``.
     """
     wanted = load_recipe(recipe)
     hub = _brought(wanted, recipe.parent, on_step)
     require_fitness(wanted, recipe.parent, [owner.name for owner in consortium.owners])
-    return lock_recipe(
+    locked = lock_recipe(
         recipe,
         consortium_id=consortium.consortium_id,
         brokers=[load_pin(path).broker_id for path in brokers],
         installation=None if installation is None else installation(wanted),
         hub=hub,
     )
+    require_sound_weights(wanted, recipe.parent)
+    return locked
 
 
 def _brought(recipe: Recipe, base_dir: Path, on_step: Callable[[str], None]) -> dict[str, HubPin]:

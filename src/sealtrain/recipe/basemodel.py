@@ -20,7 +20,7 @@ from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelfolder import MAX_CONFIG_BYTES
 from sealtrain.recipe.modelspec import Model, ModelFromConfig, ModelFromFolder, ModelFromHub
 
-__all__ = ["MADE", "BaseFacts", "base_facts"]
+__all__ = ["MADE", "BaseFacts", "base_facts", "header_of"]
 
 _MAX_HEADER_BYTES: Final = 100 << 20
 """Longest header that the safetensors library itself reads."""
@@ -155,7 +155,15 @@ def _modules_in(folder: Path) -> Iterator[str]:
 
 
 def _tensors_in(path: Path) -> list[str]:
-    """Names of a safetensors file's tensors, from its header."""
+    return list(header_of(path)[1])
+
+
+def header_of(path: Path) -> tuple[int, dict[str, Any]]:
+    """Where a safetensors file's numbers begin, and what its header says of each tensor.
+
+    Raises:
+        ModelInvalid: It is no such file.
+    """
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -166,4 +174,4 @@ def _tensors_in(path: Path) -> list[str]:
         raise ModelInvalid(f"{path.name} is not a safetensors file") from error
     if not isinstance(header, dict):
         raise ModelInvalid(f"{path.name} is not a safetensors file")
-    return [name for name in header if name != "__metadata__"]
+    return 8 + length, {name: tensor for name, tensor in header.items() if name != "__metadata__"}

@@ -5,7 +5,8 @@ A record falls into one of four parts:
 1. ``whole``: it trains with all its tokens;
 2. ``truncated``: it trains, cut at the recipe's length;
 3. ``filtered``: the phase leaves it out for its length;
-4. ``empty``: no token of it would be learned, so it is left out.
+4. ``empty``: no token of it would be learned, so it is left out; nor would a pair of equal answers
+   teach anything where the loss is of their difference alone.
 
 Which part follows from the recipe, the tokenizer and the record alone: neither from the batch size
 nor from the number of ranks, nor from the step at which a run is resumed. Phases leave out exactly
@@ -14,7 +15,8 @@ the loss 0 / 0. Phase ``cpt`` has no batches of records: an empty one adds nothi
 the end token, where the recipe asks for that.
 
 ``recipe check`` counts with these functions at the owner's desk, the guest in its run log
-(spec/run-log.md), and the filters of the phases call ``learns`` and ``blank``.
+(spec/run-log.md), and the filters of the phases call ``learns``, ``blank``
+and ``alike``.
 """
 
 from __future__ import annotations
