@@ -30,6 +30,8 @@ def row(name: str, folder: Path) -> str:
     file = judged(name, folder)
     recipe, records = str(folder / "recipe.yaml"), f"hospital-a.records={file}"
     words = [*COMMAND.split(), recipe, "--records", records, "--json"]
+    if name in FILES and FILES[name].seal_as is not None:
+        words += ["--seal-as", f"hospital-a.records={FILES[name].seal_as}"]
     done = CliRunner().invoke(app, words)
     said = json.loads(done.stdout)
     assert done.exit_code

@@ -109,11 +109,13 @@ class BadFile:
         name: Of the file; how it ends says its form.
         content: Or what makes it.
         recipe: What the recipe says in place of pairs of prompt and completion.
+        seal_as: What the owner says of the file.
     """
 
     name: str
     content: str | bytes | Callable[[], bytes]
     recipe: dict[str, Any] | None = None
+    seal_as: str | None = None
 
     def make(self, folder: Path) -> Path:
         """The file, beside a recipe and its base model."""
@@ -182,6 +184,17 @@ def _not_a_number() -> dict[str, Any]:
     return {"age": halves, "class": ["a", "b"]}
 
 
+def _an_image_elsewhere() -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    kept = io.BytesIO()
+    image = pa.array([{"bytes": None, "path": "a.png"}], kind)
+    parquet.write_table(pa.table({"image": image, "class": ["a"]}), kept)
+    return kept.getvalue()
+
+
 _ASK: Final = {"role": "user", "content": "a"}
 _ANSWER: Final = {"role": "assistant", "content": "b"}
 _PARTS: Final = [{"type": "text", "text": "a"}]
@@ -208,6 +221,19 @@ _TOKENS: Final[dict[str, Any]] = {
     "phase": "cpt",
     "columns": {"tokens": "tokens"},
     "trainer": {"max_length": None, "block_size": 16},
+}
+_TABLE: Final[dict[str, Any]] = {
+    "phase": "classify",
+    "model": {"config": {"model_type": "sealtrain-tabular"}, "init_seed": 1},
+    "columns": {"features": ["age", "crp"], "label": "class"},
+    "labels": ["a", "b"],
+}
+_IMAGES: Final[dict[str, Any]] = {
+    "phase": "classify",
+    "model": {"config": {"model_type": "vit"}, "init_seed": 1},
+    "columns": {"image": "image", "label": "class"},
+    "labels": ["a", "b"],
+    "preparation": {"size": 32},
 }
 _PREFER: Final[dict[str, Any]] = {
     "phase": "dpo",
@@ -237,7 +263,12 @@ FILES: Final[dict[str, BadFile]] = {
     "a CSV in another encoding": BadFile(
         "rows.csv", "prompt,completion\na,Gr\xfc\xdfe\n".encode("latin-1")
     ),
-    "a CSV in UTF-16": BadFile("rows.csv", "\ufeffprompt,completion\na,b\n".encode("utf-16-le")),
+    "a CSV in UTF-16 without its mark": BadFile(
+        "rows.csv", "prompt,completion\na,b\n".encode("utf-16-le")
+    ),
+    "a CSV in UTF-16 that is cut": BadFile(
+        "rows.csv", "\ufeffprompt,completion\na,b\n".encode("utf-16-le")[:-1]
+    ),
     "a CSV row with another number of cells": BadFile(
         "rows.csv", "prompt,completion\na,b\na,b,c\n"
     ),
@@ -337,6 +368,42 @@ FILES: Final[dict[str, BadFile]] = {
             "trainer": {"loss_type": "kto", "per_device_train_batch_size": 2},
         },
     ),
+    # Tables as people have them.
+    "a CSV whose rows end with a separator": BadFile("rows.csv", "prompt,completion,\na,b,\n"),
+    "a CSV column in the middle without a name": BadFile("rows.csv", "prompt,,completion\na,x,b\n"),
+    "a CSV column named twice": BadFile("rows.csv", "prompt,completion,prompt\na,b,c\n"),
+    "a word in a column of numbers": BadFile(
+        "rows.csv", "age;crp;class\n41;1.5;a\n7;high;b\n", _TABLE
+    ),
+    "an undeclared decimal comma": BadFile(
+        "rows.csv", "age;crp;class\n41;1.5;a\n7;1,5;b\n", _TABLE
+    ),
+    "a decimal point beside declared commas": BadFile(
+        "rows.csv", "age;crp;class\n41;1,5;a\n7;1.5;b\n", _TABLE, "--decimals comma"
+    ),
+    "an undeclared date": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n05/08/2025,1.5,b\n", _TABLE
+    ),
+    "a day that no month has": BadFile(
+        "rows.csv",
+        "age,crp,class\n01/02/2025,1.5,a\n30/02/2025,1.5,b\n",
+        _TABLE,
+        "--dates age=DD/MM/YYYY",
+    ),
+    "dates of a column that is not there": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n", _TABLE, "--dates born=DD/MM/YYYY"
+    ),
+    "decimals of JSON lines": BadFile(
+        "rows.jsonl", _lines({"age": "41,5", "crp": 1.5, "class": "a"}), _TABLE, "--decimals comma"
+    ),
+    "a gap in a column of numbers": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n7,n/a,b\n", _TABLE
+    ),
+    "a record without a label": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,1,\n", _TABLE),
+    "a number that is no listed label": BadFile(
+        "rows.jsonl", _lines({"age": 1, "crp": 1.5, "class": 3}), _TABLE
+    ),
+    "an image that is a path alone": BadFile("rows.parquet", _an_image_elsewhere, _IMAGES),
 }
 """By kind."""
 

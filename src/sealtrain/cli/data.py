@@ -31,6 +31,7 @@ from sealtrain.keys.identity import Identity
 from sealtrain.recipe.measure import check_models
 from sealtrain.recipe.records import dataset_of
 from sealtrain.sealing.sealer import SealOptions
+from sealtrain.sealing.tabular.conversion import Conversion, read_dates
 from sealtrain.sealing.tabular.tokens import TokenShards
 from sealtrain.signing.datause import DataUse, load_data_use
 
@@ -119,6 +120,23 @@ class LayoutOptions:
     padding: Annotated[
         str, typer.Option(help="none, bucket or fixed:BYTES: what sizes may tell.")
     ] = "none"
+    kept: Annotated[
+        str,
+        typer.Option(
+            "--columns", help="all, or read: seal those columns alone that the recipe reads."
+        ),
+    ] = "all"
+    decimals: Annotated[
+        str,
+        typer.Option(help="Of a CSV: point (1234.5) or comma (1234,5), in columns of numbers."),
+    ] = "point"
+    dates: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a CSV: COLUMN=PATTERN, such as Admission=DD/MM/YYYY; days since 1970-01-01 "
+            "where the recipe reads numbers, else YYYY-MM-DD; repeat."
+        ),
+    ] = None
     publish_counts: Annotated[
         bool, typer.Option(help="Write record and token counts into the signed manifest.")
     ] = True
@@ -145,6 +163,8 @@ class LayoutOptions:
             token_shards=TokenShards(dtype=self.dtype, row_tokens=self.row_tokens),
             padding=self.padding,
             commitments=self.commitments,
+            columns=self.kept,
+            conversion=Conversion(decimals=self.decimals, dates=read_dates(self.dates or ())),
         )
 
     def judge(self, lock: Lock, owner: str, name: str, source: Path) -> None:
@@ -278,7 +298,8 @@ def seal(  # noqa: PLR0913  # a group of options each
     evaluate: its folder is the source. It is opened as `sealtrain open` does, by the manifest of
     its run.
 
-    The data is held against the recipe first: name, owner, columns, types and missing values. A
+    The data is held against the recipe first: name, owner, columns, types and missing values.
+    Columns that the recipe does not read are named; --columns read leaves them out. A
     file that cannot be read as records is refused, unless --format file seals it as it is. With
     --base the recipe's own base model judges lengths and conversations too, as the guest will.
 
@@ -306,7 +327,7 @@ def seal(  # noqa: PLR0913  # a group of options each
             out or Path(f"{name}.sealed"),
             name=name,
             deployment=deployment,
-            options=sealing.options(),
+            options=replace(sealing.options(), on_unread=_say_unread),
             publication=publication,
             progress=advance,
         )
@@ -459,6 +480,15 @@ def register(
         [f"registered at {url}" for url in registered.done],
     )
     exit_for(registered)
+
+
+def _say_unread(columns: list[str]) -> None:
+    """Data minimisation: what a run cannot need is not sealed for it."""
+    named = ", ".join(columns[:20]) + (
+        f" and {len(columns) - 20} more" if len(columns) > 20 else ""
+    )
+    say(f"not read by the recipe, and sealed: {named}")
+    say("  hint: --columns read leaves them out")
 
 
 def _read_use(path: Path | None) -> DataUse | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from sealtrain.training.data.validation.check import PlainRecords, check
 
 if TYPE_CHECKING:
     from sealtrain.recipe.terms import Dataset
+    from sealtrain.sealing.tabular.conversion import Conversion
 
 __all__ = ["validate"]
 
@@ -82,7 +82,7 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
             got=word,
             expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
-    dataset: Any = _dataset(Path(path), me, RecordCheck(recipe, named).text_columns)
+    dataset: Any = _dataset(Path(path), me, RecordCheck(recipe, named).conversion())
     return Source(
         role=named.role,
         owner=named.owner,
@@ -94,9 +94,9 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
     )
 
 
-def _dataset(path: Path, me: Identity | None, text_columns: Collection[str]) -> Any:
+def _dataset(path: Path, me: Identity | None, conversion: Conversion) -> Any:
     if not (path / "dataset.json").is_file():
-        return PlainRecords(path, text_columns)
+        return PlainRecords(path, conversion)
     if me is None:
         raise UsageError("a sealed dataset opens with --identity", got=path.name)
     manifest = load_dataset_manifest(path, me.public)

@@ -15,6 +15,7 @@ from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.sourcefiles import layout_of, source_files
 from sealtrain.sealing.tabular.batches import open_records
+from sealtrain.sealing.tabular.conversion import Conversion, read_dates
 from sealtrain.sealing.tabular.jsonscan import LinesScan, Undecided, is_scanned
 from sealtrain.sealing.tabular.tokens import TokenShards
 
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DataRead", "fitting", "layout_words", "read_data", "seal_words"]
 
-_WITH_VALUE: Final = ("--layout", "--format", "--dtype", "--row-tokens", "--padding")
+_WITH_VALUE: Final = (
+    *("--layout", "--format", "--dtype", "--row-tokens", "--padding"),
+    *("--columns", "--decimals", "--dates"),
+)
 _WITHOUT: Final = (
     "--publish-counts",
     "--no-publish-counts",
@@ -80,8 +84,8 @@ def fitting(
         return options if options.layout != "auto" else replace(options, layout="raw")
     on_purpose = options.layout == "raw" or options.form == "file"
     if layout_of(options.layout, options.form, source, files) == "arrow":
-        check = RecordCheck(recipe, dataset)
-        return replace(options, check=check, text_columns=check.text_columns)
+        check = RecordCheck(recipe, dataset, columns=options.columns, on_unread=options.on_unread)
+        return replace(options, check=check, conversion=check.conversion(options.conversion))
     if on_purpose:
         return options
     # What cannot be read as records says so by its name.
@@ -122,12 +126,16 @@ def layout_words(words: Sequence[str]) -> SealOptions:
         words: As ``seal_words`` returns them.
 
     Raises:
-        UsageError: The layout of token shards is impossible.
+        UsageError: The layout of token shards is impossible, or decimals or dates are declared
+            in another form.
     """
     given: dict[str, str] = {}
+    dates: list[str] = []
     for at, word in enumerate(words):
         option, mark, value = word.partition("=")
         given[option] = value if mark else words[at + 1] if at + 1 < len(words) else ""
+        if option == "--dates":
+            dates.append(given[option])
     row_tokens = given.get("--row-tokens", "4096")
     if not (row_tokens.isascii() and row_tokens.isdigit() and len(row_tokens) <= _MAX_DIGITS):
         raise UsageError(
@@ -138,6 +146,8 @@ def layout_words(words: Sequence[str]) -> SealOptions:
         layout=given.get("--layout", "auto"),
         form=given.get("--format", "auto"),
         token_shards=TokenShards(dtype=given.get("--dtype"), row_tokens=int(row_tokens)),
+        columns=given.get("--columns", "all"),
+        conversion=Conversion(decimals=given.get("--decimals", "point"), dates=read_dates(dates)),
     )
 
 
@@ -206,7 +216,7 @@ def read_data(
         form=chosen.form,
         folder=source,
         shards=chosen.token_shards,
-        text_columns=chosen.text_columns,
+        conversion=chosen.conversion,
     )
     return reading.of(chosen.check(opened)[1])
 

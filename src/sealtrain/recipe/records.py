@@ -9,17 +9,26 @@
    answer says something (recordvalues.py).
 6. Where one dataset alone has the recipe's unpaired answers, some are desirable and some are not.
 
+What means the same is written as the recipe reads it: a label that is a number or a boolean becomes
+the name that the recipe lists, and an image as Hugging Face's datasets keep it becomes its bytes.
+
 Errors name columns and positions, never a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from sealtrain.base.spelling import nearest
-from sealtrain.errors import DatasetUnknown, RecordInvalid, SchemaMismatch, ValidationFailed
+from sealtrain.errors import (
+    DatasetUnknown,
+    RecordInvalid,
+    SchemaMismatch,
+    UsageError,
+    ValidationFailed,
+)
 from sealtrain.recipe.conversations import (
     TOOLS,
     all_speak,
@@ -31,6 +40,7 @@ from sealtrain.recipe.conversations import (
     strange_part,
     tools_fault,
 )
+from sealtrain.recipe.labels import label_named
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.recordvalues import (
     Unusable,
@@ -40,17 +50,18 @@ from sealtrain.recipe.recordvalues import (
     unusable_tokens,
 )
 from sealtrain.recipe.terms import Dataset
+from sealtrain.sealing.tabular.conversion import Conversion
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["CONVERSATIONS", "EITHER", "RecordCheck", "dataset_of", "one_kind_only"]
+__all__ = ["CONVERSATIONS", "EITHER", "RecordCheck", "columns_read", "dataset_of", "one_kind_only"]
 
 EITHER: Final = "text, or a list of {role, content} with text in both"
 _Kind = Literal[
-    "text", "messages", "tools", "either", "number", "boolean", "label", "tokens", "image"
+    "text", "messages", "tools", "either", "number", "boolean", "label", "name", "tokens", "image"
 ]
 _EXPECTED: Final[dict[_Kind, str]] = {
     "text": "text",
@@ -60,6 +71,7 @@ _EXPECTED: Final[dict[_Kind, str]] = {
     "number": "numbers",
     "boolean": "true or false",
     "label": "whole numbers",
+    "name": "names of labels: text, whole numbers, or true and false",
     "tokens": "a list of whole numbers",
     "image": "the bytes of an encoded image",
 }
@@ -135,23 +147,61 @@ class _Column:
 class RecordCheck:
     """The checks of one dataset's records, as they stream by."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset) -> None:
-        """Take what the recipe asks of a dataset of role ``train`` or ``test``."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        *,
+        columns: str = "all",
+        on_unread: Callable[[list[str]], None] = lambda _: None,
+    ) -> None:
+        """Take what the recipe asks of a dataset of role ``train`` or ``test``.
+
+        Args:
+            recipe: That the records are for.
+            dataset: Of the recipe.
+            columns: ``all``, or ``read`` for those that the recipe reads.
+            on_unread: Called with the owner's columns that the recipe does not read, where there
+                are any and they are kept.
+
+        Raises:
+            UsageError: Other columns, or a script says for itself what it reads.
+        """
+        if columns not in ("all", "read") or (columns == "read" and recipe.scripts):
+            raise UsageError(
+                "a script of the engineer's says for itself which columns it reads"
+                if columns == "read"
+                else "unknown choice of columns",
+                check="--columns",
+                got=columns[:40],
+                expected="all" if recipe.scripts else "all or read",
+                hint="leave columns out of the file before sealing" if recipe.scripts else None,
+            )
         self._recipe = recipe
         self._dataset = dataset
-        own = {called: name for name, called in dataset.columns.items()}
+        self._reduced = columns == "read"
+        self._on_unread = on_unread
+        self._own = {called: name for name, called in dataset.columns.items()}
         self._columns = [
-            _Column(name=own.get(called, called), called=called, kind=kind)
+            _Column(name=self._own.get(called, called), called=called, kind=kind)
             for called, kind in _kinds(recipe).items()
         ]
 
-    @property
-    def text_columns(self) -> frozenset[str]:
-        """Columns that are text by the recipe; a CSV, which has no types, cannot say so."""
+    def conversion(self, declared: Conversion | None = None) -> Conversion:
+        """What the cells of a CSV mean, which has no types.
+
+        Args:
+            declared: What the owner says of the file's decimals and dates.
+        """
+        declared = declared or Conversion()
         if self._recipe.scripts:  # a script says for itself what it reads
-            return frozenset()
-        return frozenset(
-            column.name for column in self._columns if column.kind in ("text", "either")
+            return declared
+        return replace(
+            declared,
+            text=frozenset(
+                one.name for one in self._columns if one.kind in ("text", "either", "name")
+            ),
+            numbers=frozenset(one.name for one in self._columns if one.kind == "number"),
         )
 
     def __call__(self, opened: Opened) -> Opened:
@@ -165,10 +215,72 @@ class RecordCheck:
         """
         schema, batches = opened
         self._has_columns(schema)
-        if not self._recipe.scripts:  # a script says for itself what it reads
-            self._has_types(schema)
-            self._reads_tools(schema)
+        if self._recipe.scripts:  # a script says for itself what it reads
+            return schema, self._checked(batches)
+        self._has_types(schema)
+        self._reads_tools(schema)
+        schema, batches = self._reduce(schema, batches)
+        schema, batches = self._as_read(schema, batches)
         return schema, self._checked(batches)
+
+    def _reduce(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Opened:
+        """Leave out what the recipe does not read, where the owner wants that; else tell of it."""
+        import pyarrow as pa
+
+        read = {self._own.get(name, name) for name in columns_read(self._recipe)}
+        unread = [name for name in schema.names if name not in read]
+        if not unread:
+            return schema, batches
+        if not self._reduced:
+            self._on_unread(unread)
+            return schema, batches
+        kept = [name for name in schema.names if name in read]
+        return (
+            pa.schema([schema.field(name) for name in kept]),
+            (batch.select(kept) for batch in batches),
+        )
+
+    def _as_read(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Opened:
+        """Labels as the recipe lists them, and images as bytes."""
+        import pyarrow as pa
+
+        change: dict[str, Callable[[pa.Array], pa.Array]] = {}
+        for column in self._columns:
+            found = schema.field(column.name).type
+            if column.kind == "name":
+                change[column.name] = self._named
+                kind = pa.string()
+            elif column.kind == "image" and _holds_bytes(found):
+                change[column.name] = _bytes_of
+                kind = found.field("bytes").type
+            else:
+                continue
+            at = schema.get_field_index(column.name)
+            schema = schema.set(at, schema.field(at).with_type(kind))
+        if not change:
+            return schema, batches
+
+        def changed() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                columns = [
+                    change[name](values) if name in change else values
+                    for name, values in zip(batch.schema.names, batch.columns, strict=True)
+                ]
+                yield pa.record_batch(columns, schema=schema)
+
+        return schema, changed()
+
+    def _named(self, values: pa.Array) -> pa.Array:
+        """Labels by the names that the recipe lists; one that it does not list stays."""
+        import pyarrow as pa
+
+        labels = getattr(self._recipe, "labels", None) or ()
+        coded = values.dictionary_encode()
+        named = [
+            None if one is None else label_named(one, labels)
+            for one in coded.dictionary.to_pylist()
+        ]
+        return pa.array(named, pa.string()).take(coded.indices)
 
     def _has_columns(self, schema: pa.Schema) -> None:  # (3)
         missing = [column for column in self._columns if column.name not in schema.names]
@@ -213,11 +325,6 @@ class RecordCheck:
             hint = "write numbers with a decimal point, and without units or words in between"
         elif any(has_parts(found) for _, found in wrong):
             hint = "join the parts of each message's content into one text before sealing"
-        elif any(column.kind == "image" and _holds_bytes(found) for column, found in wrong):
-            hint = (
-                "Hugging Face's datasets keeps images so: write the bytes alone as the column, "
-                "by cast_column(NAME, Image(decode=False)) and then row[NAME]['bytes']"
-            )
         elif strange := next((part for _, one in wrong if (part := strange_part(one))), None):
             hint = (
                 f"write the {strange} as a list"
@@ -282,9 +389,11 @@ class RecordCheck:
                     raise self._refusal(
                         column, values.is_null(), first,
                         why="has no value", expected="a value in every record",
-                        hint="leave such records out, or complete them, before sealing",
+                        hint="leave such records out, or complete them, before sealing"
+                        if column.kind != "image"
+                        else "write the image's bytes into the column: a path alone is not sealed",
                     )  # fmt: skip
-                if not self._recipe.scripts and (column.kind == "label" or self._has_names(column)):
+                if not self._recipe.scripts and column.kind in ("label", "name"):
                     self._known_labels(column, values, first)
                 if contrast and column.kind == "boolean" and seen != _BOTH:
                     seen |= set(values.unique().to_pylist())
@@ -385,11 +494,6 @@ class RecordCheck:
                 hint="write the function schemas as one JSON list",
             )  # fmt: skip
 
-    def _has_names(self, column: _Column) -> bool:
-        return column.called == getattr(self._recipe.columns, "label", None) and bool(
-            getattr(self._recipe, "labels", None)
-        )
-
     def _known_labels(self, column: _Column, values: pa.Array, first: int) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -397,16 +501,19 @@ class RecordCheck:
         names = getattr(self._recipe, "labels", None) or range(
             getattr(self._recipe, "num_labels", 0)
         )
-        known = pa.array(list(names), type=values.type if self._has_names(column) else None)
+        known = pa.array(list(names), type=values.type if column.kind == "name" else None)
         if pa.types.is_boolean(values.type):
             values = values.cast(pa.int64())
         listed = pc.is_in(values, value_set=known.cast(values.type))
         if not pc.all(listed).as_py():
+            bad = values[pc.invert(listed).index(True).as_py()].as_py()
             raise self._refusal(
                 column, pc.invert(listed), first,
-                why="has a label that the recipe does not list",
+                why="has no label" if bad == "" else "has a label that the recipe does not list",
                 expected=f"one of {len(known)} labels",
-                hint="correct the record, or have the engineer list every label in the recipe",
+                hint="complete such records, or leave them out, before sealing"
+                if bad == ""
+                else "correct the record, or have the engineer list every label in the recipe",
             )  # fmt: skip
 
     def _refusal(
@@ -450,7 +557,7 @@ def _kind(recipe: Recipe, field: str) -> _Kind:
     if field == "label":
         if recipe.phase in CONVERSATIONS:
             return "boolean"
-        return "text" if getattr(recipe, "labels", None) else "label"
+        return "name" if getattr(recipe, "labels", None) else "label"
     fixed: dict[str, _Kind] = {
         "features": "number",
         "image": "image",
@@ -462,6 +569,29 @@ def _kind(recipe: Recipe, field: str) -> _Kind:
     return fixed.get(field) or ("either" if recipe.phase in CONVERSATIONS else "text")
 
 
+def columns_read(recipe: Recipe) -> set[str]:
+    """Columns that a run of the recipe may read, under the recipe's names.
+
+    They are those of its phase, of rules for data, and of patients that a federation hides.
+    """
+    rules = recipe.validation
+    found = set(_kinds(recipe)) | set(rules.columns if rules is not None else ())
+    if rules is not None:
+        found |= {
+            name for rule in (rules.duplicates, rules.personal) if rule for name in rule.columns
+        }
+        found |= {rules.label.column} if rules.label else set()
+    promised = getattr(recipe.collaboration, "patient_privacy", None)
+    return found | ({promised.patient} if promised is not None else set())
+
+
+def _bytes_of(values: pa.Array) -> pa.Array:
+    """The files' bytes of images that have their path beside them."""
+    import pyarrow.compute as pc
+
+    return pc.struct_field(values, "bytes")
+
+
 def _holds_bytes(found: pa.DataType) -> bool:
     """Whether a column holds objects with the bytes of a file among their fields."""
     import pyarrow as pa
@@ -469,7 +599,10 @@ def _holds_bytes(found: pa.DataType) -> bool:
     return bool(
         pa.types.is_struct(found)
         and found.get_field_index("bytes") >= 0
-        and _fits(found.field("bytes").type, "image")
+        and (
+            pa.types.is_binary(found.field("bytes").type)
+            or pa.types.is_large_binary(found.field("bytes").type)
+        )
     )
 
 
@@ -489,9 +622,12 @@ def _fits(found: pa.DataType, kind: _Kind) -> bool:
         return bool(pa.types.is_boolean(found))
     if kind == "label":
         return whole
+    if kind == "name":
+        return kind_of(found) == "text" or whole or bool(pa.types.is_floating(found))
     if kind == "tokens":
         lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         return any(is_list(found) for is_list in lists) and bool(
             pa.types.is_integer(found.value_type)
         )
-    return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
+    is_bytes = bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
+    return is_bytes or _holds_bytes(found)

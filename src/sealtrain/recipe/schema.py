@@ -20,6 +20,7 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.models import load_model
 from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml
 from sealtrain.errors import LimitExceeded, RecipeInvalid
+from sealtrain.recipe.labels import written_labels
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["PHASES", "AnyRecipe", "Recipe", "json_schema", "load_recipe", "parse_recipe"]
@@ -83,7 +84,7 @@ def load_recipe(path: Path) -> Recipe:
         data = read_bounded(path, MAX_YAML_BYTES)
     except LimitExceeded as error:
         raise RecipeInvalid(f"recipe is too long: {path}", expected=error.expected) from None
-    return parse_recipe(parse_yaml(data, error=RecipeInvalid, what="recipe"))
+    return parse_recipe(written_labels(parse_yaml(data, error=RecipeInvalid, what="recipe")))
 
 
 def json_schema() -> dict[str, Any]:

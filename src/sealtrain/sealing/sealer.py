@@ -50,6 +50,7 @@ from sealtrain.sealing.sourcefiles import SourceFile, layout_of, source_files, s
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.tabular import tokens
 from sealtrain.sealing.tabular.batches import evenly, open_records
+from sealtrain.sealing.tabular.conversion import AS_IT_STANDS, Conversion
 from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class SealOptions:
         suite: Hash of the file roots.
         commitments: Also seal a keyed commitment for each record.
         count_tokens: Tokens of a batch, where they shall be counted.
-        text_columns: Columns of a CSV that stay text where they read as numbers.
+        conversion: What the cells of a CSV mean.
+        columns: ``all``, or ``read`` for those alone that the recipe reads.
+        on_unread: Called with the columns that are sealed and that the recipe does not read.
         check: Holds records against what they are for, as they are read; it returns them, and
             what it raises ends the sealing.
     """
@@ -117,7 +120,9 @@ class SealOptions:
     suite: Suite = Suite.BLAKE3
     commitments: bool = False
     count_tokens: Callable[[pa.RecordBatch], int] | None = None
-    text_columns: frozenset[str] = frozenset()
+    conversion: Conversion = AS_IT_STANDS
+    columns: str = "all"
+    on_unread: Callable[[list[str]], None] = lambda _: None
     check: Callable[[Opened], Opened] | None = None
 
 
@@ -204,7 +209,7 @@ def seal_dataset(
                 form=options.form,
                 folder=source if isinstance(source, Path) else None,
                 shards=options.token_shards,
-                text_columns=options.text_columns,
+                conversion=options.conversion,
             )
             if options.check is not None:
                 opened = options.check(opened)
@@ -238,6 +243,7 @@ def _settings(
         "padding": options.padding,
         "suite": int(options.suite),
         "commitments": options.commitments,
+        "reading": options.conversion.to_dict() | {"columns": options.columns},
         "files": [[label, *state_of(path)] for label, path in files],
     }
 

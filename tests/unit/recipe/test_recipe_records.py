@@ -14,6 +14,7 @@ from sealtrain.errors import (
     RecordInvalid,
     SchemaMismatch,
     SealtrainError,
+    UsageError,
     ValidationFailed,
 )
 from sealtrain.recipe.records import RecordCheck, dataset_of
@@ -110,7 +111,9 @@ def test_each_column_has_the_type_that_its_phase_reads(sft: dict[str, Any], way:
         for kind, other in EVERY.items():
             if kind == fits or (fits, kind) in ALSO or (kind, fits) in ALSO:
                 continue
-            with pytest.raises(SchemaMismatch, check=carries(check="columns", owner="hospital-a")):
+            named = name == "l" and "labels" in WAYS[way] and kind in ("number", "flag", "half")
+            refused = RecordInvalid if named else SchemaMismatch  # no label is called 0 or true
+            with pytest.raises(refused, check=carries(check="columns", owner="hospital-a")):
                 checked(recipe, columns | {name: other})
 
 
@@ -141,6 +144,75 @@ def test_a_label_is_one_that_the_recipe_lists(
     with pytest.raises(RecordInvalid, check=where) as caught:
         checked(recipe_of(sft, way), RECORDS[way] | {"l": pa.array(labels)})
     assert CANARY not in str(caught.value.to_dict())
+
+
+@pytest.mark.claim("C621")
+@pytest.mark.parametrize(
+    ("labels", "found", "named"),
+    [
+        (["0", "1"], [1, 0], ["1", "0"]),
+        (["0", "1"], [1.0, 0.0], ["1", "0"]),
+        (["0", "1"], ["1.0", "0"], ["1", "0"]),
+        (["0.0", "1.0"], [1, 0], ["1.0", "0.0"]),
+        (["true", "false"], [True, False], ["true", "false"]),
+        (["True", "False"], [True, False], ["True", "False"]),
+        (["TRUE", "FALSE"], ["true", "False"], ["TRUE", "FALSE"]),
+        (["1", "1.0"], [1, 1], ["1", "1"]),
+        (["soon", "1"], ["soon", "1"], ["soon", "1"]),
+    ],
+)
+def test_a_label_that_is_a_number_or_a_boolean_is_the_listed_one(
+    sft: dict[str, Any], labels: list[str], found: list[Any], named: list[str]
+) -> None:
+    changed = recipe_of(sft, "classify names").to_dict() | {"labels": labels}
+    check = checked(parse_recipe(changed), {"t": TEXTS, "l": pa.array(found)})
+    assert check[0].column("l").to_pylist() == named
+
+
+@pytest.mark.parametrize(
+    "found", [[1.5, 0], ["Urgent", "0"], ["", "0"], ["01 ", "0"], ["nan", "0"]]
+)
+def test_a_label_that_means_no_listed_one_is_refused(sft: dict[str, Any], found: list[Any]) -> None:
+    changed = recipe_of(sft, "classify names").to_dict() | {"labels": ["0", "urgent"]}
+    with pytest.raises(RecordInvalid, check=carries(column="l", got="record 1")):
+        checked(parse_recipe(changed), {"t": TEXTS, "l": pa.array(found)})
+
+
+@pytest.mark.claim("C621")
+def test_images_of_hugging_face_datasets_are_read_as_their_bytes(sft: dict[str, Any]) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = pa.array([{"bytes": b"a", "path": "a.png"}, {"bytes": b"b", "path": None}], kind)
+    recipe = recipe_of(sft, "classify images")
+    [batch, _] = checked(recipe, {"i": images, "l": TEXTS})
+    assert batch.column("i").to_pylist() == [b"a", b"b"]
+    assert batch.schema.field("i").type == pa.binary()
+    elsewhere = pa.array([{"bytes": None, "path": "a.png"}] * 2, kind)
+    with pytest.raises(RecordInvalid, check=carries(column="i", got="record 1")):
+        checked(recipe, {"i": elsewhere, "l": TEXTS})
+
+
+@pytest.mark.claim("C622")
+def test_columns_that_the_recipe_does_not_read_are_told_or_left_out(sft: dict[str, Any]) -> None:
+    rules = {"personal": {"columns": ["note"], "max_share": 0.5}, "columns": {"age": {}}}
+    recipe = parse_recipe(recipe_of(sft, "sft text").to_dict() | {"validation": rules})
+    batch = pa.record_batch({"name": TEXTS, "t": TEXTS, "age": NUMBERS, "note": TEXTS})
+    told: list[list[str]] = []
+    for columns, names in (("all", batch.schema.names), ("read", ["t", "age", "note"])):
+        check = RecordCheck(recipe, recipe.datasets[0], columns=columns, on_unread=told.append)
+        schema, batches = check((batch.schema, iter([batch])))
+        assert schema.names == names
+        assert [one.schema.names for one in batches] == [names]
+    assert told == [["name"]]
+
+
+@pytest.mark.parametrize("way", ["sft text", "classify names"])
+def test_columns_are_chosen_by_word_and_not_from_a_script(sft: dict[str, Any], way: str) -> None:
+    recipe = recipe_of(sft, way)
+    with pytest.raises(UsageError, check=carries(check="--columns")):
+        RecordCheck(recipe, recipe.datasets[0], columns="some")
+    scripted = parse_recipe(recipe.to_dict() | {"scripts": ["mine.py"]})
+    with pytest.raises(UsageError, check=carries(check="--columns", expected="all")):
+        RecordCheck(scripted, scripted.datasets[0], columns="read")
 
 
 def test_columns_are_found_under_the_owners_names(sft: dict[str, Any]) -> None:

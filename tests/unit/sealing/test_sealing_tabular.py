@@ -8,6 +8,7 @@ import traceback
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,9 +22,11 @@ from sealtrain.errors import (
     LimitExceeded,
     RecordInvalid,
     SchemaMismatch,
+    UsageError,
 )
 from sealtrain.sealing.tabular import jsonarray, jsonl
 from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
+from sealtrain.sealing.tabular.conversion import Conversion
 
 
 def read(*paths: Path) -> pa.Table:
@@ -184,11 +187,123 @@ def test_a_csv_column_without_a_name_is_refused_by_its_number(
     assert caught.value.got == got
 
 
+@pytest.mark.claim("C620")
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_csv_in_utf16_is_named_as_that(tmp_path: Path, encoding: str) -> None:
+def test_a_csv_in_utf16_is_read_by_its_mark_and_named_without(
+    tmp_path: Path, encoding: str
+) -> None:
+    text = "Größe;b\n1;naïve 😀\n2;x\n"
+    plain = read(write(tmp_path, "a.csv", text))
+    marked = ("\ufeff" + text).encode(encoding)
+    assert read(write(tmp_path, "b.csv", marked)).equals(plain)
+    packed = tmp_path / "c.csv.gz"
+    packed.write_bytes(gzip.compress(marked))
+    assert read(packed).equals(plain)
+    for wrong in (
+        text.encode(encoding),
+        marked[:-1],
+        marked + b"\x00\xdc"[:: 1 if "le" in encoding else -1],
+    ):
+        with pytest.raises(RecordInvalid) as caught:
+            read(write(tmp_path, "a.csv", wrong))
+        assert (caught.value.check, caught.value.got) == ("encoding", "UTF-16")
+
+
+def converted(path: Path, **told: Any) -> pa.Table:
+    conversion = Conversion(**told)
+    schema, batches = open_records([path], lambda _: None, conversion=conversion)
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+@pytest.mark.claim("C620")
+def test_numbers_and_dates_are_read_as_declared(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "a.csv",
+        "age;crp;in;born;free\n7; 1,5 ;05/08/2025;1/2/1970;1,5\nn/a;2;;NA;2\n"
+        " 41;-3e-2;1/1/1970;29/02/2000;x\n",
+    )
+    table = converted(
+        path,
+        numbers=frozenset({"age", "crp", "in"}),
+        decimals="comma",
+        dates={"in": "DD/MM/YYYY", "born": "DD/MM/YYYY"},
+    )
+    assert [str(one.type) for one in table.schema] == [
+        "int64",
+        "double",
+        "int64",
+        "string",
+        "string",
+    ]
+    assert table.to_pydict() == {
+        "age": [7, None, 41],
+        "crp": [1.5, 2.0, -0.03],
+        "in": [20305, None, 0],
+        "born": ["1970-02-01", "", "2000-02-29"],
+        "free": ["1,5", "2", "x"],
+    }
+    when = write(tmp_path, "b.csv", "at,a\n1970-01-02 06:00,x\n1969-12-31 12:00,y\n")
+    assert converted(when, numbers=frozenset({"at"}), dates={"at": "YYYY-MM-DD hh:mm"}).column(
+        "at"
+    ).to_pylist() == [1.25, -0.5]
+    assert converted(when, dates={"at": "YYYY-MM-DD hh:mm"}).column("at").to_pylist() == [
+        "1970-01-02T06:00:00",
+        "1969-12-31T12:00:00",
+    ]
+
+
+@pytest.mark.claim("C620")
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (["1.5", CANARY], {}),
+        (["1.5", "1,5"], {}),
+        (["1,5", "1.234,5"], {"decimals": "comma"}),
+        (["1,5", "1.5"], {"decimals": "comma"}),
+        (["1", "inf"], {}),
+        (["1", "0x10"], {}),
+        (["1", "1_000"], {}),
+        (["01/02/2025", "31/02/2025"], {"dates": {"x": "DD/MM/YYYY"}}),
+        (["01/02/2025", "02/01/25"], {"dates": {"x": "DD/MM/YYYY"}}),
+        (["01/02/2025", "01/02/2025 10:00"], {"dates": {"x": "DD/MM/YYYY"}}),
+        (["01/02/2025", "00/01/2025"], {"dates": {"x": "DD/MM/YYYY"}}),
+    ],
+)
+def test_a_cell_that_is_not_as_declared_is_refused_by_column_and_record(
+    tmp_path: Path, cells: list[str], told: dict[str, Any]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("y;x\n" + "".join(f"a;{one}\n" for one in cells))
     with pytest.raises(RecordInvalid) as caught:
-        read(write(tmp_path, "a.csv", "\ufeffa,b\n1,x\n".encode(encoding)))
-    assert (caught.value.check, caught.value.got) == ("encoding", "UTF-16")
+        converted(path, numbers=frozenset({"x"}), **told)
+    assert (caught.value.column, caught.value.got) == ("x", "record 2")
+    assert CANARY not in str(caught.value.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("told", "check"),
+    [
+        ({"decimals": "dot"}, "--decimals"),
+        ({"dates": {"x": "DD/MM/YY"}}, "--dates"),
+        ({"dates": {"x": "DD/MM"}}, "--dates"),
+        ({"dates": {"x": "YYYY-MM-DD mm"}}, "--dates"),
+        ({"dates": {"x": "YYYY.*MM-DD"}}, "--dates"),
+        ({"dates": {"x": "YYYY-MM-DD DD"}}, "--dates"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused(told: dict[str, Any], check: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Conversion(**told)
+    assert caught.value.check == check
+
+
+def test_decimals_and_dates_are_declared_of_columns_that_a_csv_has(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        converted(write(tmp_path, "a.csv", "a,b\n1,2\n"), dates={"c": "YYYY-MM-DD"})
+    assert caught.value.column == "c"
+    with pytest.raises(UsageError):
+        converted(write(tmp_path, "a.jsonl", '{"a": "1,5"}\n'), decimals="comma")
 
 
 def test_a_csv_column_stays_text_where_the_recipe_reads_text(tmp_path: Path) -> None:
@@ -196,7 +311,9 @@ def test_a_csv_column_stays_text_where_the_recipe_reads_text(tmp_path: Path) -> 
         write(tmp_path, "0.csv", "question,answer,n\nx,1.50,1\ny,true,2\nz,7,3\n"),
         write(tmp_path, "1.csv", "question,answer,n\nx,9007199254740993,4\n"),
     ]
-    schema, batches = open_records(paths, lambda _: None, text_columns={"question", "answer"})
+    schema, batches = open_records(
+        paths, lambda _: None, conversion=Conversion(text=frozenset({"question", "answer"}))
+    )
     table = pa.Table.from_batches(batches, schema=schema)
     assert table.column("answer").to_pylist() == ["1.50", "true", "7", "9007199254740993"]
     assert table.column("n").to_pylist() == [1, 2, 3, 4]
@@ -275,7 +392,7 @@ def test_a_bad_csv_row_is_named_without_its_content(tmp_path: Path, text: str | 
         f"a,b\n1,2\n{CANARY},\xff\n".encode("latin-1"),  # as a spreadsheet exports it
         f"a;b\n1;2\n{CANARY};\xe4\n".encode("cp1252"),
         f"\xe4,b\n{CANARY},2\n".encode("cp1252"),
-        f"a,b\n{CANARY},2\n".encode("utf-16"),
+        f"a,b\n{CANARY},2\n".encode("utf-16-le"),  # without its mark
     ],
 )
 def test_a_csv_in_another_encoding_is_named_as_that(tmp_path: Path, text: bytes) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import FormatUnknown, SchemaMismatch
+from sealtrain.errors import FormatUnknown, SchemaMismatch, UsageError
 from sealtrain.sealing.index import MAX_BATCH_ROWS
 from sealtrain.sealing.tabular import (
     columnar,
@@ -16,6 +17,7 @@ from sealtrain.sealing.tabular import (
     jsonl,
     webdataset,
 )
+from sealtrain.sealing.tabular.conversion import Conversion
 from sealtrain.sealing.tabular.jsontypes import merge, settled
 from sealtrain.sealing.tabular.plainfile import format_of, unreadable
 from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
@@ -62,7 +64,7 @@ def open_records(
     form: str = "auto",
     folder: Path | None = None,
     shards: TokenShards | None = None,
-    text_columns: Collection[str] = (),
+    conversion: Conversion | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and records of files in order.
 
@@ -72,7 +74,7 @@ def open_records(
         form: One of ``FORMS``.
         folder: The folder of images.
         shards: The layout of token shards.
-        text_columns: Columns of a CSV that stay text where they read as numbers.
+        conversion: What the cells of a CSV mean; as they stand when ``None``.
 
     Returns:
         The schema (no dictionaries, no metadata) and a stream of batches of any size.
@@ -81,19 +83,27 @@ def open_records(
         FormatUnknown: A file is of no known format.
         SchemaMismatch: Files or records disagree about columns or types.
         RecordInvalid: A record cannot be read.
+        UsageError: Decimals or dates are declared of another format than CSV.
     """
+    conversion = conversion or Conversion()
+    if conversion.declared:
+        _require_untyped(sources, form)
     if form == "images" and folder is not None:
         return imagefolder.open_folder(folder, sources, progress)
     if form == "tokens":
         return open_shards(sources, progress, shards or TokenShards())
     known = _ARCHIVES if form == "webdataset" else _FORMATS
-    formats = [_format(path, known) for path in sources]
+    formats = [_format(path, known, conversion) for path in sources]
     schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]
-    schemas = [
-        _with_text(schema, text_columns) if format_of(path) in _UNTYPED else schema
-        for schema, path in zip(schemas, sources, strict=True)
-    ]
     schema = _common(schemas, sources)
+    if absent := [name for name in conversion.dates if name not in schema.names]:
+        raise SchemaMismatch(
+            f"{sources[0].name} has no column {absent[0][:128]} of dates",
+            check="--dates",
+            column=absent[0],
+            got=", ".join(schema.names),
+            hint="write the column's name as the file has it: --dates 'COLUMN=PATTERN'",
+        )
 
     def stream() -> Iterator[pa.RecordBatch]:
         for (_, read), path in zip(formats, sources, strict=True):
@@ -148,12 +158,17 @@ def _slices(
     return pieces
 
 
-def _with_text(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(
-        [field.with_type(pa.string()) if field.name in names else field for field in schema]
-    )
+def _require_untyped(sources: Sequence[Path], form: str) -> None:
+    """Decimals and dates are declared of text; other formats have types of their own."""
+    typed = [path for path in sources if format_of(path) not in _UNTYPED]
+    if form != "auto" or typed:
+        raise UsageError(
+            "decimals and dates are declared of CSV, which has no types",
+            check="--decimals, --dates",
+            got=typed[0].name if typed else form,
+            expected=" or ".join(_UNTYPED),
+            hint="write numbers as numbers in this format, and dates as days or as text",
+        )
 
 
 def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
@@ -198,7 +213,9 @@ def _disagreement(first: pa.Schema, other: pa.Schema, files: str) -> SchemaMisma
     )
 
 
-def _format(path: Path, known: dict[str, tuple[_Infer, _Read]]) -> tuple[_Infer, _Read]:
+def _format(
+    path: Path, known: dict[str, tuple[_Infer, _Read]], conversion: Conversion
+) -> tuple[_Infer, _Read]:
     suffix = format_of(path)
     if suffix not in known:
         kind, advice = unreadable(path) or ("of no known record format", "check its name")
@@ -208,5 +225,10 @@ def _format(path: Path, known: dict[str, tuple[_Infer, _Read]]) -> tuple[_Infer,
             got=path.suffix or "no suffix",
             expected=", ".join(sorted(known)),
             hint=f"{advice}; to seal the file as it is, without records: --format file",
+        )
+    if suffix in _UNTYPED:
+        return (
+            partial(delimited.infer_schema, conversion=conversion),
+            partial(delimited.read_batches, conversion=conversion),
         )
     return known[suffix]

@@ -4,7 +4,9 @@ Two passes: the first settles each column's type over every row (integer, then f
 boolean, else text), the second converts. A column is an integer only if its text comes back
 unchanged, so ``007`` stays text. Fields are quoted by ``"``; the first row names the columns.
 Commas separate fields, or tabs in a ``.tsv``; or semicolons or tabs where the first row has these
-and no comma outside its quotes.
+and no comma outside its quotes. What a recipe reads, and what an owner declares of decimals and
+dates, changes the text of a cell first (``conversion``). Text is UTF-8, or UTF-16 with its byte
+order mark.
 """
 
 from __future__ import annotations
@@ -14,33 +16,41 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.conversion import Conversion
 from sealtrain.sealing.tabular.jsontypes import is_exact, rounded
 from sealtrain.sealing.tabular.plainfile import format_of, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["header", "infer_schema", "read_batches"]
+__all__ = ["header", "infer_schema", "opened_text", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
+_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 Progress = Callable[[int], None]
 
 
-def infer_schema(path: Path) -> pa.Schema:
+def infer_schema(path: Path, conversion: Conversion | None = None) -> pa.Schema:
     """Schema that fits every row of the file.
 
+    Args:
+        path: The file.
+        conversion: What its cells mean; as they stand when ``None``.
+
     Raises:
-        RecordInvalid: A row has another number of fields or is not UTF-8.
-        SchemaMismatch: The header names no column, or a column twice.
+        RecordInvalid: A row has another number of fields, is not text, or has a cell that cannot
+            be converted.
+        SchemaMismatch: The header does not name every column once.
     """
     import pyarrow as pa
 
+    conversion = conversion or Conversion()
     names: list[str] = []
     ladders: list[list[pa.DataType]] = []
-    for batch, _ in _text_batches(path):
+    for batch, _ in _text_batches(path, conversion):
         if not ladders:
             names = batch.schema.names
             ladders = [[pa.int64(), pa.float64(), pa.bool_()] for _ in names]
@@ -49,19 +59,25 @@ def infer_schema(path: Path) -> pa.Schema:
                 ladder.pop(0)
                 if ladder and ladder[0] == pa.float64() and _has_leading_zero(column):
                     ladder.clear()
-    if len(set(names)) != len(names):
-        raise SchemaMismatch(f"{path.name}: the header names a column twice", check="schema")
     kinds = [ladder[0] if ladder else pa.string() for ladder in ladders]
-    return pa.schema(list(zip(names, kinds, strict=True)))
+    return pa.schema(
+        [
+            (name, pa.string() if name in conversion.text else kind)
+            for name, kind in zip(names, kinds, strict=True)
+        ]
+    )
 
 
-def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    path: Path, schema: pa.Schema, progress: Progress, conversion: Conversion | None = None
+) -> Iterator[pa.RecordBatch]:
     """Convert the file under ``schema``.
 
     Args:
         path: As ``infer_schema``.
         schema: From ``infer_schema``.
         progress: Called with source bytes read since the last call.
+        conversion: As ``infer_schema``.
 
     Raises:
         RecordInvalid: As ``infer_schema``, or a float would round an integer.
@@ -70,7 +86,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
     import pyarrow as pa
 
     first = 0
-    for batch, read in _text_batches(path):
+    for batch, read in _text_batches(path, conversion or Conversion()):
         if batch.schema.names != schema.names:
             raise SchemaMismatch(f"{path.name}: columns differ", check="schema")
         columns = [
@@ -85,7 +101,8 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
         progress(read)
 
 
-def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.RecordBatch, int]]:
+    import pyarrow as pa
     from pyarrow import csv
 
     bad_row: list[int | None] = []
@@ -94,7 +111,7 @@ def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
         bad_row.append(row.number)
         return "error"
 
-    with opened(path) as file, _without_content(path, bad_row):
+    with opened_text(path) as file, _without_content(path, bad_row):
         names, delimiter = header(path)
         reader = csv.open_csv(
             file,
@@ -106,11 +123,55 @@ def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
                 column_types=dict.fromkeys(names, "string"), strings_can_be_null=False
             ),
         )
-        before = 0
+        before = first = 0
         for batch in reader:
             position = file.tell()
-            yield batch, position - before
+            columns = [
+                conversion.converted(path.name, first, name, column)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.record_batch(columns, schema=batch.schema), position - before
+            first += batch.num_rows
             before = position
+
+
+class _Recoded(io.RawIOBase):
+    """UTF-16 as UTF-8, a block at a time; it tells the place in the bytes that it recodes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            block = self._file.read(1 << 20)
+            self._rest = self._decoder.decode(block, final=not block).encode()
+            if not block:
+                break
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[Any]:
+    """The bytes of a CSV as UTF-8, unpacked: UTF-16 with a byte order mark is recoded.
+
+    Raises:
+        RecordInvalid: As ``plainfile.opened``.
+    """
+    with opened(path) as file:
+        marked = file.read(2) in _MARKS
+        file.seek(0)
+        yield _Recoded(file) if marked else file
 
 
 def header(path: Path) -> tuple[list[str], str]:
@@ -120,13 +181,13 @@ def header(path: Path) -> tuple[list[str], str]:
         Names of the columns, and the character between fields.
 
     Raises:
-        SchemaMismatch: The row does not name every column.
-        RecordInvalid: It is not UTF-8, or a packed file is damaged.
+        SchemaMismatch: The row does not name every column once.
+        RecordInvalid: It is not text, or a packed file is damaged.
     """
     import csv
 
     with (
-        opened(path) as file,
+        opened_text(path) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text,
     ):
         rows = {}
@@ -142,21 +203,47 @@ def header(path: Path) -> tuple[list[str], str]:
     whole = [mark for mark in several if not any('"' in name for name in rows[mark])]
     separates = next(iter((*whole, *several, *rows)))
     names = rows[separates]
-    if any("\ufffd" in name for name in names):
+    if any("\ufffd" in name or "\0" in name for name in names):
         raise _not_utf8(path)
-    if not names or not all(names):
-        unnamed = [number for number, name in enumerate(names, 1) if not name]
-        indexed = len(names) > 1 and unnamed == [1]
-        raise SchemaMismatch(
-            f"{path.name}: the first row must name every column",
-            check="schema",
-            got=f"no name for column {', '.join(map(str, unnamed[:8]))}" if names else "no row",
-            hint="the first column looks like an index: name it, or leave it out "
-            "(pandas: index=False)"
-            if indexed
-            else "write a header row",
-        )
+    _require_names(path.name, names)
     return names, separates
+
+
+def _require_names(file: str, names: list[str]) -> None:
+    """Refuse a first row that does not name every column once.
+
+    Raises:
+        SchemaMismatch: It does not; the message says which column.
+    """
+    unnamed = [number for number, name in enumerate(names, 1) if not name]
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if not names:
+        message, got, hint = "the first row must name every column", "no row", "write a header row"
+    elif unnamed:
+        which = ", ".join(map(str, unnamed[:8]))
+        message = f"the first row must name every column: column {which} has no name"
+        got, hint = f"no name for column {which}", "name it in the first row"
+        if len(names) > 1 and unnamed == [1]:
+            hint = (
+                "the first column looks like an index: name it, or leave it out "
+                "(pandas: index=False)"
+            )
+        elif len(names) > 1 and unnamed == [len(names)]:
+            hint = "remove the separator at the end of every row, or name the column behind it"
+    elif twice:
+        message = f"the first row names column {twice[0][:128]} twice"
+        places = [str(number) for number, name in enumerate(names, 1) if name == twice[0]]
+        got, hint = f"columns {', '.join(places[:8])}", "rename or drop one of them"
+    else:
+        return
+    raise SchemaMismatch(
+        f"{file}: {message}",
+        check="schema",
+        column=twice[0] if twice else None,
+        got=got,
+        expected="a name for each column, each once",
+        hint=hint,
+    )
 
 
 class _FirstRow:
@@ -199,13 +286,16 @@ def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
 
 def _not_utf8(path: Path) -> RecordInvalid:
     with opened(path) as file:
-        start = file.read(2)
-    encoding = "UTF-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "WINDOWS-1252"
+        start = file.read(256)
+    half = start[:2] in _MARKS or b"\0" in start
+    encoding = "UTF-16" if half else "WINDOWS-1252"
     return RecordInvalid(
-        f"{path.name} is not UTF-8 text",
+        f"{path.name} is not {'whole UTF-16' if start[:2] in _MARKS else 'UTF-8'} text",
         check="encoding",
-        got=encoding if encoding == "UTF-16" else None,
-        hint=f"save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f {encoding} -t UTF-8",
+        got=encoding if half else None,
+        hint="check that it is complete, and save it as UTF-8"
+        if start[:2] in _MARKS
+        else f"save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f {encoding} -t UTF-8",
     )
 
 

@@ -7,7 +7,7 @@ they are under pads. The second gives the losses of a run under pads, bit for bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.sealing.tabular.conversion import Conversion
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
@@ -151,7 +152,7 @@ def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
     from sealtrain.recipe.records import RecordCheck
     from sealtrain.training.data.sources import Source
 
-    records: Any = _Table(path, RecordCheck(recipe, dataset).text_columns)
+    records: Any = _Table(path, RecordCheck(recipe, dataset).conversion())
     return Source(
         role=dataset.role,
         owner=dataset.owner,
@@ -166,10 +167,10 @@ def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
 class _Table:
     """Records in memory, in the batches in which they would be sealed."""
 
-    def __init__(self, path: Path, text_columns: Collection[str]) -> None:
+    def __init__(self, path: Path, conversion: Conversion) -> None:
         from sealtrain.training.data.validation.check import PlainRecords
 
-        plain = PlainRecords(path, text_columns)
+        plain = PlainRecords(path, conversion)
         self.dataset_id, self.root = plain.dataset_id, plain.root
         self.schema = plain.schema
         self._batches = list(plain.batches())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.recipe.validation import Validation
+    from sealtrain.sealing.tabular.conversion import Conversion
     from sealtrain.training.data.sources import Source
 
 __all__ = ["PlainRecords", "check"]
@@ -65,12 +66,12 @@ class PlainRecords:
     root = ""
     batch_rows: tuple[int, ...] = ()
 
-    def __init__(self, path: Path, text_columns: Collection[str] = ()) -> None:
+    def __init__(self, path: Path, conversion: Conversion | None = None) -> None:
         """Find the schema.
 
         Args:
             path: A file of records.
-            text_columns: Columns of a CSV that stay text, as they do when the file is sealed.
+            conversion: What the cells of a CSV mean, as when the file is sealed.
 
         Raises:
             FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read.
@@ -78,7 +79,7 @@ class PlainRecords:
         """
         if not path.is_file():
             raise DataInvalid(f"no such file: {path}", hint="name a file of records")
-        schema, self._records = open_records([path], lambda _: None, text_columns=text_columns)
+        schema, self._records = open_records([path], lambda _: None, conversion=conversion)
         self.schema: pa.Schema | None = schema
 
     def batch(self, number: int) -> pa.RecordBatch:
