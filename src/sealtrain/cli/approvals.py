@@ -68,9 +68,11 @@ class ApprovalOptions:
         Path | None, typer.Option(help="app-compose.json you approved last, to see the difference.")
     ] = None
     days: Annotated[
-        int,
+        float,
         typer.Option(
-            "--valid-for", click_type=Duration("d", least=1, most=3650), help="How long it holds."
+            "--valid-for",
+            click_type=Duration("d", least=1 / 48, most=3650, whole=False),
+            help="How long it holds, half an hour at least, such as 2h or 30d.",
         ),
     ] = 30
     until: Annotated[

@@ -15,6 +15,7 @@ from sealtrain.client.opening import ModelFiles, RunManifest
 from sealtrain.client.opening import open_sealed as open_for
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.keys.identity import Identity
+from sealtrain.sealing.export import EXPORT_FORMATS
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
 __all__ = ["ManifestOptions", "open_sealed", "say_doubts"]
@@ -60,8 +61,11 @@ def open_sealed(
     out: Annotated[Path, typer.Option(help="File or folder to write the plaintext to.")],
     *,
     to: Annotated[
-        str, typer.Option(help="jsonl, csv, parquet, arrow or raw (datasets only).")
-    ] = "jsonl",
+        str | None,
+        typer.Option(
+            help="jsonl, csv, parquet, arrow or raw (datasets only) [as --out ends, else jsonl]."
+        ),
+    ] = None,
     manifest: ManifestOptions,
     insecure_code: Annotated[
         bool,
@@ -81,7 +85,7 @@ def open_sealed(
         out,
         identity=Identity.load(identity),
         run=manifest.of_run(),
-        to=to,
+        to=to or _form_of(out),
         insecure_code=insecure_code,
     )
     data: dict[str, Any] = {"out": str(out), "files": opened.files}
@@ -98,6 +102,12 @@ def open_sealed(
                 data["base_files"] = files = read_list((out / BASE_FILES).read_bytes())
                 lines.append(_counts(files))
     emit(as_json, data, [f"opened   {out}", *lines, *opened.files])
+
+
+def _form_of(out: Path) -> str:
+    """The format of records that a file's name says."""
+    suffix = out.suffix.lower().removeprefix(".")
+    return suffix if suffix in EXPORT_FORMATS else "jsonl"
 
 
 def say_doubts(model: ModelFiles) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sealtrain.base.files import made_folder
+from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.ending import Ending
 from sealtrain.cli.lessons import judge_data
@@ -65,6 +66,36 @@ ON_SIMULATOR: Final[dict[str, Any]] = {
 """What the recipes of all demos have in common."""
 
 
+_MARK: Final = ".rehearsal"
+"""A file that says who made the folder: --force removes no other."""
+_MARK_TEXT: Final = b"made by a rehearsal of sealtrain\n"
+
+
+def _require_own(out: Path, *, force: bool) -> None:
+    """Refuse a folder that is to stay.
+
+    Raises:
+        AlreadyExists: No rehearsal made it, or it is not to be removed.
+    """
+    made = not out.is_symlink() and (out / _MARK).is_file()
+    if force and made:
+        return
+    raise AlreadyExists(
+        f"{out} is not empty",
+        got="an earlier rehearsal" if made else "a folder that no rehearsal made",
+        hint="remove it first: --force, or choose another --out"
+        if made
+        else "choose another --out, or remove it",
+    )
+
+
+def _unmark(out: Path) -> None:
+    """Remove the mark from a folder that holds nothing else, so that the folder goes, too."""
+    with suppress(FileNotFoundError):
+        if [path.name for path in out.iterdir()] == [_MARK]:
+            (out / _MARK).unlink()
+
+
 class Rehearsal:
     """Plays owners, engineer, broker, guest and auditor in one folder."""
 
@@ -77,6 +108,7 @@ class Rehearsal:
         brokers: int = 1,
         threshold: int | None = None,
         insecure_shown: bool = False,
+        force: bool = False,
     ) -> None:
         """Prepare a stage.
 
@@ -88,9 +120,11 @@ class Rehearsal:
             threshold: How many of several open the data.
             insecure_shown: Training shows what libraries and scripts print, and whole tracebacks:
                 for data that may be shown.
+            force: Remove ``out`` first, where an earlier rehearsal made it.
 
         Raises:
-            AlreadyExists: ``out`` is there and not empty.
+            AlreadyExists: ``out`` is there and not empty, and no rehearsal made it or ``force`` is
+                false.
             UsageError: Brokers and threshold do not go together.
         """
         if threshold is not None or brokers > 1:
@@ -106,13 +140,16 @@ class Rehearsal:
         self._machine = machine
         self._stack = ExitStack()
         if self.out.exists() and any(self.out.iterdir()):
-            raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
+            _require_own(out, force=force)
+            shutil.rmtree(self.out)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             # SIGTERM ends it as Ctrl-C does, its servers and its sockets with it.
             self._ending = stack.enter_context(Ending())
             stack.enter_context(made_folder(self.out))  # a refusal leaves no empty one
+            stack.callback(_unmark, self.out)
+            atomic_write(self.out / _MARK, _MARK_TEXT)
             # A socket's path has at most 107 characters, wherever the rehearsal lies.
             sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
             self._sockets = Path(stack.enter_context(sockets))

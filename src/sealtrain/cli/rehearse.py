@@ -31,6 +31,9 @@ class StagedOptions:
     show: Annotated[
         bool, typer.Option(help="Show the first record of each data as the model learns it.")
     ] = True
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove --out first, where a rehearsal made it.")
+    ] = False
 
 
 def rehearse(
@@ -78,6 +81,7 @@ def rehearse(
             brokers=staged.brokers,
             threshold=staged.threshold,
             insecure_shown=True,
+            force=staged.force,
         ) as stage,
     ):
         done = stage.play(

@@ -54,7 +54,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
     known: Mapping[str, str],
     detail: bool = False,
     intent: Intent | None = None,
-    days: int | None = None,
+    days: float | None = None,
     verified: Sequence[SignedImageVerification] = (),
     until: int | None = None,
     now: int = 0,
@@ -107,10 +107,11 @@ def review(  # noqa: PLR0913  # what is shown, and how
         for line in approval_lines(intent):
             tell(line)
     if days is not None:
-        tell(f"  your approval holds for {days} day{'' if days == 1 else 's'}")
+        count, unit = (days, "day") if days == int(days) else (days * 24, "hour")
+        tell(f"  your approval holds for {count:g} {unit}{'' if count == 1 else 's'}")
     if until is not None:
         tell(f"  your approval holds until {to_rfc3339(until)}")
-    ends = until if days is None else now + days * 86400
+    ends = until if days is None else now + round(days * 86400)
     if intent is not None and ends is not None:
         for line in outlasted(intent.registered, ends):
             tell(f"  {line}")

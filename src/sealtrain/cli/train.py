@@ -107,6 +107,12 @@ def train(
 def resume(
     out: Annotated[Path, typer.Argument(help="Folder of the interrupted run.")],
     *,
+    former: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="Where the run's folder lay, if it alone was moved since; for good."
+        ),
+    ] = None,
     brokers: Annotated[
         list[Path] | None,
         typer.Option("--broker", help="Ask these brokers instead of the run's; repeat for each."),
@@ -128,10 +134,12 @@ def resume(
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    from sealtrain.guest.settings import load_run, name_brokers, name_helpers
+    from sealtrain.guest.settings import load_run, move_run, name_brokers, name_helpers
     from sealtrain.recipe.kinds import KINDS, load
     from sealtrain.recipe.lockfile import load_lock
 
+    if former is not None:
+        move_run(out, former)
     if brokers:
         name_brokers(out, brokers)
     named = asdict(helpers)

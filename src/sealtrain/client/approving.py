@@ -76,7 +76,7 @@ def approve(  # noqa: PLR0913  # what prepare and give take
     consortium: Consortium,
     *,
     datasets: Iterable[Path] = (),
-    days: int = 30,
+    days: float = 30,
     until: int | None = None,
     lift_revocation: bool = False,
     unpinned: bool = False,
@@ -252,7 +252,7 @@ def prepare(
 
 
 def give(
-    owner: OwnerFiles, intent: Intent, *, days: int = 30, until: int | None = None
+    owner: OwnerFiles, intent: Intent, *, days: float = 30, until: int | None = None
 ) -> AtEach[ApprovalTally]:
     """Sign an approval, and hand it to each broker. As ``written`` and ``hand_in``.
 
@@ -271,12 +271,12 @@ def give(
     return hand_in(owner, intent, written(intent, days=days, until=until))
 
 
-def written(intent: Intent, *, days: int = 30, until: int | None = None) -> Decision:
+def written(intent: Intent, *, days: float = 30, until: int | None = None) -> Decision:
     """An approval as it will be signed; nothing is signed yet.
 
     Args:
         intent: As ``prepare`` returned it.
-        days: Valid for so many days, ≥ 1.
+        days: Valid for so many days, or part of one; at least a second.
         until: Last second at which it is valid, since the epoch, in place of ``days``.
 
     Raises:
@@ -299,7 +299,7 @@ def written(intent: Intent, *, days: int = 30, until: int | None = None) -> Deci
         datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in intent.pinned],
         lifts=intent.lifts,
         signed_at=now,
-        not_after=now + days * _DAY_SECONDS if until is None else until,
+        not_after=now + max(1, round(days * _DAY_SECONDS)) if until is None else until,
         standing=intent.standing,
     )
 

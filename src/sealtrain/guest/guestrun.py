@@ -26,7 +26,6 @@ from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
 from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
-from sealtrain.recipe.collaboration import has_workload
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import Held
@@ -50,8 +49,7 @@ class GuestRun(DataGuest):
     """See the module. ``guest.closing.close_run`` ends it.
 
     Attributes:
-        workload: The process that runs the recipe's script or phase; ``None`` where there is none
-            (``recipe.collaboration.has_workload``).
+        workload: The process that runs the recipe's script or phase; ``None`` before it is forked.
         opener: The process that opens records for it.
     """
 
@@ -108,8 +106,6 @@ class GuestRun(DataGuest):
 
     def _before_keys(self, undoing: ExitStack) -> None:
         """Fork workload and opener: what they inherit has seen no broker yet."""
-        if not has_workload(self.recipe):
-            return
         from sealtrain.guest.besides import start_beside
 
         self.workload, self.opener = start_beside(self, undoing, on=self._ranks)

@@ -1,9 +1,15 @@
-"""Paths and addresses of a run, kept in its folder so that it can resume. They hold no secret."""
+"""Paths and addresses of a run, kept in its folder so that it can resume. They hold no secret.
+
+Paths are written from the run's folder, where it has a folder in common with them: a project that
+is moved or copied as a whole is resumed where it lies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -21,6 +27,7 @@ __all__ = [
     "held_run",
     "holds_run",
     "load_run",
+    "move_run",
     "name_brokers",
     "name_helpers",
     "place_of",
@@ -124,23 +131,57 @@ def save_run(settings: RunSettings, run_id: str) -> None:
     document = {
         "version": 1,
         "run_id": run_id,
-        "lock": str(settings.lock.resolve()),
         "platform": settings.platform,
-        "guest": settings.guest,
-        "collateral": settings.collateral,
-        "gpu_collateral": settings.gpu_collateral,
-        "brokers": [str(broker.resolve()) for broker in settings.brokers],
-        "data": [one if isinstance(one, str) else str(one.resolve()) for one in settings.data],
-        "base": str(settings.base.resolve()),
         "accelerator": settings.accelerator,
         "dealer": settings.dealer,
         "listen": settings.listen,
-        "relay": None if settings.relay is None else str(settings.relay),
         "continues": None if settings.continues is None else settings.continues.to_dict(),
-        "previous": None if settings.previous is None else str(settings.previous.resolve()),
         "submission_id": settings.submission_id,
     }
+    document |= _places(settings, partial(_from_folder, settings.out.resolve()))
     atomic_write(settings.out / FILE_NAME, canonical_json(document), overwrite=True)
+
+
+def _places(settings: RunSettings, written: Callable[[Path], str]) -> dict[str, Any]:
+    """The paths of a run, each as ``written`` writes it."""
+    guest = settings.guest
+    return {
+        "lock": written(settings.lock.resolve()),
+        "guest": guest if ":" in guest else written(Path(guest)),
+        "collateral": _of_source(settings.collateral, written),
+        "gpu_collateral": _of_source(settings.gpu_collateral, written),
+        "brokers": [written(broker.resolve()) for broker in settings.brokers],
+        "data": [one if isinstance(one, str) else written(one.resolve()) for one in settings.data],
+        "base": written(settings.base.resolve()),
+        "relay": None if settings.relay is None else written(settings.relay.absolute()),
+        "previous": None if settings.previous is None else written(settings.previous.resolve()),
+    }
+
+
+def _of_source(uri: str | None, written: Callable[[Path], str]) -> str | None:
+    """A source of collateral with its path as ``written`` writes it."""
+    scheme, _, rest = (uri or "").partition(":")
+    return f"file:{written(Path(rest))}" if scheme == "file" and rest else uri
+
+
+def _from_folder(folder: Path, path: Path) -> str:
+    """The path from a folder, or the whole path where the two share none but the root."""
+    shared = os.path.commonpath([folder, path])
+    return str(path) if shared == os.sep else os.path.relpath(path, folder)
+
+
+def move_run(out: Path, former: Path) -> None:
+    """Have an interrupted run whose folder alone was moved find its files again.
+
+    Args:
+        out: The run's folder.
+        former: Where it lay; its files are sought from there. It need not be there any more.
+
+    Raises:
+        UsageError, LockInvalid: As ``name_brokers``.
+    """
+    settings, run_id = load_run(out, former)
+    save_run(settings, run_id)
 
 
 def name_brokers(out: Path, brokers: Sequence[Path]) -> None:
@@ -208,8 +249,12 @@ def held_run(out: Path) -> str | None:
     return load_run(out)[1] if holds_run(out) else None
 
 
-def load_run(out: Path) -> tuple[RunSettings, str]:
+def load_run(out: Path, former: Path | None = None) -> tuple[RunSettings, str]:
     """Settings and run id of an interrupted run.
+
+    Args:
+        out: The run's folder.
+        former: Folder that the run's paths start from, where that is another.
 
     Raises:
         UsageError: The folder holds no run.
@@ -220,22 +265,28 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         raise UsageError(f"{out} holds no run", hint="name the --out folder of the training run")
     document = parse_json(read_bounded(path, _MAX_BYTES))
     run = load_model(_RunFile, document, LockInvalid, FILE_NAME)
+    start = (out if former is None else former).resolve()
+
+    def found(text: str) -> Path:
+        # By its text: the folder that a moved run lay in may be gone.
+        return Path(os.path.normpath(start / text))
+
     settings = RunSettings(
-        lock=Path(run.lock),
+        lock=found(run.lock),
         platform=run.platform,
-        guest=run.guest,
-        collateral=run.collateral,
-        gpu_collateral=run.gpu_collateral,
-        brokers=tuple(Path(broker) for broker in run.brokers),
-        data=tuple(place_of(text) for text in run.data),
-        base=Path(run.base),
+        guest=run.guest if ":" in run.guest else str(found(run.guest)),
+        collateral=_of_source(run.collateral, lambda path: str(found(str(path)))),
+        gpu_collateral=_of_source(run.gpu_collateral, lambda path: str(found(str(path)))),
+        brokers=tuple(found(broker) for broker in run.brokers),
+        data=tuple(text if is_url(text) else found(text) for text in run.data),
+        base=found(run.base),
         out=out,
         accelerator=run.accelerator,
         dealer=run.dealer,
         listen=run.listen,
-        relay=None if run.relay is None else Path(run.relay),
+        relay=None if run.relay is None else found(run.relay),
         continues=run.continues,
-        previous=None if run.previous is None else Path(run.previous),
+        previous=None if run.previous is None else found(run.previous),
         submission_id=run.submission_id,
     )
     return settings, run.run_id

@@ -24,7 +24,6 @@ __all__ = [
     "Norm",
     "PartiesSettings",
     "PrivacyPromise",
-    "has_workload",
     "holders_of",
     "is_none",
     "is_shared_out",
@@ -68,7 +67,6 @@ class CollaborationSettings(StrictModel):
         decrypted: Where records were in the clear, in one sentence for an export.
         limits: Ids of what a manifest of this kind leaves open (``manifest.limits``).
         takes_backend: Its guests train with any backend and number of ranks that ``misfit`` allows.
-        has_workload: Its guest trains in a process without keys (spec/workload-channel.md).
     """
 
     phases: ClassVar[tuple[str, ...]]
@@ -79,7 +77,6 @@ class CollaborationSettings(StrictModel):
     decrypted: ClassVar[str] = DECRYPTED_IN_A_GUEST
     limits: ClassVar[tuple[str, ...]]
     takes_backend: ClassVar[bool] = False
-    has_workload: ClassVar[bool] = False
 
     @classmethod
     def limits_of(cls, written: Mapping[str, Any]) -> tuple[str, ...]:
@@ -185,11 +182,6 @@ def of_kind(recipe: Any, kind: type[_Kind]) -> _Kind:
 def is_shared_out(recipe: Any) -> bool:
     """Whether a ``Recipe`` is for several parties, each with its own data."""
     return recipe.collaboration is not None and recipe.collaboration.shares_out
-
-
-def has_workload(recipe: Any) -> bool:
-    """Whether a ``Recipe`` runs in a process without keys (spec/workload-channel.md)."""
-    return recipe.collaboration is None or recipe.collaboration.has_workload
 
 
 def holders_of(recipe: Any) -> tuple[str, ...]:

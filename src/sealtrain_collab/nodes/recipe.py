@@ -33,7 +33,6 @@ class Nodes(CollaborationSettings):
         "vlm",
     )
     takes_backend: ClassVar[bool] = True
-    has_workload: ClassVar[bool] = True
     summary: ClassVar[str] = (
         "Several guests of one deployment trained together, each on its part of every step."
     )

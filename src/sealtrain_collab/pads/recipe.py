@@ -63,7 +63,6 @@ class Pads(ProductSettings, CollaborationSettings):
         "One guest trained; an untrusted accelerator multiplied for it under one-time pads."
     )
     limits: ClassVar[tuple[str, ...]] = PAD_LIMITS
-    has_workload: ClassVar[bool] = True
 
     kind: Literal["pads"]
     policy: RecipePath | None = Field(

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sealtrain.errors import UsageError
-from sealtrain.guest.settings import RunSettings, load_run, name_brokers, name_helpers, save_run
+from sealtrain.guest.settings import (
+    RunSettings,
+    load_run,
+    move_run,
+    name_brokers,
+    name_helpers,
+    save_run,
+)
 
 
 def saved(folder: Path, **changed: Any) -> RunSettings:
@@ -113,3 +121,60 @@ def test_a_run_file_of_before_names_neither(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(document, sort_keys=True, separators=(",", ":")))
     old, _ = load_run(tmp_path)
     assert (old.accelerator, old.dealer) == (None, None)
+
+
+def project(folder: Path, socket: str = "up/guest.sock") -> RunSettings:
+    """The settings of a run in a project, as a person begins it there."""
+    out = folder / "runs/first"
+    out.mkdir(parents=True)
+    return saved(
+        folder,
+        lock=folder / "locked/recipe.lock.json",
+        guest=str(folder / socket),
+        collateral=f"file:{folder}/up/collateral.json",
+        gpu_collateral="https://pccs.invalid/",
+        brokers=(folder / "up/broker.yaml",),
+        data=(folder / "sealed", "https://store.invalid/sealed"),
+        base=folder,
+        out=out,
+        relay=folder / "up/relay.sock",
+        previous=folder / "runs/zeroth",
+    )
+
+
+@pytest.mark.claim("C624")
+def test_a_project_that_is_moved_as_a_whole_is_resumed_where_it_lies(tmp_path: Path) -> None:
+    project(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    found, _ = load_run(tmp_path / "new/runs/first")
+    assert str(tmp_path / "old") not in repr(found)
+    assert found.lock == tmp_path / "new/locked/recipe.lock.json"
+    assert found.guest == f"{tmp_path}/new/up/guest.sock"
+    assert found.collateral == f"file:{tmp_path}/new/up/collateral.json"
+    assert found.gpu_collateral == "https://pccs.invalid/"
+    assert found.data == (tmp_path / "new/sealed", "https://store.invalid/sealed")
+    assert (found.relay, found.previous) == (
+        tmp_path / "new/up/relay.sock",
+        tmp_path / "new/runs/zeroth",
+    )
+
+
+@pytest.mark.claim("C624")
+def test_a_run_that_was_moved_alone_finds_its_files_from_where_it_lay(tmp_path: Path) -> None:
+    former = project(tmp_path / "old")
+    moved = tmp_path / "big/disk/run"
+    moved.parent.mkdir(parents=True)
+    former.out.rename(moved)
+    former.out.parent.rmdir()
+    assert load_run(moved)[0].lock != former.lock
+    move_run(moved, former.out)
+    found, run_id = load_run(moved)
+    assert run_id == "5a" * 16
+    assert found == replace(former, out=moved)
+    assert load_run(moved)[0] == found
+
+
+def test_a_path_that_shares_no_folder_with_the_run_stays_whole(tmp_path: Path) -> None:
+    assert load_run(project(tmp_path / "a", "/nowhere/guest.sock").out)[0].guest == (
+        "/nowhere/guest.sock"
+    )

@@ -24,7 +24,7 @@ from sealtrain.errors import (
     SchemaMismatch,
     UsageError,
 )
-from sealtrain.sealing.tabular import jsonarray, jsonl
+from sealtrain.sealing.tabular import delimited, jsonarray, jsonl
 from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
 from sealtrain.sealing.tabular.conversion import Conversion
 
@@ -400,6 +400,25 @@ def test_a_csv_in_another_encoding_is_named_as_that(tmp_path: Path, text: bytes)
     with pytest.raises(RecordInvalid, check=carries(check="encoding")):
         read(path)
     assert_refused(lambda: read(path), RecordInvalid, "UTF-8")
+
+
+@pytest.mark.claim("C623")
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bad_row_before_blocks_that_are_read_ahead_is_refused(
+    tmp_path: Path, packed: bool
+) -> None:
+    text = b"a,b\n1\n" + b"1,2\n" * (5 << 20)
+    path = write(
+        tmp_path, "a.csv.gz" if packed else "a.csv", gzip.compress(text, 1) if packed else text
+    )
+    assert_refused(lambda: read(path), RecordInvalid, "row")
+
+
+def test_long_text_in_utf16_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "MAX_RECODED_BYTES", 8)
+    read(write(tmp_path, "a.csv", "a,b\n1,2\n".encode("utf-16")))
+    with pytest.raises(LimitExceeded):
+        read(write(tmp_path, "b.csv", "a,b\n11,2\n".encode("utf-16")))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a,a\n1,2\n", "a,,b\n1,2,3\n"])

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.conversion import Conversion
 from sealtrain.sealing.tabular.jsontypes import is_exact, rounded
-from sealtrain.sealing.tabular.plainfile import format_of, opened
+from sealtrain.sealing.tabular.plainfile import damaged, format_of, is_packed, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["header", "infer_schema", "opened_text", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
+MAX_RECODED_BYTES: Final = 1 << 30
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 Progress = Callable[[int], None]
 
@@ -111,7 +112,7 @@ def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.Recor
         bad_row.append(row.number)
         return "error"
 
-    with opened_text(path) as file, _without_content(path, bad_row):
+    with _without_content(path, bad_row), _native(path) as (file, place):
         names, delimiter = header(path)
         reader = csv.open_csv(
             file,
@@ -125,7 +126,7 @@ def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.Recor
         )
         before = first = 0
         for batch in reader:
-            position = file.tell()
+            position = place.tell()
             columns = [
                 conversion.converted(path.name, first, name, column)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -135,11 +136,51 @@ def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.Recor
             before = position
 
 
-class _Recoded(io.RawIOBase):
-    """UTF-16 as UTF-8, a block at a time; it tells the place in the bytes that it recodes."""
+@contextmanager
+def _native(path: Path) -> Iterator[tuple[Any, Any]]:
+    """A file that Arrow reads without Python, and one that tells the place in the source.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Arrow reads ahead in a thread of its own, also while a refusal ends this one: a thread that
+    needs Python then waits for ever, or aborts a process that is ending.
+
+    Raises:
+        RecordInvalid: A packed file is damaged.
+        LimitExceeded: UTF-16, which is recoded in memory, is too long.
+    """
+    import pyarrow as pa
+
+    with opened(path) as start:
+        marked = start.read(2) in _MARKS
+    if marked:
+        with opened_text(path) as recoded:
+            text = recoded.read(MAX_RECODED_BYTES + 1)
+        if len(text) > MAX_RECODED_BYTES:
+            raise LimitExceeded(
+                f"{path.name} is too long for text in UTF-16",
+                check="encoding",
+                expected=f"at most {MAX_RECODED_BYTES} bytes as UTF-8",
+                hint="iconv -f UTF-16 -t UTF-8",
+            )
+        with pa.BufferReader(text) as buffer:
+            yield buffer, buffer
+        return
+    with pa.OSFile(str(path)) as file:
+        if not is_packed(path):
+            yield file, file
+            return
+        try:
+            with pa.CompressedInputStream(file, "gzip") as unpacked:
+                yield unpacked, file
+        except OSError:
+            raise damaged(path) from None
+
+
+class _Recoded(io.RawIOBase):
+    """UTF-16 as UTF-8, a block at a time."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         super().__init__()
+        self._path = path
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-16")()
         self._rest = b""
@@ -147,13 +188,13 @@ class _Recoded(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._file.tell()
-
     def readinto(self, buffer: Any) -> int:
         while not self._rest:
             block = self._file.read(1 << 20)
-            self._rest = self._decoder.decode(block, final=not block).encode()
+            try:
+                self._rest = self._decoder.decode(block, final=not block).encode()
+            except UnicodeDecodeError:
+                raise _not_utf8(self._path) from None
             if not block:
                 break
         size = min(len(buffer), len(self._rest))
@@ -171,7 +212,7 @@ def opened_text(path: Path) -> Iterator[Any]:
     with opened(path) as file:
         marked = file.read(2) in _MARKS
         file.seek(0)
-        yield _Recoded(file) if marked else file
+        yield io.BufferedReader(_Recoded(path, file)) if marked else file
 
 
 def header(path: Path) -> tuple[list[str], str]:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, cast
 
 from sealtrain.errors import RecordInvalid
 
-__all__ = ["format_of", "opened", "unreadable"]
+__all__ = ["damaged", "format_of", "is_packed", "opened", "unreadable"]
 
 _PACKED: Final = ".gz"
 _TEXT: Final = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
@@ -56,7 +56,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     Raises:
         RecordInvalid: It is damaged, or not packed as its name says.
     """
-    if path.suffix.lower() != _PACKED:
+    if not is_packed(path):
         with path.open("rb") as file:
             yield file
         return
@@ -65,8 +65,18 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             # Read ahead: single bytes out of a packed file are slow.
             yield cast("BinaryIO", io.BufferedReader(packed, 1 << 20))
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise RecordInvalid(
-            f"{path.name} is not a whole gzip file",
-            check="format",
-            hint="pack it again: gzip -k FILE",
-        ) from None
+        raise damaged(path) from None
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file's name says that it is packed."""
+    return path.suffix.lower() == _PACKED
+
+
+def damaged(path: Path) -> RecordInvalid:
+    """The refusal of a packed file that does not unpack."""
+    return RecordInvalid(
+        f"{path.name} is not a whole gzip file",
+        check="format",
+        hint="pack it again: gzip -k FILE",
+    )
