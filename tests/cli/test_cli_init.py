@@ -55,6 +55,70 @@ def test_a_sample_gives_a_recipe_that_parses(tmp_path: Path, phase: str) -> None
     assert project.value("lock") == tmp_path / "locked/recipe.lock.json"
 
 
+CLINIC = (
+    "Patienten-Nr;Aufnahme;Alter;CRP mg/L;Beschwerde;Dringend \n"
+    "P1;05.08.2025;41;1,5;naïve Atemnot;1\nP2;23.01.2024;n/a;7;Husten;0\nP3;13.05.2025;7;;Sturz;\n"
+)
+
+
+@pytest.mark.claim("C625")
+def test_columns_that_are_called_otherwise_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(CLINIC)
+    words = ("--owner-name", "clinic-a", "--sample", "a.csv", "--label", "dringend")
+    result = ran(*words, "--text", "Beschwerde", "--json")
+    assert result.exit_code == 0, result.output
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert recipe.to_dict()["columns"] == {"text": "Beschwerde", "label": "Dringend "}
+    assert recipe.to_dict()["labels"] == ["0", "1"]
+
+
+@pytest.mark.claim("C625")
+def test_of_numbers_it_says_how_the_file_is_sealed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(CLINIC)
+    features = [word for name in ("Alter", "crp mg/l", "Aufnahme") for word in ("--feature", name)]
+    words = ("--owner-name", "clinic-a", "--sample", "a.csv", "--label", "Dringend", *features)
+    result = ran(*words, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["seal_as"] == [
+        *("--decimals", "comma"),
+        *("--dates", "Aufnahme=DD.MM.YYYY"),
+    ]
+    columns = load_recipe(tmp_path / "recipe.yaml").to_dict()["columns"]
+    assert columns == {"features": ["Alter", "CRP mg/L", "Aufnahme"], "label": "Dringend "}
+
+
+@pytest.mark.claim("C625")
+@pytest.mark.parametrize(
+    ("words", "check"),
+    [
+        (["--text", "Beschwerden"], "--text"),
+        (["--text", "Beschwerde", "--label", "Patient"], "--label"),
+        (["--text", "Beschwerde", "--label", "leer"], "--label"),
+        (["--feature", "Beschwerde", "--label", "Dringend"], "--feature"),
+        (["--feature", "um", "--label", "Dringend"], "--feature"),
+        (["--feature", "CRP mg/L", "--feature", "punkt", "--label", "Dringend"], "--feature"),
+        (["--feature", "leer", "--label", "Dringend"], "--feature"),
+    ],
+)
+def test_a_column_that_cannot_be_what_it_is_named_is_refused(
+    tmp_path: Path, words: list[str], check: str
+) -> None:
+    rows = [line.split(";") for line in CLINIC.splitlines()]
+    more = [["um", "punkt", "leer"], ["01/02/2025", "1.5", ""], ["03/04/2025", "2.5", ""]]
+    more.append(["05/06/2025", "3.5", ""])
+    text = "".join(";".join([*row, *also]) + "\n" for row, also in zip(rows, more, strict=True))
+    (tmp_path / "a.csv").write_text(text)
+    result = ran("--owner-name", "clinic-a", "--sample", "a.csv", *words)
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.check == check
+    assert not (tmp_path / "keys").exists()
+
+
+def test_columns_are_named_of_a_sample() -> None:
+    result = ran("--owner-name", "clinic-a", "--text", "note")
+    assert isinstance(result.exception, UsageError)
+
+
 def test_a_short_run_does_not_only_warm_up(tmp_path: Path) -> None:
     rows = [{"text": f"note {number}", "label": ["no", "yes"][number % 2]} for number in range(60)]
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -7,6 +7,7 @@ that is there stays as it is.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -70,8 +71,33 @@ class Answers:
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedColumns:
+    """Which columns of the sample are what, where their names do not say it."""
+
+    text: Annotated[str | None, typer.Option(help="Column of the sample with the text.")] = None
+    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None
+    feature: Annotated[
+        list[str] | None, typer.Option(help="Column with numbers or dates to read; repeat.")
+    ] = None
+    prompt: Annotated[str | None, typer.Option(help="Column with the prompt.")] = None
+    completion: Annotated[str | None, typer.Option(help="Column with the answer.")] = None
+
+    def by_role(self) -> dict[str, str | tuple[str, ...]]:
+        """Column, or columns of features, by role."""
+        given: dict[str, str | tuple[str, ...] | None] = {
+            "text": self.text,
+            "label": self.label,
+            "features": tuple(self.feature or ()),
+            "prompt": self.prompt,
+            "completion": self.completion,
+        }
+        return {role: name for role, name in given.items() if name}
+
+
 def init(
     answers: Answers,
+    named: NamedColumns,
     folder: Annotated[Path, typer.Argument(help="Where to begin.")] = Path(),
     others: Annotated[
         list[Path] | None,
@@ -92,11 +118,14 @@ def init(
     sample = _sample(answers.sample, ask)
     seen = None if sample is None else read_sample(sample)
     proposal = None
+    roles = named.by_role()
+    if seen is None and roles:
+        raise UsageError("columns are named of a sample", check="--sample", hint="name the sample")
     if seen is not None:
         say(f"columns of {seen.records} records: {', '.join(seen.columns)}")
-        fits = propose(seen, answers.phase)
+        fits = propose(seen, answers.phase, roles)
         phase = _answer(answers.phase, "Phase", fits.phase, ask, "--phase")
-        proposal = fits if phase == fits.phase else propose(seen, phase)
+        proposal = fits if phase == fits.phase else propose(seen, phase, roles)
     model = _MODEL
     if proposal is not None and not proposal.of_numbers:
         model = _answer(
@@ -161,11 +190,18 @@ def init(
             "kept": kept,
             "phase": None if proposal is None else proposal.phase,
             "columns": None if proposal is None else dict(proposal.columns),
+            "seal_as": [] if proposal is None else list(proposal.seal_as),
             "owners": None if consortium is None else [member.name for member in consortium.owners],
         },
         [
             *(f"written  {path}" for path in written),
-            *_next(folder, owner, sample, founded=bool(publics)),
+            *_next(
+                folder,
+                owner,
+                sample,
+                founded=bool(publics),
+                seal_as=() if proposal is None else proposal.seal_as,
+            ),
         ],
     )
 
@@ -270,7 +306,9 @@ def _project(owner: str, broker: str) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _next(folder: Path, owner: str, sample: Path | None, *, founded: bool) -> list[str]:
+def _next(
+    folder: Path, owner: str, sample: Path | None, *, founded: bool, seal_as: Sequence[str]
+) -> list[str]:
     data = sample or Path("FILE")
     source = typed(data.absolute() if folder.absolute() != Path.cwd() else data)
     name = slug(data.stem, "records")
@@ -280,5 +318,6 @@ def _next(folder: Path, owner: str, sample: Path | None, *, founded: bool) -> li
         *([] if founded else [found]),
         "  sealtrain up                      # simulated broker and hardware, in another terminal",
         "  sealtrain lock recipe.yaml --out locked",
-        f"  sealtrain seal {source} --name {name} --out sealed/{owner}.sealed --and-approve",
+        f"  sealtrain seal {source} --name {name} --out sealed/{owner}.sealed --and-approve"
+        + "".join(f" {word if word.startswith('--') else shlex.quote(word)}" for word in seal_as),
     ]

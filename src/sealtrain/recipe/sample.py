@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from sealtrain.base.canonical import parse_foreign
+from sealtrain.base.spelling import nearest
 from sealtrain.errors import DataInvalid, UsageError
-from sealtrain.sealing.tabular.delimited import header
+from sealtrain.sealing.tabular.conversion import is_date, is_missing, is_number
+from sealtrain.sealing.tabular.delimited import header, opened_text
 from sealtrain.sealing.tabular.plainfile import format_of, opened
 
 __all__ = ["PHASES", "Proposal", "Sample", "propose", "read_sample"]
@@ -26,6 +29,11 @@ _MAX_ROWS: Final = 10_000
 _MAX_LINE: Final = 16 << 20
 _MAX_COLUMNS: Final = 10_000
 _MAX_CLASSES: Final = 20
+_DATES: Final = (
+    *("YYYY-MM-DD", "YYYY/MM/DD", "DD/MM/YYYY", "MM/DD/YYYY", "DD.MM.YYYY", "DD-MM-YYYY"),
+    *("YYYY-MM-DD hh:mm:ss", "YYYY-MM-DDThh:mm:ss", "DD/MM/YYYY hh:mm", "DD.MM.YYYY hh:mm"),
+)
+"""Patterns of dates that a sample is tried with."""
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -60,13 +68,19 @@ class Sample:
 
     Attributes:
         columns: Their names, in order.
-        numeric: Names of those whose values are all numbers.
+        numeric: Names of those whose values are all numbers, but for missing ones.
+        commas: Names of those whose values are such numbers with a decimal comma.
+        dates: Patterns that fit every value, by the column's name.
+        gaps: Names of those of which values are missing.
         classes: Values by column, where there are from 2 to 20 short ones.
         records: How many were read.
     """
 
     columns: tuple[str, ...]
     numeric: frozenset[str]
+    commas: frozenset[str]
+    dates: Mapping[str, tuple[str, ...]]
+    gaps: frozenset[str]
     classes: Mapping[str, tuple[str, ...]]
     records: int
 
@@ -79,11 +93,15 @@ class Proposal:
         phase: Name of the phase.
         columns: Column, or columns of features, by role: as a recipe has them.
         labels: Classes, for ``classify``.
+        seal_as: What an owner says of such a file when it is sealed: words of ``sealtrain seal``.
+        gaps: Features of which values are missing.
     """
 
     phase: str
     columns: Mapping[str, str | tuple[str, ...]]
     labels: tuple[str, ...] = ()
+    seal_as: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     @property
     def of_numbers(self) -> bool:
@@ -121,23 +139,30 @@ def read_sample(path: Path) -> Sample:
         ) from None
 
 
-def propose(sample: Sample, phase: str | None = None) -> Proposal:
+def propose(
+    sample: Sample,
+    phase: str | None = None,
+    named: Mapping[str, str | tuple[str, ...]] = MappingProxyType({}),
+) -> Proposal:
     """The first phase whose columns a sample has.
 
     Args:
         sample: What was read.
         phase: Propose this one only.
+        named: Column, or columns of ``features``, by role, where its owner says which they are;
+            spaces around a name, and small or capital letters, need not be those of the file.
 
     Raises:
-        UsageError: None fits, or no such phase can be proposed.
+        UsageError: None fits, no such phase can be proposed, or the sample has no such column.
     """
+    named = {role: _named(sample, role, name) for role, name in named.items()}
     if phase is not None and phase not in PHASES:
         raise UsageError(
             "no recipe is proposed for this phase", got=phase, expected=" or ".join(PHASES)
         )
     for name in PHASES if phase is None else (phase,):
         for roles in PHASES[name]:
-            found = _fitting(sample, name, roles)
+            found = _fitting(sample, name, roles, named)
             if found is not None:
                 return found
     wanted = [
@@ -147,19 +172,101 @@ def propose(sample: Sample, phase: str | None = None) -> Proposal:
         "the columns fit no phase" if phase is None else f"the columns do not fit {phase}",
         got=", ".join(sample.columns)[:400],
         expected="columns called such as " + ", or ".join(wanted),
-        hint="begin with a ready recipe instead: sealtrain recipes",
+        hint="say which columns they are, such as --text NAME --label NAME; or begin with a ready "
+        "recipe instead: sealtrain recipes",
     )
 
 
-def _fitting(sample: Sample, phase: str, roles: tuple[str, ...]) -> Proposal | None:
+def _named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """The columns that an owner named, as the sample has them.
+
+    Raises:
+        UsageError: The sample has no such column, or what is a label has no few values.
+    """
+    if isinstance(name, tuple):
+        return tuple(str(_named(sample, role, one)) for one in name)
+    option = f"--{'feature' if role == 'features' else role}"
+    like = {column.strip().lower(): column for column in reversed(sample.columns)}
+    found = name if name in sample.columns else like.get(name.strip().lower())
+    if found is None:
+        meant = nearest(name, list(sample.columns))
+        raise UsageError(
+            "the sample has no such column",
+            check=option,
+            got=name[:128],
+            expected=", ".join(sample.columns)[:400],
+            hint=f"did you mean {meant.strip()}?"
+            if meant
+            else "copy the name out of the first row",
+        )
+    if role == "label" and found not in sample.classes:
+        raise UsageError(
+            "a column of labels has a few short values in the sample, each a class",
+            check=option,
+            got=found[:128],
+            expected=f"2 to {_MAX_CLASSES} different values of up to 64 characters",
+            hint="name another column, or a sample in which every class occurs",
+        )
+    if role == "features" and not _is_feature(sample, found):
+        raise UsageError(
+            "a feature is a number or a date in every record, or missing",
+            check=option,
+            got=found[:128],
+            hint="name another column, or read text instead: --text NAME",
+        )
+    return found
+
+
+def _is_feature(sample: Sample, name: str) -> bool:
+    return name in sample.numeric | sample.commas or bool(sample.dates.get(name))
+
+
+def _seal_words(sample: Sample, features: Iterable[str]) -> tuple[str, ...]:
+    """What ``sealtrain seal`` is told of a file with such features.
+
+    Raises:
+        UsageError: The sample does not say which of several patterns its dates have, or it has
+            decimals with points and commas.
+    """
+    features = tuple(features)
+    comma = [name for name in features if name in sample.commas - sample.numeric]
+    point = [name for name in features if name in sample.numeric - sample.commas]
+    if comma and point:
+        raise UsageError(
+            "the features have decimals of two kinds", check="--feature",
+            got=f"{comma[0]}: comma, {point[0]}: point", expected="one kind in a file",
+        )  # fmt: skip
+    words = ["--decimals", "comma"] if comma else []
+    for name in features:
+        patterns = () if name in sample.numeric | sample.commas else sample.dates[name]
+        if len(patterns) > 1:
+            raise UsageError(
+                "the sample does not say which of its numbers is the day of a date",
+                check="--feature",
+                got=name[:128],
+                expected=" or ".join(patterns),
+                hint="give a sample with a day after the 12th",
+            )
+        words += ["--dates", f"{name}={patterns[0]}"] if patterns else []
+    return tuple(words)
+
+
+def _fitting(
+    sample: Sample,
+    phase: str,
+    roles: tuple[str, ...],
+    named: Mapping[str, str | tuple[str, ...]],
+) -> Proposal | None:
+    if not set(named) <= set(roles):
+        return None
     columns: dict[str, str | tuple[str, ...]] = {}
     for role in roles:
         if role == "features":
             continue
-        named = _column(sample, role)
-        if named is None or named in columns.values():
+        found = named.get(role) or _column(sample, role)
+        if found is None or found in columns.values():
             return None
-        columns[role] = named
+        columns[role] = found
     labels: tuple[str, ...] = ()
     if "label" in roles:
         label = str(columns["label"])
@@ -167,10 +274,20 @@ def _fitting(sample: Sample, phase: str, roles: tuple[str, ...]) -> Proposal | N
         if not labels:
             return None
         if "features" in roles:
-            features = tuple(name for name in sample.columns if name != label)
-            if not features or not set(features) <= sample.numeric:
+            features = named.get("features") or tuple(
+                name for name in sample.columns if name != label
+            )
+            if not features or not set(features) <= sample.numeric | (
+                set(features) if "features" in named else set()
+            ):
                 return None
-            columns = {"features": features, "label": label}
+            return Proposal(
+                phase=phase,
+                columns={"features": tuple(features), "label": label},
+                labels=labels,
+                seal_as=_seal_words(sample, features),
+                gaps=tuple(name for name in features if name in sample.gaps),
+            )
     return Proposal(phase=phase, columns=columns, labels=labels)
 
 
@@ -180,55 +297,84 @@ def _column(sample: Sample, role: str) -> str | None:
 
 
 def _seen(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
-    columns: dict[str, None] = {}
-    texts: dict[str, set[str]] = {}
-    worded: set[str] = set()
+    columns: dict[str, _Seen] = {}
     count = 0
     for record in records:
         count += 1
-        columns |= dict.fromkeys(record)
-        if len(columns) > _MAX_COLUMNS:
+        if len(columns.keys() | record.keys()) > _MAX_COLUMNS:
             raise DataInvalid(f"{path} has too many columns", expected=f"at most {_MAX_COLUMNS}")
         for name, value in record.items():
-            if not _is_number(value):
-                worded.add(name)
-            found = texts.setdefault(name, set())
-            if len(found) <= _MAX_CLASSES:
-                found.add(_as_class(value))
+            columns.setdefault(name, _Seen()).add(value)
     if not count:
         raise DataInvalid(f"{path} has no records", got=0, expected="at least one")
+
+    def those(what: Callable[[_Seen], bool]) -> frozenset[str]:
+        return frozenset(name for name, seen in columns.items() if what(seen))
+
     return Sample(
         columns=tuple(columns),
-        numeric=frozenset(columns) - worded,
+        numeric=those(lambda seen: seen.point and seen.filled),
+        commas=those(lambda seen: seen.comma and seen.filled),
+        dates={name: seen.dates for name, seen in columns.items() if seen.dates and seen.filled},
+        gaps=those(lambda seen: seen.gap),
         classes={
-            name: tuple(sorted(found))
-            for name, found in texts.items()
-            if 2 <= len(found) <= _MAX_CLASSES and all(0 < len(text) <= 64 for text in found)
+            name: tuple(sorted(seen.classes))
+            for name, seen in columns.items()
+            if 2 <= len(seen.classes) <= _MAX_CLASSES
+            and all(0 < len(text) <= 64 for text in seen.classes)
         },
         records=count,
     )
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, str):
-        try:
-            float(value)
-        except ValueError:
-            return False
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool)
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one column."""
+
+    point: bool = True
+    comma: bool = True
+    gap: bool = False
+    filled: bool = False
+    dates: tuple[str, ...] = _DATES
+    classes: set[str] = field(default_factory=set)
+
+    def add(self, value: Any) -> None:
+        """Take one value in."""
+        absent = isinstance(value, float) and math.isnan(value)
+        if value is None or absent or (isinstance(value, str) and not value.strip()):
+            self.gap = True
+            return
+        if len(self.classes) <= _MAX_CLASSES:
+            self.classes.add(_as_class(value))
+        text = value if isinstance(value, str) else None
+        if text is not None and is_missing(text):
+            self.gap = True
+            return
+        self.filled = True
+        if text is None:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            self.point = self.point and number
+            self.comma, self.dates = False, ()
+            return
+        self.point = self.point and is_number(text)
+        self.comma = self.comma and is_number(text, "comma")
+        self.dates = tuple(one for one in self.dates if is_date(text, one))
 
 
 def _as_class(value: Any) -> str:
-    """A class's name; no name for what is no word and no whole number."""
+    """A class's name; no name for what is no word, whole number or boolean."""
     if isinstance(value, str):
         return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return str(int(value))
+    return ""
 
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
     _, delimiter = header(path)
-    with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+    with opened_text(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True, delimiter=delimiter)
         for row in rows:
             if None in row or None in row.values():

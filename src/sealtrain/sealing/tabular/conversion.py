@@ -18,7 +18,7 @@ import datetime
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,6 +141,16 @@ class _Pattern:
             days = (when - _EPOCH) / _DAY
             return repr(days) if self.timed else str(int(days))
         return when.isoformat() if self.timed else when.date().isoformat()
+
+
+@cache
+def _pattern(text: str) -> _Pattern:
+    return _Pattern.of(text)
+
+
+def is_date(text: str, pattern: str) -> bool:
+    """Whether a cell is a date, as rule 3 reads it."""
+    return _pattern(pattern).read(text.strip(), as_number=False) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
