@@ -31,9 +31,7 @@ def below(demo: int) -> dict[psutil.Process, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "ending", variants([signal.SIGTERM, signal.SIGKILL], each_time=[])
-)
+@pytest.mark.parametrize("ending", variants([signal.SIGTERM, signal.SIGKILL], each_time=[]))
 def test_no_server_outlives_its_demo(ending: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "demo.log").open("wb") as log:
         demo = subprocess.Popen(

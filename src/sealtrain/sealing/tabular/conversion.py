@@ -132,8 +132,12 @@ class _Pattern:
         try:
             parts = {name: int(value) for name, value in found.groupdict().items()}
             when = datetime.datetime(
-                *(parts[name] for name in ("year", "month", "day")),
-                *(parts.get(name, 0) for name in ("hour", "minute", "second")),
+                parts["year"],
+                parts["month"],
+                parts["day"],
+                parts.get("hour", 0),
+                parts.get("minute", 0),
+                parts.get("second", 0),
             )
         except ValueError:
             return None
