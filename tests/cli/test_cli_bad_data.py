@@ -18,7 +18,12 @@ from typer.testing import CliRunner
 
 from sealtrain.cli import app
 
-pytestmark = [pytest.mark.claim(claim) for claim in ("C575", "C584", "C618", "C619")]
+pytestmark = [
+    pytest.mark.claim("C575"),
+    pytest.mark.claim("C584"),
+    pytest.mark.claim("C618"),
+    pytest.mark.claim("C619"),
+]
 
 TABLE = Path(__file__).with_name("bad_data.txt")
 COMMAND = "recipe check"

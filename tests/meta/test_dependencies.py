@@ -29,6 +29,8 @@ EXTRAS = {
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read
+    "sealtrain/recipe/recordvalues.py": ["seal"],  # the same
+    "sealtrain/recipe/soundweights.py": ["train"],  # imported where weights are read
     "sealtrain/guest/served.py": ["train"],  # imported where datasets are stated
     "sealtrain/guest/workload/opening.py": ["train"],  # the same
     "sealtrain/guest/workload/stubs.py": ["train"],  # the same
