@@ -3,7 +3,7 @@
 All of that comes before the keeper gives it anything, and while the keeper attests. Its interpreter
 begins anew, so that nothing in its memory is the keeper's. With several ranks the workload is the
 first and forks the others, which live as it does. Of a run of several nodes each rank takes over
-the connections that the keeper has made (``workload.company``), and then closes its border.
+the connections that the keeper has made (``workload.company``), its border closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
-from sealtrain.training.distributed.chosen import connected
+from sealtrain.training.distributed.chosen import connected, connects_more
 from sealtrain.training.distributed.ranks import gathered
 from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.silence import silence
@@ -176,7 +176,8 @@ class Workload:
         def links(number: int) -> list[HandedLink]:
             own = number - self.first
             allow_files(self.world)
-            if not self.recipe.backend.packages:  # some import in an order of their own
+            if not connects_more(self.recipe.backend.name):  # and then closes its border later
+                rank.close_border()
                 rank.load()  # while the keeper meets the other nodes
             line = AskingEnd(ends[own].control) if own else control
             return links_of(number, self.world, line)
@@ -256,7 +257,9 @@ class _Rank:
     held: Held | None = None
 
     def close_border(self) -> None:
-        """Have the kernel enforce it, before any code of the recipe runs in this process."""
+        """Have the kernel enforce it, before any code of the recipe runs here. Idempotent."""
+        if self.held is not None:
+            return
         readable = [path for path in self.workload.readable if path.exists()]
         self.held = self.room.lock(Ways(readable=readable, network=False))
 

@@ -15,7 +15,7 @@ from sealtrain.training.models.weights import load_weights, trainable_state
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Copies", "Machinery", "connected", "machinery_of"]
+__all__ = ["Copies", "Machinery", "connected", "connects_more", "machinery_of"]
 
 
 class Machinery(Protocol):
@@ -61,6 +61,15 @@ def machinery_of(recipe: Recipe) -> Machinery:
     return Copies(half=half)
 
 
+def connects_more(name: str) -> bool:
+    """Whether a backend opens connections besides the group of all ranks, by libraries of its own.
+
+    Args:
+        name: ``backend.name`` of a recipe.
+    """
+    return name == "deepspeed"
+
+
 def connected(name: str) -> None:
     """Let a backend open the connections that it needs besides the group of all ranks.
 
@@ -69,7 +78,7 @@ def connected(name: str) -> None:
     Args:
         name: ``backend.name`` of a recipe.
     """
-    if name == "deepspeed":
+    if connects_more(name):
         from sealtrain.training.distributed.zero import connect
 
         connect()

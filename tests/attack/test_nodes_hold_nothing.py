@@ -1,0 +1,108 @@
+"""What the processes of two nodes hold while they train, as the kernel lists it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from collecting import COLLECTING
+from polling import wait_until
+from stage import stage
+
+if not COLLECTING:
+    from nodes_world import Nodes, recipe_of
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.timeout(400),
+    pytest.mark.claim("C607", "C609"),
+]
+
+RANKS = 2
+WORLD = 2 * RANKS
+PLANTED = "planted-5d1c77"
+KINDS = re.compile(
+    r"/dev/(null|urandom)|socket:\[\d+\]|pipe:\[\d+\]|anon_inode:\S+|/memfd:\S+ \(deleted\)"
+    r"|/dev/shm/sealtrain-run-[0-9a-f]+"
+)
+CHANNEL = 3
+"""Sockets of a rank."""
+
+
+def below(pid: int) -> Iterator[int]:
+    """All processes that a process started, and those that these started."""
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(place.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it ended
+            continue
+        if parent == pid:
+            child = int(place.parent.name)
+            yield child
+            yield from below(child)
+
+
+def descriptors(pid: int) -> list[str]:
+    found = []
+    for place in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(str(place.readlink()))
+        except OSError:  # of the listing itself
+            continue
+    return found
+
+
+def inodes(kind: str) -> set[str]:
+    """Of the sockets of a kind on this machine."""
+    lines = Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    at = {"tcp": 9, "unix": 6}[kind]
+    return {f"socket:[{line.split()[at]}]" for line in lines}
+
+
+def of_life(pid: int) -> list[int]:
+    """The workload below a command, its first rank first."""
+    named = b"from sealtrain.guest.life import"
+    return sorted(
+        child for child in below(pid) if named in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+
+
+def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path: Path) -> None:
+    with stage(tmp_path) as world:
+        world.anew = True  # as an operator starts them
+        world.variables["AWS_SECRET_ACCESS_KEY"] = PLANTED
+        both = Nodes(world, "both", recipe_of(2, steps=100_000, ranks=RANKS))
+        out = tmp_path / "run"
+        with both.lead("run") as (lead, place), both.join(1, place, out="n1") as other:
+            wait_until(lambda: any((out / "checkpoints").glob("*")) or lead.gone or other.gone, 200)
+            assert not lead.gone, "\n".join(lead.said())
+            assert not other.gone, "\n".join(other.said())
+            tcp, unix = inodes("tcp"), inodes("unix")
+            for part in (lead, other):
+                ranks = of_life(part.pid)
+                assert len(ranks) == RANKS
+                keeper = int(
+                    Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1]
+                )
+                for rank in ranks:
+                    held = descriptors(rank)
+                    assert [one for one in held if not KINDS.fullmatch(one)] == []
+                    assert sum(one in tcp for one in held) == WORLD - 1
+                    # The first forked the other: both ends of its ranks, and a line to the other.
+                    assert sum(one in unix for one in held) == RANKS * CHANNEL + RANKS - 1
+                    assert not tcp & set(held) & set(descriptors(keeper))
+                    assert PLANTED.encode() not in Path(f"/proc/{rank}/environ").read_bytes()
+                    status = Path(f"/proc/{rank}/status").read_text()
+                    assert "Seccomp:\t2" in status
+                    assert "CapEff:\t0000000000000000" in status
+                    maps = Path(f"/proc/{rank}/maps").read_text()
+                    assert ".sealed" not in maps
+                    assert str(tmp_path / "run") not in maps
+                assert "libtorch" not in Path(f"/proc/{keeper}/maps").read_text()
+            assert lead.end(signal.SIGTERM) == 143, "\n".join([*lead.said(), *other.said()])
+            other.end()

@@ -1,0 +1,345 @@
+"""A node's workload that is hostile: it has connections, records and a word to end with, no more.
+
+The keepers here are real and connected to each other by proven connections; what a workload would
+say is the test's.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from opener_here import OpenerHere
+from training_world import RUN_ID, PlainDataset, checkpoint_store
+
+from sealtrain.base.models import load_model
+from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, RankLost, SealtrainError
+from sealtrain.guest.sandbox.events import Restated
+from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds, connections
+from sealtrain.guest.workload.company import links_of
+from sealtrain.guest.workload.messages import (
+    Ended,
+    Failed,
+    FileDelivered,
+    MakeRoom,
+    Names,
+    OfferMetrics,
+    Open,
+    RankReady,
+    Retire,
+    Seal,
+    Sign,
+    Slots,
+    Step,
+    Stop,
+    Stopped,
+    Sweep,
+    TakeLink,
+    WorkloadQuestion,
+)
+from sealtrain.recipe.privacy import NoPrivacy
+from sealtrain.recipe.terms import ReleasePolicy
+from sealtrain.training.data.sources import Source
+from sealtrain.training.distributed.wire.collectives import Circle
+from sealtrain.training.distributed.wire.engine import Operation
+from sealtrain.training.distributed.wire.frames import form_of
+from sealtrain.training.distributed.wire.meeting import Wire
+from sealtrain.training.distributed.wire.scratch import Scratch
+from sealtrain_collab.nodes.company import NodeCompany, RankPlace
+from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
+
+pytestmark = pytest.mark.claim("C607")
+
+RANKS = 2
+"""Of each of the two nodes."""
+WORLD = 2 * RANKS
+SECONDS = 20.0
+RUN, SESSION = "5a" * 16, "a5" * 16
+READY = RankReady(landlock=6, seccomp=True, unbound=0, memory="private")
+ROWS = [{"prompt": f"p{number}", "completion": " a"} for number in range(8)]
+FAILED: dict[str, Any] = {
+    "message": "a record: secret-4be1a7",
+    "hint": "secret-4be1a7",
+    "kind": "secret",
+    "script": None,
+    "line": None,
+    "program": None,
+    "counts": {},
+}
+
+
+class FakeLeaseKeeper:
+    def lapsed(self, error: SealtrainError) -> SealtrainError:
+        return LeaseStale("over", check="lease")
+
+
+def both() -> tuple[NodeCompany, NodeCompany]:
+    """Two nodes that met and are connected."""
+    made = [NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=n * RANKS) for n in (0, 1)]
+    places = [
+        RankPlace(host="127.0.0.1", port=port, public_key=company.public_key)
+        for company in made
+        for port in company.ports
+    ]
+    for company in made:
+        company.meet(places, run_id=RUN, session=SESSION)
+    threads = [threading.Thread(target=company.connect) for company in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return made[0], made[1]
+
+
+class Node:
+    """The keeper of node 1, and the ends of its workload's ranks."""
+
+    def __init__(self, folder: Path, company: NodeCompany) -> None:
+        pairs = [connections() for _ in range(RANKS)]
+        self.ours = [ours for ours, _ in pairs]
+        self.theirs: list[ChannelEnds] = [theirs for _, theirs in pairs]
+        self.ended = False
+        dataset = PlainDataset([pa.RecordBatch.from_pylist(ROWS)])
+        source = Source(role="train", owner="clinic-a", name="notes", weight=1.0, dataset=dataset)
+        policy = load_model(
+            ReleasePolicy,
+            {"metrics": ["loss"], "round_to": 2, "model": {"recipients": ["clinic-a"]}},
+            DataInvalid,
+            "policy",
+        )
+        guest = SimpleNamespace(
+            run_id=RUN_ID,
+            sources=[source],
+            found=[SimpleNamespace(role="train", folder=folder / "notes.sealed")],
+            recipe=SimpleNamespace(
+                columns=SimpleNamespace(kind="text", names=["prompt", "completion"]),
+                release_policy=policy,
+                privacy=NoPrivacy(dp="none"),
+                scripts=[],
+                validation=None,
+                schedule=None,
+                datasets=[],
+                model=SimpleNamespace(kind="config"),
+            ),
+            lock=SimpleNamespace(scripts={}),
+            model=None,
+            opener=OpenerHere([source], ["prompt", "completion"]),
+            store=checkpoint_store(folder / "checkpoints"),
+            lease_keeper=FakeLeaseKeeper(),
+            lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
+            tally=Tally(),
+        )
+        workload = SimpleNamespace(
+            ends=tuple(self.ours), status=None, end=self.end, close=self.close
+        )
+        self.keeper = NodeKeeper(cast("Any", guest), cast("Any", workload), company, resume=None)
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+
+    def end(self) -> None:
+        self.ended = True
+        for ends in self.ours:
+            for each in ends.all:
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for ends in self.ours:
+            for each in ends.all:
+                each.close()
+
+    def _keep(self) -> None:
+        try:
+            self.keeper.keep()
+        except BaseException as error:
+            self.error = error
+
+    def over(self) -> BaseException | None:
+        """What the node ended with, once it did."""
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        assert self.ended
+        return self.error
+
+    def says(self, question: WorkloadQuestion, connection: str = "control", rank: int = 0) -> None:
+        """Ask without waiting for an answer."""
+        body = question.to_bytes()
+        getattr(self.theirs[rank], connection).sendall(len(body).to_bytes(4, "big") + body)
+
+    def ready(self, rank: int = 0) -> dict[str, Any]:
+        return AskingEnd(self.theirs[rank].control).ask(READY)[0]
+
+
+@pytest.fixture(scope="module")
+def unconnected() -> Iterator[NodeCompany]:
+    with NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as made:
+        yield made
+
+
+@pytest.fixture
+def companies() -> Iterator[tuple[NodeCompany, NodeCompany]]:
+    made = both()
+    yield made
+    leaving = [threading.Thread(target=company.leave) for company in made]
+    for thread in leaving:
+        thread.start()
+    for thread in leaving:
+        thread.join()
+
+
+def kept(folder: Path, company: NodeCompany) -> Iterator[Node]:
+    made = Node(folder, company)
+    yield made
+    for ends in made.theirs:
+        for each in ends.all:
+            each.close()
+    made.keeper.fail(RankLost("the test is over"))
+    made.over()
+
+
+@pytest.fixture
+def node(tmp_path: Path, unconnected: NodeCompany) -> Iterator[Node]:
+    """It has no connection yet."""
+    yield from kept(tmp_path, unconnected)
+
+
+@pytest.fixture
+def connected(tmp_path: Path, companies: tuple[NodeCompany, NodeCompany]) -> Iterator[Node]:
+    yield from kept(tmp_path, companies[1])
+
+
+def code_of(node: Node) -> tuple[str, str | None]:
+    error = node.over()
+    judged = error.error if isinstance(error, Restated) else error
+    assert isinstance(judged, SealtrainError)
+    return judged.code, judged.check
+
+
+LEADING: dict[str, tuple[str, WorkloadQuestion]] = {
+    "a step": ("control", Step(step=1)),
+    "whether to stop": ("control", Stop(step=1, ahead=1, span=1, sealing=None)),
+    "a measurement": ("control", OfferMetrics(step=1, values={"loss": 1.0})),
+    "a manifest": ("control", Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})),
+    "memory for a checkpoint": ("store", MakeRoom(size=8)),
+    "a checkpoint": ("store", Seal(counter=1, step=1, previous="", size=1)),
+    "names of checkpoints": ("store", Names()),
+    "the end of a checkpoint": ("store", Retire(counter=1, step=1)),
+    "a tidy store": ("store", Sweep()),
+    "a file of the model": ("store", FileDelivered(name="model.safetensors", size=0)),
+}
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+@pytest.mark.parametrize("name", LEADING)
+def test_what_only_the_lead_may_say_ends_the_node(node: Node, name: str, rank: int) -> None:
+    assert node.ready(rank)["leads"] is False
+    connection, question = LEADING[name]
+    node.says(question, connection, rank)
+    assert code_of(node) == ("training-failed", "channel")
+
+
+LINKS: dict[str, Sequence[int]] = {
+    "itself": (RANKS,),
+    "no rank": (WORLD,),
+    "twice": (0, 0),
+    "a large number": (1 << 16,),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_connection_that_is_none_or_was_given_ends_the_node(connected: Node, name: str) -> None:
+    *before, last = LINKS[name]
+    control = AskingEnd(connected.theirs[0].control)
+    for peer in before:
+        answer, descriptor = control.ask(TakeLink(rank=peer))
+        assert set(answer) == {"sends", "receives"}
+        assert descriptor is not None
+        socket.close(descriptor)
+    connected.says(TakeLink(rank=last))
+    assert code_of(connected) == ("training-failed", "channel")
+
+
+def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_more(
+    connected: Node, companies: tuple[NodeCompany, NodeCompany]
+) -> None:
+    wires = []
+    for rank in range(RANKS):
+        number = RANKS + rank
+        handed = links_of(number, WORLD, AskingEnd(connected.theirs[rank].control))
+        assert [link.rank for link in handed] == [peer for peer in range(WORLD) if peer != number]
+        wires.append(Wire.taken_over(handed, rank=number, world=WORLD))
+    lead, own = companies
+    assert [own.link(rank, peer) for rank in range(RANKS) for peer in range(WORLD)] == [None] * 8
+    for rank in range(RANKS):
+        given = [lead.link(rank, peer) for peer in range(WORLD) if peer != rank]
+        wires.append(Wire.taken_over([one for one in given if one], rank=rank, world=WORLD))
+    views = [memoryview(bytearray(b"gradients" if wire.rank == 0 else 9)) for wire in wires]
+    form = form_of("a broadcast")
+
+    def issued(wire: Wire, view: memoryview) -> Operation:
+        circle = Circle(tuple(range(WORLD)), wire.rank, Scratch())
+        operation = Operation(
+            "a broadcast", lambda work: circle.broadcast(work, form, 0, view), timeout_s=SECONDS
+        )
+        wire.engine.submit(operation)
+        return operation
+
+    for operation in [issued(wire, view) for wire, view in zip(wires, views, strict=True)]:
+        operation.wait()
+    assert [bytes(view) for view in views] == [b"gradients"] * WORLD
+    for wire in wires:
+        threading.Thread(target=wire.close, daemon=True).start()
+
+
+def test_nothing_but_a_connection_is_given_before_a_rank_is_ready(connected: Node) -> None:
+    _, descriptor = AskingEnd(connected.theirs[0].control).ask(TakeLink(rank=0))
+    assert descriptor is not None
+    socket.close(descriptor)
+    connected.says(Slots(), "rows")
+    assert code_of(connected) == ("training-failed", "channel")
+
+
+def test_it_learns_what_it_trains_on_and_nothing_of_the_run(node: Node) -> None:
+    stated = node.ready()
+    assert set(stated) == {
+        "anchored", "datasets", "leads", "model", "resume", "run_id", "secret",
+    }  # fmt: skip
+    assert (stated["anchored"], stated["secret"], stated["resume"]) == (0, None, None)
+    node.says(Open(counter=1, step=1, digest="00" * 32, previous=""), "store")
+    control = AskingEnd(node.theirs[0].control)
+    with pytest.raises(EOFError):
+        control.ask(Ended())
+    assert node.over() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("node-lost", "node-lost"),
+        ("approval-revoked", "training-failed"),
+        ("broker-unreachable", "training-failed"),
+        ("lease-stale", "training-failed"),
+        ("training-diverged", "training-diverged"),
+    ],
+)
+def test_of_what_it_ends_with_no_text_leaves_and_no_word_of_a_broker(
+    node: Node, said: str, code: str
+) -> None:
+    node.says(Failed(code=said, **FAILED))
+    assert code_of(node)[0] == code
+    error = node.over()
+    assert isinstance(error, Restated)
+    assert "secret-4be1a7" not in repr(vars(error.error)) + str(error.error)
+
+
+def test_a_node_whose_ranks_stopped_together_asks_the_lead_why(node: Node) -> None:
+    node.ready()
+    node.says(Stopped())
+    assert isinstance(node.over(), NodeLost)
