@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from polling import wait_until
 
+from sealtrain.guest.sandbox.landlock import restrict
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.workload.channel import ChannelEnds
 from sealtrain.guest.workload.fork import WorkloadProcess, end_orphans, keep_orphans
@@ -20,7 +23,9 @@ from sealtrain.recipe.importable import Importable
 pytestmark = pytest.mark.claim("C542")
 _COMETS = 12
 _SECONDS = 15.0
-_NO_FILTER, _LEFT, _BOUND = 1, 2, 3
+_NO_FILTER, _LEFT, _BOUND, _NO_RULE = 1, 2, 3, 4
+_SIGNALS_STAY_INSIDE = 6
+"""Version of Landlock that judges signals."""
 
 
 class Sky:
@@ -151,3 +156,104 @@ def test_a_group_whose_keeper_is_gone_ends_with_its_supervisor() -> None:
         end_orphans()
         keep_orphans(kept=False)
     assert gone(sky)
+
+
+@pytest.mark.claim("C613")
+@pytest.mark.parametrize("kind", ["workload", "opener"])
+def test_a_group_whose_keeper_is_killed_ends_without_a_supervisor(kind: str) -> None:
+    sky, began = Sky(), time.monotonic()
+
+    def keep() -> None:
+        if kind == "workload":
+            WorkloadProcess(lambda _ends: hostile(sky, first="stays"), ranks=1, kept=())
+        else:
+            Opener(
+                ranks=1,
+                importable=Importable(),
+                live=lambda _importable, _ends: hostile(sky, first="stays"),
+            )
+
+    keeper = os.fork()
+    if keeper == 0:
+        try:
+            keep()
+            time.sleep(_SECONDS)
+        finally:
+            os._exit(0)
+    try:
+        flown(sky)
+    finally:
+        os.kill(keeper, 9)
+        os.waitpid(keeper, 0)
+    wait_until(lambda: gone(sky))  # its guard runs beside it
+    assert time.monotonic() < began + _SECONDS / 2
+    assert sky.said == _BOUND
+
+
+@pytest.mark.claim("C613")
+def test_a_guard_holds_nothing_and_leaves_with_its_group() -> None:
+    def live(_ends: Sequence[ChannelEnds]) -> None:
+        time.sleep(_SECONDS)
+
+    before = children()
+    workload = WorkloadProcess(live, ranks=1, kept=())
+    try:
+        (guard,) = children() - before - {workload.pid}
+        assert os.getpgid(guard) == workload.pid
+        if not os.geteuid():  # only root looks into a process that is closed to debuggers
+            wait_until(lambda: len(held_by(guard)) == 1)
+            assert "pidfd" in held_by(guard)[0]
+    finally:
+        workload.end()
+        workload.close()
+        keep_orphans(kept=False)
+    assert children() == before
+
+
+@pytest.mark.claim("C613")
+def test_a_group_does_not_end_its_guard() -> None:
+    sky = Sky()
+
+    def live(_ends: Sequence[ChannelEnds]) -> None:
+        if restrict([], connect=[]) < _SIGNALS_STAY_INSIDE:
+            sky.say(_NO_RULE)
+            time.sleep(_SECONDS)
+        (guard,) = wait_until(others_of_this_group)
+        sky.say(_LEFT if left(lambda: os.kill(guard, 9)) else _BOUND)
+        time.sleep(_SECONDS)
+
+    before = children()
+    workload = WorkloadProcess(live, ranks=1, kept=())
+    try:
+        wait_until(lambda: sky.said)
+        if sky.said == _NO_RULE:
+            pytest.skip("this kernel has no Landlock that judges signals")
+        assert len(children() - before) == 2
+        assert sky.said == _BOUND
+    finally:
+        workload.end()
+        workload.close()
+        keep_orphans(kept=False)
+
+
+def others_of_this_group() -> list[int]:
+    found = []
+    for pid in (int(place.name) for place in Path("/proc").glob("[0-9]*")):
+        with contextlib.suppress(OSError):  # it ended
+            if pid != os.getpid() and os.getpgid(pid) == os.getpgrp():
+                found.append(pid)
+    return found
+
+
+def children() -> set[int]:
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+
+
+def held_by(pid: int) -> list[str]:
+    """Where a process's descriptors lead, but for those that lead nowhere."""
+    held = [str(place.readlink()) for place in Path(f"/proc/{pid}/fd").iterdir()]
+    return [place for place in held if place != os.devnull]

@@ -12,7 +12,8 @@ Every capability of the kernel's goes too, once it has its memory (``give_up_cap
 It ends with the keeper, and all that it forked ends with it: it is a group of processes that the
 kernel's filter lets none of them leave, and one signal reaches a whole group, also processes that
 fork and end faster than any list of them is read. Beyond that the keeper adopts what lost its
-parent and kills what the filter marks as the workload's.
+parent and kills what the filter marks as the workload's. Where the keeper is killed, a guard in the
+group sends it that signal (``Guard``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -28,13 +30,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from sealtrain.base.processes import forked
 from sealtrain.guest.sandbox.landlock import leave_no_memory
+from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.workload.channel import ChannelEnds, connections
 
 __all__ = [
+    "Guard",
     "WorkloadProcess",
     "end_group",
     "end_orphans",
@@ -101,6 +105,7 @@ class WorkloadProcess:
         for end in theirs:
             for each in end.all:
                 each.close()
+        self._guard = Guard(self.pid)
 
     @property
     def status(self) -> int | None:
@@ -115,6 +120,7 @@ class WorkloadProcess:
         with self._looking:
             if not self._over:
                 self._over, self._status = True, end_group(self.pid)
+                self._guard.end()
         end_orphans()
         for end in self.ends:
             for each in end.all:
@@ -128,14 +134,61 @@ class WorkloadProcess:
                 each.close()
 
 
-def grouped(pid: int = 0) -> None:
-    """Make a process the first of a group of its own. Parent and child both ask for it.
+class Guard:
+    """A process that ends a group when its maker is gone, however that ended.
+
+    It is of the group: so the group's number is no other's while it waits. It holds a descriptor of
+    its maker's process and nothing else, and no other process has a word for it. Where the kernel
+    keeps signals of a sandbox inside (Linux 6.12), the group cannot end it alone.
+    """
+
+    def __init__(self, group: int) -> None:
+        """Start it.
+
+        Args:
+            group: Begun by a child of this process, which was not waited for yet.
+        """
+        maker = os.pidfd_open(os.getpid())
+        self._pid = forked()
+        if self._pid == 0:
+            _guard(maker, group)
+        os.close(maker)
+        grouped(self._pid, group)
+
+    def end(self) -> None:
+        """End it, where the end of its group did not."""
+        with contextlib.suppress(ChildProcessError):  # it was ended with what another one left
+            exit_status(self._pid)
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+def _guard(maker: int, group: int) -> NoReturn:
+    """The guard's whole life."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        grouped(0, group)
+        strip({maker})
+        give_up_capabilities()
+        refuse_calls(network=False, unix=False)
+        if os.getpgrp() == group:  # or there is no such group any more
+            select.select([maker], [], [])
+            os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(1)
+
+
+def grouped(pid: int = 0, group: int | None = None) -> None:
+    """Put a process into a group. Parent and child both ask for it.
 
     Args:
         pid: Child of this process; 0 for this process itself.
+        group: Number of the group; ``None`` for a new one, of which the process is the first.
     """
     with contextlib.suppress(OSError):  # it is already, and has another program or has ended
-        os.setpgid(pid, pid)
+        os.setpgid(pid, pid if group is None else group)
 
 
 def exit_status(pid: int) -> int | None:

@@ -24,7 +24,7 @@ from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
 from sealtrain.errors import DecryptionLost, SealtrainError, StorageUnreachable, error_by_code
 from sealtrain.guest.workload.anew import execute_anew
-from sealtrain.guest.workload.fork import end_group, exit_status, grouped, strip
+from sealtrain.guest.workload.fork import Guard, end_group, exit_status, grouped, strip
 from sealtrain.guest.workload.frames import (
     BatchLaid,
     BatchWanted,
@@ -80,6 +80,7 @@ class Opener:
         grouped(self._pid)
         for end in theirs:
             end.close()
+        self._guard = Guard(self._pid)
         self._control, *lines = ours
         self._lines, self._stores = lines[::2], lines[1::2]
         self._asking = [threading.Lock() for _ in self._lines]
@@ -190,6 +191,7 @@ class Opener:
             if not self._over:
                 self._over = True
                 ended = end_group(self._pid)
+                self._guard.end()
                 self._status = ended if status is None else status
         for end in (self._control, *self._lines, *self._stores):
             with contextlib.suppress(OSError):
