@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import struct
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,55 @@ HEAD = struct.Struct(">BI")
 
 
 @dataclass
+class Look:
+    """The processes that hold a connection at one moment.
+
+    Attributes:
+        held: By number, where their descriptors lead.
+        parents: Numbers of their parents.
+    """
+
+    held: dict[int, list[str]] = field(default_factory=dict)
+    parents: set[int] = field(default_factory=set)
+
+
+@contextmanager
+def looking(port: int) -> Iterator[list[Look]]:
+    """Look again and again at the processes that hold a connection to a port."""
+    looks: list[Look] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            found = look_at(port)
+            if found.held:
+                looks.append(found)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield looks
+    finally:
+        over.set()
+        thread.join()
+
+
+def look_at(port: int) -> Look:
+    found = Look()
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {line[9] for line in lines if line[2].endswith(f":{port:04X}")} - {"0"}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for folder in Path("/proc").glob("[0-9]*/fd") if wanted else ():
+        with suppress(OSError):  # it ended, or is another user's
+            held = [str(place.readlink()) for place in folder.iterdir()]
+            if wanted.intersection(held):
+                status = folder.with_name("status").read_text()
+                found.held[int(folder.parent.name)] = held
+                found.parents.add(int(re.findall(r"PPid:\t(\d+)", status)[0]))
+    return found
+
+
+@dataclass
 class Played:
     """A run that is over.
 
@@ -36,12 +89,14 @@ class Played:
         accelerator: Where its accelerator still listens.
         dealer: Where its dealer still listens.
         said: What the guest said to the dealer, by connection.
+        looks: Looks at the processes that held the connection to the dealer.
     """
 
     world: Stage
     accelerator: str
     dealer: tuple[str, int]
     said: list[bytes]
+    looks: list[Look]
 
     def logs(self) -> list[Path]:
         """Of the accelerator and of every dealer."""
@@ -61,12 +116,15 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
         world.approve(folder, *OWNERS)
         accelerator = world.serve("accelerator ready", "split", "accelerator")
         dealer = host_and_port(dealing(world, folder, "dealer.sock"))
-        with recording(dealer) as (place, said):
+        with (
+            recording(dealer) as (place, said),
+            looking(host_and_port(place)[1]) as looks,
+        ):
             world.run(
                 *world.train_words(folder, "run"), "--accelerator", accelerator, "--dealer", place
             )
         assert (world.folder / "run" / "manifest.json").exists()
-        yield Played(world, accelerator, dealer, [bytes(one) for one in said])
+        yield Played(world, accelerator, dealer, [bytes(one) for one in said], looks)
 
 
 def dealing(world: Stage, folder: Path, guest: str) -> str:
@@ -128,3 +186,19 @@ def test_a_run_names_the_machine_that_is_gone(played: Played, gone: str) -> None
     world = played.world
     answer = world.try_run(*world.train_words(world.folder / "engineer", f"no-{gone}"), *words)
     assert (answer.code, answer.error) == (4, f"{gone}-unreachable")
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C610")
+def test_one_process_holds_the_session_and_nothing_of_the_run(played: Played) -> None:
+    if os.geteuid():
+        pytest.skip("only root looks into a process that is closed to debuggers")
+    last = played.looks[-1]
+    (held,) = last.held.values()
+    assert not last.parents & set(last.held)
+    assert sum(place.startswith("socket:") for place in held) == 5
+    below = str(played.world.folder)
+    others = {place for place in held if not place.startswith("socket:")}
+    assert not [place for place in others if place.startswith(below)]
+    kinds = r"/dev/null|pipe:\[\d+\]|/memfd:\S+ \(deleted\)|/dev/shm/\S+|anon_inode:\S+"
+    assert [place for place in others if not re.fullmatch(kinds, place)] == []
