@@ -10,6 +10,8 @@ import mmap
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -225,3 +227,20 @@ def test_a_second_connection_is_not_passed() -> None:
             process.close()
             keep_orphans(kept=False)
     assert len(asked) == 2
+
+
+@pytest.mark.claim("C611")
+def test_its_keeper_needs_no_library_that_trains() -> None:
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, sealtrain.guest.keeper, sealtrain_collab.pads.guest.keeping;"
+            "print({'torch', 'transformers', 'numpy'} & set(sys.modules))",
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    assert said.stdout.strip() == "set()"
