@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from opener_here import OpenerHere
 from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, private_sft, sft
 
 from sealtrain.base.encoding import from_base64
+from sealtrain.base.hostport import written
 from sealtrain.errors import DataInvalid, SealRefused
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent
@@ -23,12 +25,15 @@ from sealtrain.guest.sandbox.output import Tally as Noted
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
+    ConnectHelper,
     FileDelivered,
     LayBatch,
     OfferMetrics,
     Open,
     OpenModel,
     Parts,
+    ProductsBegun,
+    ProductsMade,
     RankReady,
     Seal,
     Sign,
@@ -469,3 +474,45 @@ def test_a_checkpoint_that_does_not_open_leaves_nothing_in_the_keeper(tmp_path: 
             made.keeper.open(question)
         assert isinstance(refused.value.error, SealRefused)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.claim("C611", "C612")
+def test_products_under_pads_are_told_before_a_checkpoint_and_made_before_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = SimpleNamespace(manifest="/out/manifest.json")
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", lambda *_: signed)
+    lora = {"method": "lora", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    recipe = sft(collaboration={"kind": "pads", "pads": "own"}, peft=lora)
+    memory, descriptor = SharedMemory.made(8)
+    os.close(descriptor)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = written(*listener.getsockname()[:2])
+        made = Run(tmp_path, recipe, settings=SimpleNamespace(accelerator=place, dealer=None))
+        keeper = made.keeper
+        made.ready()
+        keeper.tally(GOOD)
+        keeper.step(Step(step=1))
+        keeper.take(FileDelivered(name="adapter_model.safetensors", size=8), memory)
+        seal = Seal(counter=1, step=1, previous="", size=8)
+        for too_early in (lambda: keeper.seal(seal, memory), lambda: keeper.sign(Sign(**SIGN))):
+            with pytest.raises(Misused):
+                too_early()
+        os.close(keeper.help(ConnectHelper(name="accelerator")).descriptor or -1)
+        keeper.help(ProductsBegun(layers={"q_proj": 2}, products=2))
+        keeper.help(ProductsMade(products=4, rows=8, bytes_out=16, bytes_in=16))
+        keeper.seal(seal, memory)
+        keeper.sign(Sign(**SIGN))
+        before = list(made.recorded)
+        with pytest.raises(Misused):
+            keeper.help(ProductsMade(products=5, rows=8, bytes_out=16, bytes_in=16))
+    assert made.recorded == before
+    assert [event for event, _ in before][-3:] == ["pads.begun", "pads.spent", "rows.served"]
+
+
+@pytest.mark.claim("C611")
+def test_a_recipe_without_helpers_passes_no_connection(tmp_path: Path) -> None:
+    made = Run(tmp_path, sft())
+    made.ready()
+    with pytest.raises(Misused):
+        made.keeper.help(ConnectHelper(name="accelerator"))
