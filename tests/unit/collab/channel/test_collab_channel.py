@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
 import threading
+import time
 
 import pytest
 from channel_world import acceptance, answering, conversation, guest, talking
@@ -112,3 +114,62 @@ def test_silence_is_unreachable() -> None:
         pytest.raises(PeerUnreachable),
     ):
         mine.receive(max_bytes=1)
+
+
+@pytest.mark.claim("C611")
+def test_another_process_of_the_guest_goes_on_after_the_handshake() -> None:
+    near, far = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_one() -> None:
+            sock, _ = listener.accept()
+            with channels.accept(sock, answering(), timeout=10.0) as theirs:
+                far.sendall(theirs.export("a label").reveal())
+                theirs.send(theirs.expect(max_bytes=8))
+
+        thread = threading.Thread(target=answer_one)
+        thread.start()
+        sock, keys = channels.reach(listener.getsockname()[:2], conversation(), timeout=10.0)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                with channels.go_on(sock, keys) as ours:
+                    ours.send(b"question")
+                    answered = ours.expect(max_bytes=8) == b"question"
+                    same = ours.export("a label").reveal() == near.recv(32)
+                    status = 0 if answered and same else 1
+            finally:
+                os._exit(status)
+        sock.close()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        thread.join()
+    near.close()
+    far.close()
+
+
+@pytest.mark.claim("C611")
+def test_a_peer_that_speaks_slowly_and_proves_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels, "HANDSHAKE_SECONDS", 0.5)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            sock, _ = listener.accept()
+            with sock, contextlib.suppress(OSError):
+                sock.sendall((1 << 16).to_bytes(4, "big"))  # of a message that never comes whole
+                while not over.wait(0.05):
+                    sock.sendall(b"\0")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        began = time.monotonic()
+        try:
+            with pytest.raises(PeerUnreachable):
+                channels.reach(listener.getsockname()[:2], conversation(), timeout=30.0)
+        finally:
+            over.set()
+            thread.join()
+    assert time.monotonic() - began < 20.0
