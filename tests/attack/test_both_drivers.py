@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from exhibit_world import REFUSED, accepted, exhibit_of
 from machines_world import ASKED, ELSEWHERE, MACHINES, NOW, MachinePark
 from two_drivers import both_examine, both_judge
+from variants import variants
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Evidence
@@ -56,10 +58,16 @@ def test_both_accept_the_truth_and_refuse_it_elsewhere_and_at_other_times(
         assert both_judge(evidence, preset(preset_name), NOW, here) == "simulated-evidence"
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_both_end_altered_evidence_alike(park: MachinePark, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "places"),
+    variants(
+        product(SMALL, [20, 60]),
+        each_time=[(name, 20 if MACHINES[name].gpus else 60) for name in SMALL],
+    ),
+)
+def test_both_end_altered_evidence_alike(park: MachinePark, name: str, places: int) -> None:
     policy, ended = park.trust(MACHINES[name]), set()
-    for document in _altered(park.evidence(MACHINES[name]).to_dict()):
+    for document in _altered(park.evidence(MACHINES[name]).to_dict(), places):
         try:
             evidence = Evidence.from_bytes(canonical_json(document))
         except SealtrainError:
@@ -68,12 +76,17 @@ def test_both_end_altered_evidence_alike(park: MachinePark, name: str) -> None:
     assert len(ended) > 2
 
 
-def _altered(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One character of one text, or one field of accelerators' claims, at a time."""
+def _altered(document: dict[str, Any], places: int) -> Iterator[dict[str, Any]]:
+    """One character of one text, or one field of accelerators' claims, at a time.
+
+    Args:
+        document: The evidence.
+        places: In how many places each text is altered.
+    """
     cpu = document["cpu"]
     for field, text in cpu.items():
         if isinstance(text, str) and field != "tee":
-            for at in range(0, len(text), max(1, len(text) // 60)):
+            for at in range(0, len(text), max(1, len(text) // places)):
                 letter = "A" if text[at] != "A" else "B"
                 changed = text[:at] + letter + text[at + 1 :]
                 yield {**document, "cpu": {**cpu, field: changed}}
@@ -112,14 +125,20 @@ def test_both_end_every_vector_alike() -> None:
     assert judged > 5
 
 
-def test_both_end_every_third_partys_file_alike(shared: Path) -> None:
-    """Under its own policy and every preset, when it holds, a second outside, and years later."""
+@pytest.mark.parametrize("whole", variants([False, True], each_time=[False]))
+def test_both_end_every_third_partys_file_alike(shared: Path, whole: bool) -> None:
+    """Under its own policy, and with ``whole`` under every preset, when it holds, a second outside,
+    and years later; otherwise under every preset when it holds."""
     policies = [preset(name) for name in PRESETS]
     ended = set()
     for one in (*accepted(shared), *(real for real, _ in REFUSED)):
         exhibit, beside = exhibit_of(shared, one.file), one.beside(shared)
-        for policy in (one.rules(), *policies):
-            for moment in (one.at, *one.outside, NOW):
+        always = (one.at, *one.outside, NOW)
+        for policy, moments in (
+            (one.rules(), always),
+            *((policy, always if whole else (one.at,)) for policy in policies),
+        ):
+            for moment in moments:
                 ended.add(both_examine(exhibit, policy, moment, beside))
                 asked = replace(beside, nonce=b"\x5a" * 64, compose_hash="ab" * 32)
                 ended.add(both_examine(exhibit, policy, moment, asked))

@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 import yaml
 from polling import wait_until
+from stage import interpreter
 from world import founded
 
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -113,9 +114,8 @@ def words(site: Path, document: str = "broker-compose.json", *more: str) -> list
 
 
 def refused(site: Path, *given: str) -> str:
-    done = subprocess.run(
-        [*COMMAND, *words(site, *given), "--json"], capture_output=True, text=True, timeout=SECONDS
-    )
+    command = [interpreter(trains=False), "-m", "sealtrain", *words(site, *given), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode in (2, 3, 5), done.stderr
     return str(json.loads(done.stdout)["error"]["code"])
 

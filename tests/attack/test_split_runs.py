@@ -95,6 +95,7 @@ def played(world: Stage, engineer: Path) -> Iterator[Played]:
         yield Played(answer, left, [*before, *after], run)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @altered
 def test_an_altered_product_ends_the_run_and_an_honest_machine_goes_on(
@@ -119,6 +120,7 @@ def test_an_altered_product_ends_the_run_and_an_honest_machine_goes_on(
     assert CANARY not in json.dumps(predicate)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @seen_by
 def test_what_left_the_guest_is_the_base_model_and_even_chance(played: Played) -> None:

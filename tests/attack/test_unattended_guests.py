@@ -198,6 +198,7 @@ def test_a_store_of_lies_ends_before_any_key_is_asked_for(
     assert not (world.folder / "lied" / "out" / "run.json").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C133")
 def test_lies_of_a_ticket_end_without_a_run(world: Stage, proposed: Path, tmp_path: Path) -> None:
     other = world.propose("others", RECIPE | {"name": "others"})

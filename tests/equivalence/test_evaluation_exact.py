@@ -25,6 +25,7 @@ from training_world import (
     sources_of,
     write_records,
 )
+from variants import variants
 
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.schema import Recipe
@@ -101,7 +102,10 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.claim("C23")
 @pytest.mark.parametrize(
     ("phase", "kind"),
-    [*(("sft", kind) for kind in KINDS), ("lora", "all"), ("classify", "all")],
+    variants(
+        [*(("sft", kind) for kind in KINDS), ("lora", "all"), ("classify", "all")],
+        each_time=[(phase, "all") for phase in ("sft", "lora", "classify")],
+    ),
 )
 def test_every_way_to_save_memory_trains_and_resumes_exactly(
     phase: str, kind: str, sealed: dict[str, Any], tmp_path: Path

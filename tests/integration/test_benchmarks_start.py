@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from programs import VARIABLE, found
+from variants import variants
 
 from measured_on import LACKING
 
@@ -192,7 +193,9 @@ def test_a_slow_script_starts(script: str, tmp_path: Path, collections: str) -> 
     plays(script, SLOW[script], tmp_path, **variables)
 
 
-@pytest.mark.parametrize("name", LACKS)
+@pytest.mark.parametrize(
+    "name", variants(LACKS, each_time=["console.py without chromium", "split.py without a GPU"])
+)
 def test_a_script_says_in_one_line_what_this_machine_lacks(name: str, tmp_path: Path) -> None:
     machine = LACKS[name]
     done = started(machine.script, machine.words, tmp_path, **machine.variables)

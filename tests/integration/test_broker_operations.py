@@ -339,6 +339,7 @@ class Struck(BrokerClient):
             self._kill.join()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.claim("C43")
 def test_killed_during_a_renewal_it_takes_the_same_again_and_nothing_older(tmp_path: Path) -> None:

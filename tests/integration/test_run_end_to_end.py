@@ -322,6 +322,7 @@ def children(process: int) -> list[str]:
     return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C11")
 def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     world: Stage, finished: Path
