@@ -434,6 +434,7 @@ def obtain_with(made: Asking, challenge: Any) -> None:
         made.world.obtain(wire=client, attested=made.attested)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_old_copy_of_one_half_beside_the_other(tmp_path: Path) -> None:
     older, newer = tmp_path / "older", tmp_path / "newer"

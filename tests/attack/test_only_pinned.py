@@ -221,6 +221,7 @@ def test_an_import_that_fails_says_no_name_of_it(world: Stage) -> None:
     assert "secret_of_a_record" not in answer.stdout + answer.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C122")
 def test_a_script_gets_the_columns_that_owners_approved(world: Stage) -> None:
     columns = {"prompt": "question", "completion": "answer"}

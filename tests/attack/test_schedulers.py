@@ -334,6 +334,7 @@ def fresh(world: World) -> Fresh:
     return made
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C232")
 def test_new_data_is_tried_soon_and_each_refusal_is_a_skip_with_its_reason(fresh: Fresh) -> None:
     """A scheduler that rests, and a withdrawn dataset: never a failed run, nor silence."""

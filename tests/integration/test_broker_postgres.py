@@ -235,7 +235,13 @@ class Load:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["restart", "kill -9"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="restart"),
+        pytest.param(signal.SIGKILL, id="kill -9", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_database_that_ends_under_load_loses_nothing_acknowledged(
     postgres: Server, tmp_path: Path, number: int
 ) -> None:

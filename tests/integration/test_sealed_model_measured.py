@@ -78,6 +78,7 @@ def trust(world: Stage, room: Path) -> Path:
     return out
 
 
+@pytest.mark.nightly
 def test_its_manifest_names_the_model_by_its_root(world: Stage, room: Path, measured: Any) -> None:
     assert set(measured["metrics"]) == {"accuracy", "majority"}
     manifest = world.folder / "measured" / "manifest.json"
@@ -89,6 +90,7 @@ def test_its_manifest_names_the_model_by_its_root(world: Stage, room: Path, meas
     assert claimed["root"] in html.read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C35")
 def test_the_open_model_lies_nowhere(
     world: Stage, trained: Path, measured: Any, tmp_path: Path
@@ -105,6 +107,7 @@ def test_the_open_model_lies_nowhere(
         assert not any(needle in data for needle in needles), path
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C10")
 def test_another_sealing_of_the_model_gets_no_key(
     world: Stage, trained: Path, room: Path, measured: Any, tmp_path: Path
