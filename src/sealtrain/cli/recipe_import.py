@@ -40,6 +40,9 @@ class _Choices:
         int | None,
         typer.Option("--record-count", min=1, help="Records to train on: turns epochs into steps."),
     ] = None
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimizer steps, in place of the file's epochs.")
+    ] = None
     base: Annotated[
         Path | None,
         typer.Option("--base-model", help="Folder of the base model, relative to the recipe."),
@@ -47,7 +50,22 @@ class _Choices:
     name: Annotated[str | None, typer.Option(help="The recipe's name; the file's without.")] = None
     prepared: Annotated[
         bool,
-        typer.Option("--prepared", help="Records hold the prompts that Axolotl would write."),
+        typer.Option(
+            "--prepared", help="Records hold the prompts or messages that Axolotl would write."
+        ),
+    ] = False
+    own_files: Annotated[
+        bool,
+        typer.Option(
+            "--own-files",
+            help="The model's folder has the chat template, tokens and config that the file names.",
+        ),
+    ] = False
+    whole_base: Annotated[
+        bool,
+        typer.Option(
+            "--whole-base", help="Hold a base whole that the file quantizes as no recipe does."
+        ),
     ] = False
     without: Annotated[
         list[str] | None,
@@ -81,8 +99,11 @@ def import_recipe(
             test=choices.test or (),
             recipients=choices.recipient or (),
             records=choices.records,
+            steps=choices.steps,
             base=None if base is None else str(base),
             prepared=choices.prepared,
+            own_files=choices.own_files,
+            whole_base=choices.whole_base,
             without=choices.without or (),
         ),
     )

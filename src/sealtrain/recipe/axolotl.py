@@ -4,7 +4,8 @@ Every key with a value ends in one of four ways:
 
 1. *translated*: it is in the recipe, under the name it has there;
 2. *left out*: it changes no weight (paths, trackers, kernels), and the answer says so by name;
-3. *refused*: the recipe cannot say it, and training without it would be another training;
+3. *refused*: the recipe cannot say it, and training without it would be another training; the
+   refusal says the word to write, in the file or on the command line;
 4. *left out on demand*: a key of 3 that the caller names in ``without``.
 
 Where Axolotl's defaults differ from a recipe's, the recipe has Axolotl's. What it does without a
@@ -16,96 +17,35 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.axolotlkeys import (
+    ADAPTER,
+    AS_TRUE,
+    DEFAULTS,
+    HARMLESS_FALSE,
+    INNER,
+    LOSSES,
+    NO_WEIGHT,
+    OF_FILES,
+    OPTIMIZERS,
+    OWN_FILES,
+    PREFERENCES,
+    RENAMED,
+    REWRITES,
+    SAME,
+    TYPES,
+    USUAL,
+    WHY,
+    WORDS,
+    unknown,
+)
 
 __all__ = ["Imported", "Wanted", "import_axolotl"]
 
-_SAME: Final = (
-    "adam_beta1", "adam_beta2", "adam_epsilon", "early_stopping_patience", "eval_steps",
-    "gradient_accumulation_steps", "label_smoothing_factor", "learning_rate", "logging_steps",
-    "lr_scheduler_kwargs", "max_grad_norm", "max_steps", "metric_for_best_model",
-    "neftune_noise_alpha", "save_steps", "save_total_limit", "seed", "weight_decay",
-)  # fmt: skip
-_RENAMED: Final = {
-    "eval_batch_size": "per_device_eval_batch_size",
-    "lr_scheduler": "lr_scheduler_type",
-    "micro_batch_size": "per_device_train_batch_size",
-    "neftune_alpha": "neftune_noise_alpha",
-    "optimizer": "optim",
-    "sequence_len": "max_length",
-    "warmup_steps": "warmup_steps",
-    "warmup_ratio": "warmup_steps",
-}
-_ADAPTER: Final = {
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "lora_modules_to_save": "modules_to_save",
-    "lora_r": "r",
-    "lora_target_modules": "target_modules",
-    "peft_init_lora_weights": "init_lora_weights",
-    "peft_layers_to_transform": "layers_to_transform",
-    "peft_use_dora": "use_dora",
-    "peft_use_rslora": "use_rslora",
-}
-_PREFERENCES: Final = {
-    "dpo_beta": "beta",
-    "dpo_label_smoothing": "label_smoothing",
-    "dpo_use_weighting": "use_weighting",
-    "kto_desirable_weight": "desirable_weight",
-    "kto_undesirable_weight": "undesirable_weight",
-    "orpo_alpha": "beta",
-    "rl_beta": "beta",
-}
-_DEFAULTS: Final[dict[str, Any]] = {
-    "per_device_train_batch_size": 1,
-    "max_length": 512,
-    "lr_scheduler_type": "cosine",
-    "optim": "adamw_torch_fused",
-}
-"""What Axolotl does without these keys, where a recipe's own defaults differ."""
-_LOSSES: Final = {"dpo": "sigmoid", "ipo": "ipo", "kto": "kto", "orpo": "orpo"}
-_NO_WEIGHT: Final = (
-    (r"(wandb|mlflow|comet|trackio|swanlab|use_wandb|use_mlflow|use_comet|use_trackio)(_\w+)?",
-     "a run reports released metrics only"),
-    (r"use_tensorboard", "monitoring.tensorboard of a recipe does it, for released metrics"),
-    (r"hub_\w+|hf_use_auth_token|push_dataset_to_hub", "a guest reaches no hub"),
-    (r"output_dir|dataset_prepared_path|logging_dir|save_safetensors|save_only_model",
-     "the run chooses where it writes; weights are safetensors"),
-    (r"save_strategy|saves_per_epoch|auto_resume_from_checkpoints",
-     "checkpoints are sealed every save_steps, and resumed by sealtrain resume"),
-    (r"eval_strategy|evals_per_epoch|eval_table_size|eval_max_new_tokens|eval_causal_lm_metrics"
-     r"|do_causal_lm_eval|eval_sample_packing|include_tokens_per_second|include_tkps",
-     "test data are measured at the end, and every eval_steps"),
-    (r"(flash|xformers|sdp|flex|eager)_attention|lora_(mlp|qkv|o|embedding)_kernel|unsloth_\w+"
-     r"|torch_compile(_\w+)?|liger_\w+|flash_attn_\w+|cut_cross_entropy",
-     "another way to compute the same numbers, up to rounding"),
-    (r"dataset_processes|dataset_num_proc|dataloader_\w+|dataset_keep_in_memory|low_cpu_mem_usage"
-     r"|pad_to_sequence_len|gradient_checkpointing_kwargs|ddp_\w+|local_rank|device_map"
-     r"|gpu_memory_limit|profiler_steps\w*|gc_steps|debug|strict|max_memory",
-     "changes speed or memory only"),
-    (r"tokenizer_type|is_\w+_derived_model",
-     "the model's own files say it"),
-)  # fmt: skip
-"""Keys that change no weight, with the reason."""
-_HARMLESS_FALSE: Final = (
-    "fp16", "tf32", "load_in_8bit", "load_in_4bit", "group_by_length", "val_set_size", "strict",
-    "trust_remote_code", "sample_packing", "lora_fan_in_fan_out", "load_best_model_at_end",
-    "lora_target_linear", "resize_token_embeddings_to_32x", "loss_watchdog_threshold",
-)  # fmt: skip
-"""Keys that mean nothing when they are false or 0."""
-_USUAL: Final = {
-    "attn_implementation": r"eager|sdpa|flash_attention_[23]|flex_attention",
-    "model_type": r"Auto\w*ForCausalLM|\w+ForCausalLM",
-    "plugins": r"\['axolotl\.integrations\.(liger|cut_cross_entropy)\.\w+'\]",
-    "tokenizer_legacy": "False",
-    "tokenizer_use_fast": "True",
-}
-"""Keys that change no weight with these values, and may with others."""
-_TYPES: Final = ("completion", "chat_template", "alpaca")
 _LONG: Final = (
     "Axolotl leaves out records that are longer than sequence_len; this recipe cuts them at "
     "trainer.max_length"
@@ -124,9 +64,13 @@ class Wanted:
         test: ``OWNER.NAME`` of the datasets to measure on.
         recipients: Owners that the model is sealed to; the owners of the data when empty.
         records: Number of records to train on, which turns epochs into steps; ``None`` where
-            ``max_steps`` is written.
+            ``max_steps`` or ``steps`` is written.
+        steps: ``max_steps``, where the file has epochs.
         base: Path of the base model in place of ``base_model``.
-        prepared: Records hold prompts as Axolotl's strategies would make them.
+        prepared: Records hold prompts or messages as Axolotl's strategies would make them.
+        own_files: The model's folder has the chat template, the tokens, rows and settings that the
+            file names, and needs no code of its own.
+        whole_base: A frozen base is held whole where the file quantizes it as no recipe does.
         without: Keys to leave out although training without them is another training.
     """
 
@@ -135,8 +79,11 @@ class Wanted:
     test: Sequence[str] = ()
     recipients: Sequence[str] = ()
     records: int | None = None
+    steps: int | None = None
     base: str | None = None
     prepared: bool = False
+    own_files: bool = False
+    whole_base: bool = False
     without: Collection[str] = ()
 
 
@@ -184,14 +131,18 @@ class _Translation:
 
     def done(self) -> Imported:
         # A key without a value says nothing, in Axolotl as here.
-        self.todo = {key: value for key, value in self.config.items() if value is not None}
+        self.todo = {
+            key: WORDS.get(value, value) if isinstance(value, str) else value
+            for key, value in self.config.items()
+            if value is not None
+        }
         for key in sorted(set(self.wanted.without) & self.todo.keys()):
             del self.todo[key]
             self.left_out[key] = "left out on demand: training may differ"
         rl = self.take("rl", "phase")
-        if rl is not None and (not isinstance(rl, str) or rl not in _LOSSES):
-            self.refuse("rl", f"{rl!r}; phase dpo has {', '.join(_LOSSES)}")
-            rl = next(iter(_LOSSES))
+        if rl is not None and (not isinstance(rl, str) or rl not in LOSSES):
+            self.refuse("rl", f"{rl!r}; phase dpo has {', '.join(LOSSES)}")
+            rl = next(iter(LOSSES))
         model = self._model()
         columns = self._columns(rl)
         trainer = self._trainer(rl, columns)
@@ -270,7 +221,8 @@ class _Translation:
                     self.refuse(key, "the configuration lies in the model's folder")
                 else:
                     model["tokenizer"] = {"path": str(other).removeprefix("./").rstrip("/")}
-        if self.config.get("bf16") is True:
+        whole = self.todo.get("bfloat16") is True and self.take("bfloat16", "model.dtype")
+        if whole or self.config.get("bf16") in (True, "auto", "True"):
             model["dtype"] = "bfloat16"
         return model
 
@@ -306,6 +258,8 @@ class _Translation:
         elif kind == "chat_template":
             form = {"messages": str(dataset.pop("field_messages", "messages"))}
             self._turns(dataset)
+            if self.wanted.prepared:
+                form = self._prepared_turns(dataset)
         elif self.wanted.prepared:
             form = {"prompt": "prompt", "completion": "completion"}
             for key in [key for key in dataset if key.startswith(("field", "format"))]:
@@ -315,13 +269,29 @@ class _Translation:
             self.refuse(
                 "datasets[].type",
                 f"{kind!r} writes a prompt around each record; have owners seal columns prompt and "
-                f"completion as it makes them, and say --prepared; without it: {_TYPES[0]}, "
-                f"{_TYPES[1]}",
+                f"completion as it makes them, and say --prepared; without it: {TYPES[0]}, "
+                f"{TYPES[1]}",
             )
+        if rl is not None and self.wanted.prepared:
+            self._prepared_turns(dataset)
         for key in sorted(dataset):
             if dataset[key] is not None:
-                self.refuse(f"datasets[].{key}", "has no counterpart")
+                self.refuse(
+                    f"datasets[].{key}",
+                    "have owners seal records as it makes them, and say --prepared"
+                    if REWRITES.fullmatch(key)
+                    else "has no counterpart",
+                )
         return form
+
+    def _prepared_turns(self, dataset: dict[str, Any]) -> dict[str, str]:
+        """Leave out how records become messages: they hold messages with role and content."""
+        gone = [key for key in dataset if REWRITES.fullmatch(key)]
+        for key in gone:
+            del dataset[key]
+        if gone:
+            self.notes.append(f"records hold messages as Axolotl makes them ({', '.join(gone)})")
+        return {"messages": "messages"}
 
     def _turns(self, dataset: dict[str, Any]) -> None:
         usual: dict[str, Any] = {
@@ -333,9 +303,8 @@ class _Translation:
         for key, value in usual.items():
             if dataset.get(key) in (None, value):
                 dataset.pop(key, None)
-        template = self.take("chat_template", "model's tokenizer")
-        if template not in (None, "tokenizer_default"):
-            self.refuse("chat_template", f"{template!r}; the tokenizer's own template is used")
+        if dataset.get("eot_tokens") is not None and self.wanted.own_files:
+            del dataset["eot_tokens"]
 
     def _preferences(self, kind: Any, rl: str) -> dict[str, str]:
         if isinstance(kind, dict):
@@ -361,40 +330,58 @@ class _Translation:
 
     def _trainer(self, rl: str | None, columns: Mapping[str, str]) -> dict[str, Any]:
         trainer: dict[str, Any] = {}
-        for key, place in {**dict(zip(_SAME, _SAME, strict=True)), **_RENAMED}.items():
+        for key, place in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items():
             value = self.take(key, f"trainer.{place}")
             if value is not None:
                 trainer[place] = value
         if rl is not None:
-            trainer["loss_type"] = _LOSSES.get(rl, rl)
-            for key, place in _PREFERENCES.items():
+            trainer["loss_type"] = LOSSES.get(rl, rl)
+            for key, place in PREFERENCES.items():
                 value = self.take(key, f"trainer.{place}")
                 if value is not None:
                     trainer[place] = value
-        trainer = _DEFAULTS | trainer
-        self._flags(trainer)
+        trainer = DEFAULTS | trainer
+        self._flags(trainer, rl)
         self._losses_of_prompts(trainer, columns)
+        optimizer = trainer["optim"]
+        if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
+            trainer["optim"] = OPTIMIZERS[optimizer]
+            self.notes.append(
+                f"{optimizer} holds its states in fewer bits or elsewhere; "
+                f"{trainer['optim']} holds them whole"
+            )
         special = self.take("special_tokens", "trainer") or {}
         if not isinstance(special, dict):
             self.refuse("special_tokens", "is no mapping")
             special = {}
         for name, token in special.items():
             if name not in ("pad_token", "eos_token") or rl is not None:
-                self.refuse("special_tokens", f"{name}; put it into the tokenizer")
+                if self.wanted.own_files:
+                    self.notes.append(f"{_line(name)} is what the model's tokenizer says")
+                else:
+                    self.refuse("special_tokens", f"{name}; {OWN_FILES}")
             else:
                 trainer[name] = token
+        if "early_stopping_patience" in trainer and "eval_steps" in trainer:
+            trainer.setdefault("metric_for_best_model", "eval_loss")
         self._steps(trainer)
         if "warmup_steps" not in trainer and _is_count(trainer.get("max_steps")):
             trainer["warmup_steps"] = min(int(0.03 * trainer["max_steps"]), 100)
         return trainer
 
-    def _flags(self, trainer: dict[str, Any]) -> None:
+    def _flags(self, trainer: dict[str, Any], rl: str | None) -> None:
         for key, place in (
             ("bf16", "bf16"),
             ("gradient_checkpointing", "activation_checkpointing"),
             ("sample_packing", "packing"),
         ):
+            if key == "sample_packing" and rl is not None and key in self.todo:
+                del self.todo[key]
+                self.left_out[key] = "pairs and labels are not packed, in Axolotl neither"
             value = self.take(key, f"trainer.{place}")
+            if value in AS_TRUE.get(key, ()):
+                self.notes.append(f"{key}: {value} is written as true")
+                value = True
             if isinstance(value, bool):
                 trainer[place] = value
             elif value is not None:
@@ -417,10 +404,15 @@ class _Translation:
 
     def _steps(self, trainer: dict[str, Any]) -> None:
         epochs = self.take("num_epochs", "trainer.max_steps")
+        if self.wanted.steps is not None:
+            trainer["max_steps"] = self.wanted.steps
         if "max_steps" in trainer:
             return
         if trainer.get("packing"):
-            self.refuse("num_epochs", "packed rows are not known before training; write max_steps")
+            self.refuse(
+                "num_epochs",
+                "packed rows are not known before training; write max_steps, or say --steps N",
+            )
         elif self.wanted.records is None:
             self.refuse(
                 "num_epochs",
@@ -446,14 +438,20 @@ class _Translation:
             self.refuse("adapter", f"{kind!r}; lora or qlora")
             return None
         peft: dict[str, Any] = {"method": "lora"}
-        for key, place in _ADAPTER.items():
+        for key, place in ADAPTER.items():
             value = self.take(key, f"peft.{place}")
             if value is not None:
                 peft[place] = value
         if self.take("lora_target_linear", "peft.target_modules") is True:
-            if "target_modules" in peft:
+            named = peft.get("target_modules", [])
+            if not isinstance(named, list) or not all(map(_is_inner, named)):
                 self.refuse("lora_target_linear", "with lora_target_modules; keep one of them")
-            peft["target_modules"] = "all-linear"
+            peft["target_modules"] = "all-linear"  # every linear one, so the named ones too
+        if isinstance(peft.get("target_modules"), str) and peft["target_modules"] != "all-linear":
+            self.refuse(
+                "lora_target_modules",
+                "a pattern; list the names, or write lora_target_linear: true instead",
+            )
         if "target_modules" not in peft:
             self.refuse("lora_target_modules", "missing; a recipe names them")
         in_four_bits = self.take("load_in_4bit", "peft.quantization")
@@ -483,37 +481,42 @@ class _Translation:
         return found
 
     def _rest(self) -> None:
-        if self.todo.get("test_datasets") and self.wanted.test:
-            self.take("test_datasets", "datasets")
+        for key in ("test_datasets", "val_set_size"):
+            if self.todo.get(key) and self.wanted.test:
+                self.take(key, "datasets")
+        template = self.take("chat_template", "model's tokenizer")
+        if template not in (None, "tokenizer_default") and not self.wanted.own_files:
+            self.refuse("chat_template", f"{template!r}; {OWN_FILES}")
+        for key in OF_FILES:
+            if self.wanted.own_files:
+                self.take(key, "model's tokenizer")
+        if self.wanted.prepared and self.todo.pop("dataset_exact_deduplication", None) is not None:
+            self.left_out["dataset_exact_deduplication"] = "owners seal records without repetitions"
+        for key in ("load_in_8bit", "quantize_moe_experts"):
+            if self.wanted.whole_base and self.todo.get(key) is True:
+                del self.todo[key]
+                self.left_out[key] = "the frozen base is held whole, which takes more memory"
         for key, value in list(self.todo.items()):
-            why = next((why for names, why in _NO_WEIGHT if re.fullmatch(names, key)), None)
-            if key in _HARMLESS_FALSE and value in (False, 0):
+            why = next((why for names, why in NO_WEIGHT if re.fullmatch(names, key)), None)
+            if key in HARMLESS_FALSE and value in (False, 0):
                 why = "off, as in a recipe"
-            if key in _USUAL and re.fullmatch(_USUAL[key], str(value)):
+            if key in USUAL and re.fullmatch(USUAL[key], str(value)):
                 why = "as usual: it changes no weight"
             if why is None:
-                self.refuse(key, _WHY.get(key, _unknown)(value))
+                self.refuse(key, WHY.get(key, unknown)(value))
             else:
                 self.left_out[key] = why
                 del self.todo[key]
 
 
+def _is_inner(module: Any) -> bool:
+    """Whether a module of a LoRA is a linear layer inside the model, neither its head nor rows."""
+    return isinstance(module, str) and INNER.fullmatch(module) is not None
+
+
+def _line(text: Any) -> str:
+    return re.sub(r"[^\x20-\x7e]", "?", str(text))[:60]
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
-
-
-def _unknown(value: Any) -> str:
-    return f"{str(value)[:60]!r} is not known here"
-
-
-_WHY: Final[dict[str, Callable[[Any], str]]] = {
-    "val_set_size": lambda _: "a part held back; have an owner seal a test dataset (--test)",
-    "test_datasets": lambda _: "have their owners seal them, and name them with --test",
-    "trust_remote_code": lambda _: "code of the model's folder is never run",
-    "deepspeed": lambda _: "backend: {name: deepspeed, …} of a recipe says it",
-    "fsdp": lambda _: "backend: {name: fsdp, …} of a recipe says it",
-    "fsdp_config": lambda _: "backend: {name: fsdp, …} of a recipe says it",
-    "fp16": lambda _: "a recipe of backend axolotl trains in float32, or with bf16",
-    "load_in_8bit": lambda _: "a frozen base is held in four bits, or whole",
-    "group_by_length": lambda _: "records come in the order of the seed",
-}

@@ -82,7 +82,7 @@ def test_every_key_is_accounted_for() -> None:
         {"trust_remote_code": True},
         {"load_in_8bit": True},
         {"fp16": True},
-        {"bf16": "auto"},
+        {"bf16": "sometimes"},
         {"deepspeed": "zero3.json"},
         {"group_by_length": True},
         {"unfrozen_parameters": ["lm_head"]},
