@@ -483,11 +483,15 @@ def config_of(folder: Path, **changed: Any) -> BrokerConfig:
     return BrokerConfig(**(fields | changed))
 
 
+SOCKET = ("certificate", "certificate_key", "host", "metrics_port", "proxies")
+"""Settings of a broker that only its socket knows."""
+
+
 @contextmanager
 def served_world(folder: Path, **changed: Any) -> Iterator[tuple[ReleaseWorld, str]]:
     """A release world and the URL of its broker, which answers dstack's KMS too."""
     limits = changed.pop("limits", BrokerLimits(posts_per_minute=10_000))
-    socket = {name: changed.pop(name) for name in ("metrics_port", "proxies") if name in changed}
+    socket = {name: changed.pop(name) for name in SOCKET if name in changed}
     arguments = {"limits": limits, "gateway_app_id": GATEWAY} | changed
     with (
         release_world(folder, **arguments) as world,

@@ -100,6 +100,8 @@ class BrokerConfig:
             as something is sealed to them.
         host: Address to listen on.
         port: TCP port; 0 lets the system choose.
+        certificate: PEM of the chain by which it speaks TLS itself; ``None`` for plain HTTP.
+        certificate_key: PEM of the certificate's private key.
         lease_seconds: How long released keys may be used, 60 s to 7 days.
         limits: Caps.
         boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
@@ -127,6 +129,8 @@ class BrokerConfig:
     former_root_secrets: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8470
+    certificate: Path | None = None
+    certificate_key: Path | None = None
     lease_seconds: int = 3600
     limits: BrokerLimits = field(default_factory=BrokerLimits)
     boot_auth: bool = False
@@ -148,6 +152,12 @@ class BrokerConfig:
         platform_of(self.platform)
         for url in self.public_urls:
             public_url(url)
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise UsageError(
+                "a certificate needs its key, and a key its certificate",
+                check="certificate",
+                expected="--certificate together with --certificate-key",
+            )
         if not MIN_LEASE <= self.lease_seconds <= MAX_LEASE:
             raise UsageError(
                 "lease time is out of range",

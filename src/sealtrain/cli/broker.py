@@ -80,6 +80,13 @@ class ListenOptions:
 
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Certificate chain (PEM): the broker speaks TLS itself."),
+    ] = None
+    certificate_key: Annotated[
+        Path | None, typer.Option(help="Private key (PEM) of the certificate, of mode 0600.")
+    ] = None
     ticket: Annotated[
         str | None,
         typer.Option(help="Run ticket: where to listen, and under which URLs; or vsock:PORT."),
@@ -168,6 +175,8 @@ def serve(
         platform=service.platform,
         host=listening.host,
         port=listening.port,
+        certificate=listening.certificate,
+        certificate_key=listening.certificate_key,
         lease_seconds=answers.lease_seconds,
         boot_auth=answers.boot_auth,
         gateway_app_id=answers.gateway_app_id,
@@ -201,6 +210,8 @@ def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
         config,
         host=listen[0],
         port=listen[1],
+        certificate=_path(ticket.certificate) or config.certificate,
+        certificate_key=_path(ticket.certificate_key) or config.certificate_key,
         collateral=ticket.collateral or config.collateral,
         root_secret=ticket.root_secret or config.root_secret,
         former_root_secrets=(*config.former_root_secrets, *ticket.former_root_secrets),
@@ -209,6 +220,10 @@ def _with_ticket(config: BrokerConfig, ticket: RunTicket) -> BrokerConfig:
         submitters={**config.submitters, **ticket.submitters},
         runners={**config.runners, **ticket.runners},
     )
+
+
+def _path(place: str | None) -> Path | None:
+    return None if place is None else Path(place)
 
 
 def _with_measured_files(config: BrokerConfig) -> BrokerConfig:

@@ -83,6 +83,8 @@ _IN_GUEST: Final = frozenset({"base", "collateral", "submission_id"})
 _UNATTENDED: Final = _IN_GUEST | {"credentials", "health", "models", "restarts", "wait_seconds"}
 _OF_BROKERS: Final = frozenset(
     {
+        "certificate",
+        "certificate_key",
         "collateral",
         "former_root_secrets",
         "listen",
@@ -161,6 +163,8 @@ class RunTicket(StrictModel):
         states: Folder for sealed states that orchestrator and standby share.
         public_urls: URLs under which a broker is reached.
         proxies: Addresses of a broker's reverse proxies.
+        certificate: File of the certificate chain by which a broker speaks TLS itself.
+        certificate_key: File of its private key.
         root_secret: URI of a broker's root secret after a rotation.
         former_root_secrets: URIs of those before, newest first.
         submitters: Who may submit runs to a broker besides the owners: name → key in base64.
@@ -193,6 +197,8 @@ class RunTicket(StrictModel):
     states: Text | None = None
     public_urls: tuple[Text, ...] = Field(default=(), max_length=16)
     proxies: tuple[Text, ...] = Field(default=(), max_length=16)
+    certificate: Text | None = None
+    certificate_key: Text | None = None
     root_secret: Text | None = None
     former_root_secrets: tuple[Text, ...] = Field(default=(), max_length=64)
     submitters: dict[OwnerName, SigningKey] = Field(default_factory=dict, max_length=64)

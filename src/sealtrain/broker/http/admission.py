@@ -101,7 +101,8 @@ def _own_url(request: Request, public_urls: tuple[str, ...]) -> str:
     """The request's URL, under the address the operator configured."""
     scope = request.scope
     host, port = scope["server"]
-    listening = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = scope["scheme"]  # of the connection; a proxy that the operator named may say another
+    listening = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     query = scope["query_string"].decode("latin-1")
     return asked_url(
         public_urls or (listening,),

@@ -2,16 +2,18 @@
 
 1. Heads, answers and places of connections are bounded by ``base.asgi``; the body has its own limit
    (``http.bodies``).
-2. On a signal, the server stops accepting connections and finishes the requests it began.
+2. With a certificate it speaks TLS, by handshakes bounded in the same way (``base.tlsserver``).
+3. On a signal, the server stops accepting connections and finishes the requests it began.
 """
 
 from __future__ import annotations
 
+import logging
 import socket as sockets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,6 +21,7 @@ from fastapi import FastAPI
 from sealtrain.base.asgi import READ_SECONDS, bounded
 from sealtrain.base.background import Quitters, in_background, serve_on
 from sealtrain.base.connections import Connections
+from sealtrain.base.tlsserver import ServerCertificate, secured
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.errors import UsageError
 
@@ -51,7 +54,8 @@ async def serve_app(
     """
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if config.certificate is None else "https"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     table = Connections(config.limits, config.proxies)
     settings = uvicorn.Config(
@@ -65,13 +69,32 @@ async def serve_app(
         date_header=False,  # `broker.http.watching` tells the broker's time
         proxy_headers=bool(config.proxies),
         forwarded_allow_ips=list(config.proxies),
-        http=bounded(table, config.limits.head_seconds),
+        http=_protocol(config, table),
         backlog=_BACKLOG,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=stop_seconds,
     )
     with listener:
         await serve_on(listener, settings, lambda: ready and ready(url), quitters)
+
+
+def _protocol(config: BrokerConfig, table: Connections) -> Any:
+    """What answers a connection: HTTP, inside TLS where there is a certificate."""
+    protocol = bounded(table, config.limits.head_seconds)
+    if config.certificate is None or config.certificate_key is None:
+        return protocol
+    certificate = ServerCertificate(
+        config.certificate, config.certificate_key, on_renewal=_log_renewal
+    )
+    return secured(certificate, table, config.limits.head_seconds, protocol)
+
+
+def _log_renewal(problem: str | None) -> None:
+    log = logging.getLogger("sealtrain.broker")
+    if problem is None:
+        log.info("certificate renewed")
+    else:
+        log.error("certificate kept: %s", problem)
 
 
 @contextmanager
