@@ -40,16 +40,18 @@ from sealtrain.cli.command import Command
 from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.project import NAME
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.pin import load_pin, new_pin
+from sealtrain.client.pin import certificates_of, load_pin, new_pin
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.errors import (
     BrokerUnreachable,
     ConfigError,
+    EgressRefused,
     SealtrainError,
     StorageUnreachable,
     TrustInvalid,
 )
+from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.release.messages import Health
 from sealtrain.storage.connect import open_folder
 
@@ -366,3 +368,50 @@ def test_a_broker_file_with_another_authority_is_refused(tmp_path: Path, text: s
     (tmp_path / "broker.yaml").write_text(yaml_text(document))
     with pytest.raises(TrustInvalid):
         load_pin(tmp_path / "broker.yaml")
+
+
+@pytest.mark.claim("C638")
+def test_a_sandbox_opens_for_the_tickets_proxy_in_place_of_the_servers_behind_it(
+    bank: Authority,
+) -> None:
+    with ExitStack() as parts:
+        url, heads = parts.enter_context(serving(bank.server("store.bank")))
+        server_port = port_of(url)
+        made = parts.enter_context(proxy(to=f"127.0.0.1:{server_port}"))
+        given = RunTicket(
+            version=1,
+            role="dealer",
+            authorities=tuple(certificates_of(bank.pem.decode())),
+            outbound_proxy=made.url,
+            no_proxy=("direct.bank",),
+        )
+        by = parse_ticket(given.to_bytes()).outbound
+        store = f"https://store.bank:{server_port}/sealed"
+        assert by.places([store, "https://direct.bank/a", "http://broker.bank", store]) == [
+            made.url.replace("http", "tcp"),
+            "https://direct.bank/a",
+            "http://broker.bank",
+        ]
+        assert DIRECT.places([store]) == [store]
+        behind, before = ("127.0.0.1", server_port), ("127.0.0.1", port_of(made.url))
+        with confined_to(*by.places([store])):
+            assert [is_open(place) for place in (before, behind)] == [True, False]
+        with confined_to(*DIRECT.places(["https://127.0.0.2"])):
+            assert [is_open(place) for place in (before, behind)] == [False, False]
+        with reaching(by), HttpClient(QUICK) as client:
+            assert client.ask("GET", store, cap=10).body == b"x"
+    assert len(heads) == 1
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def is_open(place: tuple[str, int]) -> bool:
+    """Whether the sandbox lets this process connect."""
+    with socket.socket() as another:
+        try:
+            another.connect(place)
+        except EgressRefused:
+            return False
+    return True

@@ -2,7 +2,7 @@
 
 A bank's or a hospital's servers have certificates of a private authority, and its machines reach
 the internet through a proxy. Both are settings of the command line (``cli.outbound``). What a
-measured document starts reads none of them from its environment.
+measured document starts reads none of them from its environment: a run ticket names them.
 
 1. A private authority is added to the packaged ones. No setting leaves a check of certificates out.
 2. Only ``https`` goes through the proxy, in a tunnel that the proxy cannot look into. This machine
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from sealtrain.base.files import read_bounded
+from sealtrain.base.hostport import written
 from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded
 
 __all__ = [
@@ -90,6 +91,17 @@ class Outbound:
         ):
             return None
         return self.proxy
+
+    def places(self, urls: Iterable[str]) -> list[str]:
+        """What a process connects to that reaches servers: the proxy in the place of some."""
+        found: dict[str, None] = {}
+        for url in urls:
+            parts = urlsplit(url)
+            proxy = None
+            if parts.scheme == "https":
+                proxy = self.proxy_for(parts.hostname or "", parts.port or 443)
+            found[url if proxy is None else f"tcp://{written(proxy.host, proxy.port)}"] = None
+        return list(found)
 
 
 DIRECT: Final = Outbound()
@@ -182,7 +194,7 @@ def parse_proxy(url: str, name: str, *, secret: bool = True) -> ProxyServer:
         )
     if user is not None and not secret:
         raise ConfigError(
-            f"{name} holds a user or a password",
+            f"{name} holds credentials",
             check="proxy",
             expected="http://host:port",
             hint=f"name a proxy with a password in the variable {PROXY}",

@@ -16,7 +16,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.hostport import host_and_port
-from sealtrain.base.outbound import read_authorities
+from sealtrain.base.outbound import reach_by, read_authorities
 from sealtrain.base.platforms import PLATFORMS, Platform
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.logs import log_format_of
@@ -190,7 +190,9 @@ def serve(
         runners=keys_by_name(network.runner, "--runner"),
     )
     if listening.ticket is not None:
-        config = _with_ticket(config, load_ticket(listening.ticket))
+        given = load_ticket(listening.ticket)
+        config = _with_ticket(config, given)
+        reach_by(lambda: given.outbound)
     serve_broker(_with_measured_files(config), ready=lambda url: say(f"broker ready at {url}"))
 
 

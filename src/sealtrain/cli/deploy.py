@@ -10,9 +10,10 @@ import typer
 
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
+from sealtrain.base.outbound import read_authorities
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit
-from sealtrain.client.pin import load_pin
+from sealtrain.client.pin import certificates_of, load_pin
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import TicketInvalid, UsageError
 from sealtrain.storage.address import is_url
@@ -89,6 +90,17 @@ class LastingOptions:
             metavar="PLACE",
             help="Folder or output store of the run before, if this one begins with its model.",
         ),
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Authorities (PEM) besides the public ones for the guest's TLS."),
+    ] = None
+    outbound_proxy: Annotated[
+        str | None, typer.Option(help="Proxy on the guest's way to https servers.")
+    ] = None
+    no_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Host, domain or network that is reached without it; repeat."),
     ] = None
     health: Annotated[
         str | None,
@@ -200,6 +212,11 @@ def ticket(
         "continues": _continues(lasting.continues),
         "previous": None if lasting.previous is None else _lasting_place(lasting.previous),
         "health": lasting.health,
+        "authorities": []
+        if lasting.ca_file is None
+        else certificates_of(read_authorities(lasting.ca_file, "--ca-file")),
+        "outbound_proxy": lasting.outbound_proxy,
+        "no_proxy": list(lasting.no_proxy or ()),
         "listen": others.listen,
         "listen_writes": others.listen_writes,
         "peers": dict(map(_peer, others.peers or ())),

@@ -61,10 +61,12 @@ def guest(
     """Play the role of a run ticket in a guest; a measured deployment document starts this."""
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
+    from sealtrain.base.outbound import reach_by
     from sealtrain.client.ticket import load_ticket
     from sealtrain.recipe.lockfile import load_lock
 
     given = load_ticket(ticket)
+    reach_by(lambda: given.outbound)
     lock = lay_out(lock, partial(_read_document, guest, files), out.parent)
     recipe = load_lock(lock).recipe
     play = _role(recipe, given.role)

@@ -8,6 +8,7 @@ field is mandatory. A second instance of the same deployment has another key and
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,7 +24,7 @@ from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import ConfigError, DataInvalid, TrustInvalid, UsageError
 from sealtrain.signing.identity import broker_id
 
-__all__ = ["BrokerPin", "load_pin", "new_pin"]
+__all__ = ["BrokerPin", "Certificate", "certificates_of", "load_pin", "new_pin", "pem_of"]
 
 _MAX_BYTES = 1 << 20
 
@@ -38,6 +39,20 @@ def _certificate(text: str) -> None:
 
 def _pem(certificate: str) -> str:
     return ssl.DER_cert_to_PEM_cert(from_base64(certificate))
+
+
+Certificate = Annotated[Base64, holding(_certificate)]
+"""An X.509 certificate, DER in base64."""
+
+
+def certificates_of(pem: str) -> list[str]:
+    """The certificates of a PEM text, as documents hold them."""
+    return [to_base64(ssl.PEM_cert_to_DER_cert(block)) for block in blocks_of(pem)]
+
+
+def pem_of(certificates: Iterable[str]) -> str:
+    """Certificates of a document in PEM, as ``base.http`` takes them."""
+    return "".join(map(_pem, certificates))
 
 
 class BrokerPin(StrictModel):
@@ -58,7 +73,7 @@ class BrokerPin(StrictModel):
     url: str
     signing_key: Annotated[Base64, holding(partial(from_base64, length=32))]
     compose_hash: Hex64
-    authorities: tuple[Annotated[Base64, holding(_certificate)], ...] = Field(
+    authorities: tuple[Certificate, ...] = Field(
         default=(), max_length=16, exclude_if=lambda value: not value
     )
     appraisal: AppraisalPolicy
@@ -76,7 +91,7 @@ class BrokerPin(StrictModel):
     @property
     def trusted(self) -> str:
         """The authorities in PEM, as ``base.http`` takes them; empty where there is none."""
-        return "".join(map(_pem, self.authorities))
+        return pem_of(self.authorities)
 
     def to_yaml(self) -> str:
         """The broker file's text."""
@@ -111,9 +126,7 @@ def new_pin(
         "appraisal": appraisal.to_dict(),
     }
     if authorities:
-        document["authorities"] = [
-            to_base64(ssl.PEM_cert_to_DER_cert(block)) for block in blocks_of(authorities)
-        ]
+        document["authorities"] = certificates_of(authorities)
     return load_model(BrokerPin, document, UsageError, "broker file")
 
 

@@ -22,7 +22,7 @@ from sealtrain.storage.address import is_url
 __all__ = ["Places"]
 
 _PATHS: Final = ("base", "certificate", "certificate_key", "states")
-_URLS: Final = ("store", "collateral", "credentials")
+_URLS: Final = ("store", "collateral", "credentials", "outbound_proxy")
 _LISTEN: Final = ("health", "listen", "listen_writes")
 
 

@@ -22,9 +22,10 @@ from sealtrain.base.files import read_regular
 from sealtrain.base.hostport import host_and_port
 from sealtrain.base.http import parts_of
 from sealtrain.base.models import Base64, Hex32, OwnerName, StrictModel, holding, load_json
+from sealtrain.base.outbound import Outbound, parse_proxy
 from sealtrain.client.parentticket import from_parent
-from sealtrain.client.pin import BrokerPin
-from sealtrain.errors import DataInvalid, TicketInvalid, UsageError
+from sealtrain.client.pin import BrokerPin, Certificate, pem_of
+from sealtrain.errors import ConfigError, DataInvalid, TicketInvalid, UsageError
 from sealtrain.recipe.lockfile import MAX_BROKERS
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.ed25519 import check_public_key
@@ -79,9 +80,10 @@ class _Fields(NamedTuple):
     optional: frozenset[str] = frozenset()
 
 
-_IN_GUEST: Final = frozenset({"base", "collateral", "submission_id"})
+_OUTBOUND: Final = frozenset({"authorities", "no_proxy", "outbound_proxy"})
+_IN_GUEST: Final = frozenset({"base", "collateral", "submission_id"}) | _OUTBOUND
 _UNATTENDED: Final = _IN_GUEST | {"credentials", "health", "models", "restarts", "wait_seconds"}
-_OF_BROKERS: Final = frozenset(
+_OF_BROKERS: Final = _OUTBOUND | frozenset(
     {
         "certificate",
         "certificate_key",
@@ -151,6 +153,9 @@ class RunTicket(StrictModel):
         ranks: Number of ranks on which an interrupted run goes on; the recipe's own if not given.
         continues: Manifest of the run before, for a run of a chain.
         previous: Folder or output store of that run, where this one begins with its model.
+        authorities: Certificates (DER in base64) of authorities besides the public ones.
+        outbound_proxy: ``http://host:port`` of a proxy on the way to ``https`` servers.
+        no_proxy: Hosts, domains and networks that are reached without it.
         submission_id: Which submission the run is for; its runner writes this, no submitter does.
         health: ``HOST:PORT`` at which the guest says how far the run is.
         listen: ``HOST:PORT`` to listen at, in place of the document's.
@@ -185,6 +190,9 @@ class RunTicket(StrictModel):
     ranks: Annotated[int, Field(ge=1, le=64)] | None = None
     continues: Continues | None = None
     previous: Text | None = None
+    authorities: tuple[Certificate, ...] = Field(default=(), max_length=16)
+    outbound_proxy: Text | None = None
+    no_proxy: tuple[Text, ...] = Field(default=(), max_length=64)
     submission_id: Hex32 | None = None
     health: Text | None = None
     listen: Text | None = None
@@ -246,6 +254,16 @@ class RunTicket(StrictModel):
             raise ValueError("not the URL of a lender")
         return url
 
+    @field_validator("outbound_proxy")
+    @classmethod
+    def _a_proxy(cls, url: str | None) -> str | None:
+        if url is not None:
+            try:
+                parse_proxy(url, "outbound_proxy", secret=False)
+            except ConfigError as error:
+                raise ValueError(error.message) from None
+        return url
+
     @field_validator("collateral")
     @classmethod
     def _a_service(cls, collateral: str | None) -> str | None:
@@ -268,6 +286,16 @@ class RunTicket(StrictModel):
         if strange := given - fields.required - fields.optional:
             raise ValueError(f"role {self.role} has no {', '.join(sorted(strange))}")
         return self
+
+    @property
+    def outbound(self) -> Outbound:
+        """How the guest reaches servers."""
+        url = self.outbound_proxy
+        return Outbound(
+            authorities=pem_of(self.authorities),
+            proxy=None if url is None else parse_proxy(url, "outbound_proxy", secret=False),
+            direct=self.no_proxy,
+        )
 
     @property
     def is_unattended(self) -> bool:

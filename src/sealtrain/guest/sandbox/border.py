@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from sealtrain.base.outbound import outbound
 from sealtrain.base.processes import forked
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.sandbox.compilers import workshop
@@ -44,7 +45,8 @@ class Ways:
     """The exceptions that the sandbox allows.
 
     Attributes:
-        urls: Reachable services; ``tcp://host:port`` for other parties.
+        urls: Reachable services, or the proxy on the way to them; ``tcp://host:port`` for other
+            parties.
         folders: Folders to write in, beside the run's folder in memory.
         sockets: Unix sockets that may be connected to.
         readable: Files and folders to read, beside those to write in; all when ``None``.
@@ -88,7 +90,7 @@ class Room:
     def closed(self, ways: Ways) -> AbstractContextManager[object]:
         """Confine this process to ``ways`` as Python can: see ``sandbox.network.confined_to``."""
         return confined_to(
-            *ways.urls,
+            *outbound().places(ways.urls),
             unix=ways.sockets,
             writable=[*ways.folders, *self.scratch.writable],
             programs=self._programs,
@@ -103,7 +105,7 @@ class Room:
         landlock, seccomp, older = 0, False, other_threads()
         if self._alone:
             leave_no_memory()
-            places = [address_of(url) for url in ways.urls]
+            places = [address_of(url) for url in outbound().places(ways.urls)]
             names = not all(is_number(host) for host, _port in places)
             landlock = restrict(
                 [*ways.folders, *self.scratch.writable],
