@@ -40,11 +40,12 @@ _INTRO = """\
 
 Each word of a call that works is replaced by something that does not: a file that is missing,
 empty, cut, changed, endless, unreadable, a pipe, a folder, of another kind, or another
-consortium's; a place that cannot be written, a full disk; a port that is taken; text that is empty,
-too long, in other letters, or climbs out of its folder; and the whole call is typed in another
-working folder. Here is how the {commands} commands that read or write something answer {calls} such
-calls. No call ends with a traceback, in a bug or with a row of the data in its message, and a
-refused one leaves no file behind.
+consortium's; a place that cannot be written, a full disk; a port that is taken; a server whose
+certificate is not one to accept; a URL that is no store's or proxy's; text that is empty, too long,
+in other letters, or climbs out of its folder; and the whole call is typed in another working
+folder. Here is how the {commands} commands that read or write something answer {calls} such calls.
+No call ends with a traceback, in a bug or with a row of the data in its message, and a refused one
+leaves no file behind.
 
 Every single call, with its answer, is a row of [bad_inputs.txt](../../tests/cli/bad_inputs.txt); [a
 test](../../tests/cli/test_cli_bad_inputs.py) plays them all, against real servers. `make format`

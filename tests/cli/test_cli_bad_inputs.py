@@ -22,7 +22,7 @@ from bad_input_calls import AT_THE_DESK, CALLS, NOT_WHOLE, NOTHING_TO_REPLACE
 from bad_input_cases import ANOTHER_FOLDER, Case, cases, good
 from bad_input_play import left_by, listing, lost_by, play, remove
 from bad_input_world import World, desk, world
-from bad_inputs import ADDRESS, READ, TEXT, WRITE
+from bad_inputs import ADDRESS, PROXY, READ, SERVER, STORE, TEXT, WRITE
 from cli_tree import all_commands
 from stage import CANARY
 
@@ -94,7 +94,16 @@ def test_every_command_has_a_call_or_a_reason() -> None:
 def test_the_table_has_every_command_and_every_kind_of_bad_input() -> None:
     rows = [line.split(" | ") for line in TABLE.read_text("utf-8").splitlines()]
     assert {command for command, *_ in rows} == set(CALLS)
-    assert {bad for _, _, bad, *_ in rows} == {*READ, *WRITE, *TEXT, *ADDRESS, ANOTHER_FOLDER}
+    assert {bad for _, _, bad, *_ in rows} == {
+        *READ,
+        *WRITE,
+        *TEXT,
+        *ADDRESS,
+        *SERVER,
+        *STORE,
+        *PROXY,
+        ANOTHER_FOLDER,
+    }
 
 
 def by_command(made: World, commands: Collection[str]) -> Cases:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from bad_input_cases import Call
-from bad_inputs import Address, Read, Text, Write
+from bad_inputs import Address, ProxyUrl, Read, ServerUrl, StoreUrl, Text, Write
 
 ME: Final = ("--identity", Read("clinic-a/clinic-a.identity.json"))
 BROKER: Final = ("--broker", Read("broker.yaml"))
@@ -168,8 +168,8 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
     "broker deployment": Call((*CONSORTIUM, *POLICY, *OUT)),
     "broker pin": Call((
-        "--url", Text("{broker}"), "--broker-deployment", Read("broker-compose.json"),
-        *POLICY, *OUT,
+        "--url", ServerUrl("{broker}"), "--broker-deployment", Read("broker-compose.json"),
+        *POLICY, "--ca-file", Read("bank-ca.pem"), *OUT,
     )),
     "broker status": Call((*BROKER, "--token-file", Read("token"))),
     "broker backup": Call(("--state", Read("broker/state"), *OUT)),
@@ -205,7 +205,9 @@ CALLS: Final[Mapping[str, Call]] = {
         keeps=True,
     ),
     "deploy ticket": Call((
-        "--role", Text("train"), *BROKER, "--data", Text("engineer/sealed"), *OUT,
+        "--role", Text("train"), *BROKER, "--data", Text("engineer/sealed"),
+        "--store", StoreUrl("s3://results/run"), "--ca-file", Read("bank-ca.pem"),
+        "--outbound-proxy", ProxyUrl("http://proxy.example:3128"), *OUT,
     )),
     "deploy parts": Call((*IN_IMAGE, *OUT)),
     "deploy adopt": Call((

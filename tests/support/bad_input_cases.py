@@ -6,7 +6,24 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bad_inputs import ADDRESS, FEW, READ, TEXT, WRITE, Address, Read, Text, Word, Write
+from bad_inputs import (
+    ADDRESS,
+    FEW,
+    PROXY,
+    READ,
+    SERVER,
+    STORE,
+    TEXT,
+    WRITE,
+    Address,
+    ProxyUrl,
+    Read,
+    ServerUrl,
+    StoreUrl,
+    Text,
+    Word,
+    Write,
+)
 
 ANOTHER_FOLDER = "another working folder"
 ELSEWHERE = "elsewhere"
@@ -115,6 +132,12 @@ def _replaced(word: Word, folder: Path, bad: Path, *, few: bool) -> Iterator[tup
             yield from TEXT.items()
         case Address():
             yield from ADDRESS.items()
+        case ServerUrl():
+            yield from SERVER.items()
+        case StoreUrl():
+            yield from STORE.items()
+        case ProxyUrl():
+            yield from PROXY.items()
 
 
 def _options_of_files(words: tuple[Word, ...]) -> set[str]:
@@ -133,7 +156,7 @@ def _good(word: Word) -> str:
     match word:
         case Read(path) | Write(path):
             return path
-        case Text(value) | Address(value):
+        case Text(value) | Address(value) | ServerUrl(value) | StoreUrl(value) | ProxyUrl(value):
             return value
     return word
 

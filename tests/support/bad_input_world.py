@@ -20,7 +20,9 @@ from bad_inputs import FOREIGN
 from boot_files import enclave
 from pccs import Pccs, serving
 from ports import free_port
+from private_network import Authority
 from programs import found
+from raw_server import server as raw_server
 from stage import OWNERS, RECIPE, Stage, records, stage
 from storage_world import serving as stored
 
@@ -415,19 +417,40 @@ def _chain(made: Stage) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _servers(folder: Path) -> Iterator[dict[str, str]]:
-    """A store that takes PUT, a PCCS, and a port that is taken."""
+    """A store that takes PUT, a PCCS, a port that is taken, and servers with bad certificates."""
     collateral = Collateral.model_validate_json((folder / "root/collateral.json").read_bytes())
     with (
         stored(folder / "home") as store,
         serving(Pccs(collateral=collateral, fmspc="00" * 6)) as pccs,
         socket.create_server(("127.0.0.1", 0)) as taken,
+        ExitStack() as stack,
     ):
+        bank = Authority(folder / "home" / "bank")
+        shutil.copy(bank.file, folder / "bank-ca.pem")
+        secured = {
+            "expired": bank.server("localhost", days=(-9, -2), file="expired"),
+            "unknown": Authority(folder / "home" / "other-bank", "Other CA").server("localhost"),
+            "self-signed": bank.self_signed("localhost"),
+            "misnamed": bank.server("broker.bank"),
+        }
         yield {
             "store": f"{store.url}/published",
             "pccs": pccs.url,
             "taken": str(taken.getsockname()[1]),
             "free": str(free_port()),
+            "without-tls": store.url.rpartition(":")[2],
+            **{
+                name: stack.enter_context(_bad(certificate)).rpartition(":")[2]
+                for name, certificate in secured.items()
+            },
         }
+
+
+@contextmanager
+def _bad(certificate: Path) -> Iterator[str]:
+    """A server that shows a certificate and answers nothing."""
+    with raw_server(lambda _connection, _number: None, certificate=certificate) as (url, _):
+        yield url
 
 
 @contextmanager

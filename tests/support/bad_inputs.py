@@ -2,7 +2,8 @@
 
 A call of ``bad_input_calls`` is made of words. Each ``Read``, ``Write``, ``Text`` and ``Address``
 among them is replaced, one at a time, by everything in ``READ``, ``WRITE``, ``TEXT`` or
-``ADDRESS``: that makes the table of ``tests/cli/bad_inputs.txt``.
+``ADDRESS``, and each URL by what is in ``SERVER``, ``STORE`` or ``PROXY``: that makes the table of
+``tests/cli/bad_inputs.txt``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,28 @@ class Address:
     value: str
 
 
-Word = str | Read | Write | Text | Address
+@dataclass(frozen=True)
+class ServerUrl:
+    """The URL of a server that is asked."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class StoreUrl:
+    """The URL of a folder in a store."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class ProxyUrl:
+    """The URL of a proxy."""
+
+    value: str
+
+
+Word = str | Read | Write | Text | Address | ServerUrl | StoreUrl | ProxyUrl
 
 
 def _hole(path: Path) -> None:
@@ -150,5 +172,25 @@ ADDRESS: Final[Mapping[str, str]] = {
     **TEXT,
 }
 """What is given for an address; ``{taken}`` is a port that is taken."""
+SERVER: Final[Mapping[str, str]] = {
+    "expired certificate": "https://localhost:{expired}",
+    "certificate of an unknown authority": "https://localhost:{unknown}",
+    "self-signed certificate": "https://localhost:{self-signed}",
+    "certificate for another name": "https://localhost:{misnamed}",
+    "server without TLS": "https://localhost:{without-tls}",
+    **TEXT,
+}
+"""What is given for a server's URL; the names in braces are ports of servers like that."""
+STORE: Final[Mapping[str, str]] = {
+    "folder as a store": "file:///bank/store",
+    "server as a bucket": "s3://bucket:9000/results",
+    "presigned URL": "https://store.example/results?X-Amz-Signature=ab12",
+    **TEXT,
+}
+PROXY: Final[Mapping[str, str]] = {
+    "proxy that speaks SOCKS": "socks5://proxy.example:1080",
+    "proxy with a password": "http://user:secret@proxy.example:3128",
+    **TEXT,
+}
 FEW: Final = ("absent", "another of our files", "of another consortium")
 """What the second command, and every further one, is given for an option that reads a file."""

@@ -7,7 +7,7 @@ import ipaddress
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +75,10 @@ class Proxy:
 
 @contextmanager
 def proxy(
-    *, answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n", to: str | None = None
+    *,
+    answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n",
+    to: str | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Iterator[Proxy]:
     """A proxy on loopback.
 
@@ -83,6 +86,7 @@ def proxy(
         answer: What it says to each request for a tunnel; the tunnel is made for a 2xx alone.
         to: ``HOST:PORT`` that every tunnel leads to, in place of the one that is asked for: the
             proxy intercepts, or a name of the bank's own network is meant.
+        names: ``HOST:PORT`` that a tunnel leads to, by the one that is asked for.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     made = Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -92,6 +96,7 @@ def proxy(
             head = head_of(client)
             made.asked.append(head)
             target = to or head.split(b" ")[1].decode()
+            target = (names or {}).get(target, target)
             if not answer.startswith(b"HTTP/1.1 2"):
                 client.sendall(answer)
                 return

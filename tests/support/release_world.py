@@ -483,7 +483,7 @@ def config_of(folder: Path, **changed: Any) -> BrokerConfig:
     return BrokerConfig(**(fields | changed))
 
 
-SOCKET = ("certificate", "certificate_key", "host", "metrics_port", "proxies")
+SOCKET = ("certificate", "certificate_key", "host", "metrics_port", "proxies", "public_urls")
 """Settings of a broker that only its socket knows."""
 
 

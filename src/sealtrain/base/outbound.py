@@ -37,6 +37,7 @@ __all__ = [
     "outbound",
     "parse_proxy",
     "reach_by",
+    "reach_directly",
     "read_authorities",
     "trusting",
 ]
@@ -107,11 +108,12 @@ class Outbound:
 DIRECT: Final = Outbound()
 
 
-def _directly() -> Outbound:
+def reach_directly() -> Outbound:
+    """Decide for no further authority and no proxy."""
     return DIRECT
 
 
-_decide: Callable[[], Outbound] = _directly
+_decide: Callable[[], Outbound] = reach_directly
 _decided: Outbound | None = None
 
 

@@ -19,7 +19,7 @@ import click
 import typer.core
 from click.core import ParameterSource
 
-from sealtrain.base.outbound import reach_by
+from sealtrain.base.outbound import reach_by, reach_directly
 from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.output import say
 from sealtrain.cli.passphrases import passphrase_option
@@ -67,8 +67,9 @@ class SettledCommand(click.Command):
             project = found_project()
         extra["default_map"] = {} if project is None else _defaults(self, project)
         context = super().make_context(info_name, args, parent=parent, **extra)
-        if self.open_to_project and not quiet:
-            context.call_on_close(partial(reach_by, reach_by(settled_outbound)))
+        if not quiet:
+            decide = settled_outbound if self.open_to_project else reach_directly
+            context.call_on_close(partial(reach_by, reach_by(decide)))
         _leave_memory(context)
         _say_taken(context, project)
         return context

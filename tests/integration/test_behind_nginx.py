@@ -1,0 +1,112 @@
+"""Six banks: brokers behind nginx with certificates of a private CA, reached through a proxy.
+
+A project file names the CA and the proxy; no package's file is edited. Played where nginx is
+installed (``apt-get install nginx``), or where ``SEALTRAIN_NGINX`` names its program.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from owner_acts import BROKER, approval
+from polling import wait_until
+from ports import free_port
+from private_network import Authority, proxy
+from programs import found
+from release_world import ReleaseWorld, served_world
+from world import identity
+
+from sealtrain.base.outbound import reach_by
+from sealtrain.cli.outbound import settled_outbound
+from sealtrain.cli.project import NAME
+from sealtrain.client.api import BrokerClient
+from sealtrain.errors import BrokerUnreachable
+from sealtrain.signing.dsse import Envelope
+
+pytestmark = pytest.mark.nightly
+
+BANKS = 6
+NGINX = os.environ.get("SEALTRAIN_NGINX") or found("nginx")
+_SERVER = """
+server {{
+  listen 127.0.0.1:{port} ssl;
+  server_name {name};
+  ssl_certificate {certificate};
+  ssl_certificate_key {certificate};
+  location / {{ proxy_pass {broker}; proxy_set_header Host $host; }}
+}}
+"""
+_WHOLE = """
+daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log off; client_max_body_size 32m;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxied;
+  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  {servers}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder: Path, servers: list[str]) -> Iterator[None]:
+    folder.mkdir()
+    file = folder / "nginx.conf"
+    file.write_text(_WHOLE.format(folder=folder, servers="".join(servers)))
+    with subprocess.Popen([str(NGINX), "-c", str(file), "-e", str(folder / "error.log")]) as ran:
+        try:
+            wait_until((folder / "nginx.pid").exists, 20)
+            yield
+        finally:
+            ran.terminate()
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed here")
+def test_six_banks_behind_nginx_with_a_private_ca_and_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name.startswith("SEALTRAIN_") or name.lower() in ("https_proxy", "no_proxy"):
+            monkeypatch.delenv(name)
+    bank = Authority(tmp_path / "ca")
+    names = [f"broker.bank-{number}.example" for number in range(1, BANKS + 1)]
+    worlds: list[ReleaseWorld] = []
+    servers, places = [], {}
+    with ExitStack() as parts:
+        for name in names:
+            folder = tmp_path / name
+            folder.mkdir()
+            served = served_world(folder, public_urls=(f"https://{name}",), proxies=("127.0.0.1",))
+            world, url = parts.enter_context(served)
+            worlds.append(world)
+            port = free_port()
+            places[f"{name}:443"] = f"127.0.0.1:{port}"
+            servers.append(
+                _SERVER.format(port=port, name=name, certificate=bank.server(name), broker=url)
+            )
+        parts.enter_context(nginx(tmp_path / "nginx", servers))
+        made = parts.enter_context(proxy(names=places))
+        (tmp_path / NAME).write_text(
+            f'version = 1\nca_file = "ca/Bank CA.pem"\nproxy = "{made.url}"\n'
+        )
+        monkeypatch.chdir(tmp_path)
+        before = reach_by(settled_outbound)
+        parts.callback(reach_by, before)
+        for name, world in zip(names, worlds, strict=True):
+            size = world.ledger.size
+            signer = identity("hospital-a").signer
+            with BrokerClient(
+                f"https://{name}", signer=signer, broker=BROKER, clock=world.clock
+            ) as owner:
+                assert owner.health().consortium_id == world.consortium.consortium_id
+                decided = Envelope.from_bytes(approval(world))
+                assert owner.submit_decision(decided) == size
+        assert len(made.asked) == BANKS
+        reach_by(before)
+        with BrokerClient(f"https://{names[0]}") as bare, pytest.raises(BrokerUnreachable):
+            bare.health()
