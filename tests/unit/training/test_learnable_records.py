@@ -275,3 +275,37 @@ def test_pairs_of_equal_answers_are_left_out_where_only_their_difference_teaches
     recipe = preferring(phase, columns=PAIRS, trainer=trainer_of(**trainer))
     assert counted(recipe, sealed, base_dir) == [Tally(whole=learned, empty=4 - learned)] * 2
     assert rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch) == 2 * learned
+
+
+@pytest.mark.parametrize("settings", [{}, {"truncation_mode": "keep_end"}, {"packing": True}])
+@pytest.mark.parametrize("most", [1, 2, 5, 9, None])
+def test_a_part_follows_from_the_labels_that_are_kept(
+    settings: dict[str, Any], most: int | None, base_dir: Path
+) -> None:
+    recipe = sft(trainer=trainer_of(max_length=most, **settings))
+    tokenizer = build_tokenizer(recipe, base_dir)
+    records = [
+        {"prompt": "q" * asked, "completion": "a" * said}
+        for asked in range(6)
+        for said in range(6)
+    ]  # fmt: skip
+    from_end = settings.get("truncation_mode") == "keep_end"
+
+    def part(record: dict[str, str]) -> str:
+        ids = tokenizer(record["prompt"] + record["completion"] + tokenizer.eos_token)["input_ids"]
+        labels = [-100] * len(record["prompt"]) + ids[len(record["prompt"]) :]
+        kept = labels if most is None else (labels[-most:] if from_end else labels[:most])
+        return "empty" if not learns(kept) else "whole" if kept == labels else "truncated"
+
+    assert judge_for(recipe, tokenizer)(records) == [part(record) for record in records]
+
+
+def test_later_texts_are_counted_as_the_first_ones(base_dir: Path) -> None:
+    recipe = sft(trainer=trainer_of())
+    tokenizer = build_tokenizer(recipe, base_dir)
+    judge = judge_for(recipe, tokenizer)
+    records = mixed(0, "a")
+    first = judge(records)
+    assert judge(records) == first
+    tokenizer("a" * 99, truncation=True, max_length=4)  # a setting that a tokenizer keeps
+    assert judge(records) == first
