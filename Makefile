@@ -79,7 +79,7 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 learning: $(STAMP) ## tests too long for each change: every phase learns, and trains in two ranks of every backend; Flower
 	@$(BIN)/python -m pip show -q deepspeed 2>/dev/null || $(BIN)/python -m pip install -q \
 		--disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m nightly
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m nightly -o faulthandler_timeout=3900
 
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)

@@ -37,17 +37,17 @@ from sealtrain.cli.project import found_project
 from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, Unreachable, UsageError
 
-__all__ = ["up"]
+__all__ = ["CONSORTIUM", "Site", "up"]
 
+CONSORTIUM: Final = Path("consortium.json")
+"""Where commands look for the consortium's file, if neither project nor option names another."""
 _STARTS_WITHIN_S: Final = 120
 _LOOKS_EVERY_S: Final = 0.5
 
 
 def up(
     machine: SimulatedMachineOptions,
-    consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
-        "consortium.json"
-    ),
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")] = CONSORTIUM,
     deployment: Annotated[
         Path, typer.Option(help="app-compose.json of the recipe, now or once it is locked.")
     ] = Path("locked/app-compose.json"),
@@ -88,7 +88,7 @@ def up(
                     as_json,
                     {"brokers": [str(file) for file in site.files], "policy": str(site.policy)},
                 )
-                for line in site.lines(deployment):
+                for line in site.lines(consortium, deployment):
                     say(line)
                 site.attend(consortium, deployment, parts, served, told)
             finally:
@@ -192,12 +192,14 @@ class Site:
             brokers.append(broker)
         return brokers
 
-    def lines(self, deployment: Path) -> list[str]:
-        """What to type next."""
+    def lines(self, consortium: Path, deployment: Path) -> list[str]:
+        """What to type next, in this folder, with what neither project nor default says."""
         project = found_project()
         known = {} if project is None else project.values
         files = tuple(file.absolute() for file in self.files)
         named = "" if known.get("brokers") == files else _words("--broker", *self.files)
+        members = known.get("consortium", CONSORTIUM.absolute()) == consortium.absolute()
+        group = "" if members else _words("--consortium", consortium)
         same = known.get("deployment") == deployment.absolute()
         document = "" if same else _words("--deployment", deployment)
         lock = "" if same else f" {typed(deployment.parent / 'recipe.lock.json')}"
@@ -205,9 +207,9 @@ class Site:
         collateral = shlex.quote(f"file:{self.root}/collateral.json")
         return [
             "in another terminal, for each role:",
-            f"  sealtrain lock recipe.yaml{named} --out {typed(deployment.parent)}",
+            f"  sealtrain lock recipe.yaml{group}{named} --out {typed(deployment.parent)}",
             "  sealtrain seal FILE --name NAME --out sealed/OWNER.sealed --and-approve"
-            f"{identity}{document}{named}",
+            f"{identity}{document}{group}{named}",
             f"  sealtrain status{document}{named}",
             f"  sealtrain train{lock} --platform simulator --guest {typed(self.socket)}"
             f" --collateral {collateral}{named} --data sealed --out run",
