@@ -177,6 +177,15 @@ def _no_rows() -> dict[str, Any]:
     return {name: pa.array([], pa.string()) for name in ("prompt", "completion")}
 
 
+def _deep() -> dict[str, Any]:
+    import pyarrow as pa
+
+    kind = pa.int64()
+    for _ in range(61):
+        kind = pa.struct([("x", kind)])
+    return {"prompt": ["a"], "completion": ["b"], "x": pa.nulls(1, kind)}
+
+
 def _not_a_number() -> dict[str, Any]:
     import pyarrow as pa
 
@@ -319,6 +328,19 @@ FILES: Final[dict[str, BadFile]] = {
     "a template that is no Jinja": BadFile(
         "rows.jsonl", _lines(_GOOD), {**TALKING, "tokenizer": {"chat_template": "{% for %}"}}
     ),
+    "JSON lines in another encoding": BadFile(
+        "rows.jsonl", _lines(_PAIR).encode() + '{"prompt": "Gr\xfc\xdfe"}\n'.encode("latin-1")
+    ),
+    "JSON lines in UTF-16": BadFile("rows.jsonl", _lines(_PAIR).encode("utf-16")),
+    "a record over several lines": BadFile("rows.jsonl", json.dumps(_PAIR, indent=1)),
+    "several records in a line": BadFile("rows.jsonl", json.dumps(_PAIR) * 2),
+    "a record that is nested very deep": BadFile(
+        "rows.jsonl", '{"prompt": "a", "completion": "b", "x": ' + "[" * 5000 + "]" * 5000 + "}"
+    ),
+    "a number beyond 64 bits": BadFile(
+        "rows.jsonl", '{"prompt": "a", "completion": "b", "x": 1e999}'
+    ),
+    "a Parquet column that is nested very deep": BadFile("rows.parquet", _parquet(_deep)),
     "no record in a Parquet file": BadFile("rows.parquet", _parquet(_no_rows)),
     "a feature that is NaN": BadFile(
         "rows.jsonl", _lines({"age": 1.5, "class": "a"}, {"age": math.nan, "class": "b"}), _NUMBERS

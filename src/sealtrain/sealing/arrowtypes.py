@@ -15,7 +15,10 @@ from sealtrain.errors import SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SCHEMA_FORM", "canonical_schema", "stored_schema"]
+__all__ = ["MAX_DEPTH", "SCHEMA_FORM", "canonical_schema", "is_deep", "stored_schema"]
+
+MAX_DEPTH: Final = 60
+"""Types inside each other; Arrow's files hold 64."""
 
 SCHEMA_FORM: Final = "sealtrain/schema/v1"
 _PLAIN: Final = (
@@ -45,6 +48,23 @@ def canonical_schema(schema: pa.Schema) -> JsonValue:
     return [SCHEMA_FORM, [_column(field) for field in schema]]
 
 
+def is_deep(schema: pa.Schema) -> bool:
+    """Whether a column has more types inside each other than are sealed."""
+    import pyarrow as pa
+
+    level = [field.type for field in schema]
+    for _ in range(MAX_DEPTH):
+        level = [
+            kind.field(at).type
+            for kind in level
+            if pa.types.is_nested(kind)
+            for at in range(kind.num_fields)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def stored_schema(schema: pa.Schema, source: str) -> pa.Schema:
     """The schema under which columns of a file are sealed.
 
@@ -60,6 +80,13 @@ def stored_schema(schema: pa.Schema, source: str) -> pa.Schema:
     """
     import pyarrow as pa
 
+    if is_deep(schema):
+        raise SchemaMismatch(
+            f"{source}: a column has too many types inside each other",
+            check="schema",
+            expected=f"at most {MAX_DEPTH}",
+            hint="write what lies deeper as JSON text",
+        )
     columns = []
     for field in schema:
         kind = field.type

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.sealing.arrowtypes import is_deep
 from sealtrain.sealing.tabular.jsontypes import (
     as_found,
     holds_beyond,
@@ -175,18 +176,33 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
 
     Raises:
         ArrowInvalid, ArrowNotImplementedError, ArrowTypeError, UnicodeError: Of Arrow, which may
-            quote a record.
+            quote a record; or records are not one a line, or too deep.
     """
     import pyarrow as pa
     from pyarrow import json as pa_json
 
-    return pa_json.read_json(
+    if not block.isascii():
+        block.decode()  # Arrow does not look whether text is UTF-8
+    table = pa_json.read_json(
         pa.BufferReader(block),
         read_options=pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
         parse_options=pa_json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior=unexpected
         ),
     )
+    if table.num_rows != _line_count(block):  # a longer file would be cut within an object
+        raise pa.ArrowInvalid("an object of several lines, or several objects in one")
+    if is_deep(table.schema):
+        raise pa.ArrowInvalid("too many types inside each other")
+    return table
+
+
+def _line_count(block: bytes) -> int:
+    """Lines that are not blank."""
+    ends = block.count(b"\n") + (not block.endswith(b"\n"))
+    if b"\n\n" not in block and b"\n " not in block and b"\r" not in block:
+        return ends
+    return sum(1 for line in block.split(b"\n") if line.strip())
 
 
 def _refuse_long_integers(path: Path, first: int, block: bytes) -> None:

@@ -7,6 +7,7 @@ given earlier would make the answer depend on where a block or a file ends.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.arrowtypes import MAX_DEPTH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +34,8 @@ __all__ = [
 
 _LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
 """Also within a text, which a parser then tells apart."""
+_TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_MARKS: Final = re.compile(rb"[\[\]{}]")
 _MAX_SHOWN: Final = 80
 """Characters of a field's name in a refusal."""
 
@@ -183,6 +187,9 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
 
     kinds: dict[str, pa.DataType] = {}
     for number, line in enumerate(lines, first + 1):
+        if (fault := _fault_of_bytes(line)) is not None:
+            why, hint = fault
+            return RecordInvalid(f"{name}: record {number} {why}", check="record", hint=hint)
         try:
             record = parse_foreign(line)
         except ValueError:
@@ -212,6 +219,14 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
                     column=column,
                     hint="a text was cut inside a surrogate pair (\\ud800 to \\udfff): leave the "
                     "half out",
+                )
+            if _is_endless(value):
+                return RecordInvalid(
+                    f"{name}: record {number} holds a number in field {key[:_MAX_SHOWN]} that no "
+                    "float of 64 bits holds",
+                    check="record",
+                    column=key[:_MAX_SHOWN],
+                    hint="write the field as text, or leave such records out",
                 )
             column = key[:_MAX_SHOWN]
             why = f"field {column} has another type from record {number} on"
@@ -333,6 +348,32 @@ def _all_exact(value: Any, kind: pa.DataType) -> bool:
         kinds = {field.name: field.type for field in kind}
         return all(_all_exact(item, kinds[name]) for name, item in value.items() if name in kinds)
     return not (type(value) is int and pa.types.is_floating(kind)) or is_exact(value)
+
+
+def _fault_of_bytes(line: bytes) -> tuple[str, str] | None:
+    """Why a record cannot even be parsed, and what to do; ``None`` where it may be."""
+    try:
+        line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "is not UTF-8 text", "save the file as UTF-8, or: iconv -f WINDOWS-1252 -t UTF-8"
+    depth = 0
+    for mark in _MARKS.findall(_TEXTS.sub(b"", line)):
+        depth += 1 if mark in b"[{" else -1
+        if depth > MAX_DEPTH:
+            return f"is nested deeper than {MAX_DEPTH} levels", "write what lies deeper as text"
+    return None
+
+
+def _is_endless(value: Any) -> bool:
+    """Whether a value, at any depth, is a number that was too large for a float."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict | list):
+            pending.extend(item.values() if isinstance(item, dict) else item)
+        elif isinstance(item, float) and math.isinf(item):
+            return True
+    return False
 
 
 def _is_half(value: Any) -> bool:
