@@ -355,7 +355,8 @@ def _fault_of_bytes(line: bytes) -> tuple[str, str] | None:
     try:
         line.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return "is not UTF-8 text", "save the file as UTF-8, or: iconv -f WINDOWS-1252 -t UTF-8"
+        encoding = "UTF-16" if b"\0" in line else "WINDOWS-1252"
+        return "is not UTF-8 text", f"save the file as UTF-8, or: iconv -f {encoding} -t UTF-8"
     depth = 0
     for mark in _MARKS.findall(_TEXTS.sub(b"", line)):
         depth += 1 if mark in b"[{" else -1
