@@ -226,6 +226,13 @@ _NUMBERS: Final[dict[str, Any]] = {
     "columns": {"features": ["age"], "label": "class"},
     "labels": ["a", "b"],
 }
+_PICTURES: Final[dict[str, Any]] = {
+    "phase": "classify",
+    "model": {"config": {"model_type": "vit"}, "init_seed": 1},
+    "columns": {"image": "image", "label": "class"},
+    "labels": ["a", "b"],
+    "preparation": {"size": 32},
+}
 _TOKENS: Final[dict[str, Any]] = {
     "phase": "cpt",
     "columns": {"tokens": "tokens"},
@@ -327,6 +334,14 @@ FILES: Final[dict[str, BadFile]] = {
     ),
     "a template that is no Jinja": BadFile(
         "rows.jsonl", _lines(_GOOD), {**TALKING, "tokenizer": {"chat_template": "{% for %}"}}
+    ),
+    "an image of another format": BadFile(
+        "rows.parquet",
+        _parquet(lambda: {"image": [b"\x89PNG\r\n\x1a\n", b"GIF89a"], "class": ["a", "b"]}),
+        _PICTURES,
+    ),
+    "an image without a byte": BadFile(
+        "rows.parquet", _parquet(lambda: {"image": [b""], "class": ["a"]}), _PICTURES
     ),
     "JSON lines in another encoding": BadFile(
         "rows.jsonl", _lines(_PAIR).encode() + '{"prompt": "Gr\xfc\xdfe"}\n'.encode("latin-1")

@@ -46,6 +46,7 @@ from sealtrain.recipe.recordvalues import (
     Unusable,
     tokens_of,
     unusable_answer,
+    unusable_image,
     unusable_number,
     unusable_tokens,
 )
@@ -472,6 +473,8 @@ class RecordCheck:
             found = unusable_number(values)
         elif column.kind == "tokens":
             found = unusable_tokens(values, tokens_of(self._recipe))
+        elif column.kind == "image":
+            found = unusable_image(values)
         elif column.kind == "either" and kind_of(values.type) == "text":
             found = unusable_answer(self._recipe, column.called, values)
         if found is not None:

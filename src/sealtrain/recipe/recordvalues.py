@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.recipe.modelspec import ModelFromConfig
+from sealtrain.sealing.tabular.media import SIGNATURE_BYTES, image_kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Unusable", "tokens_of", "unusable_answer", "unusable_number", "unusable_tokens"]
+__all__ = [
+    "Unusable",
+    "tokens_of",
+    "unusable_answer",
+    "unusable_image",
+    "unusable_number",
+    "unusable_tokens",
+]
 
 _LARGEST: Final = 3.4028234663852886e38
 """The largest number of 32 bits: models compute in these."""
@@ -86,6 +94,24 @@ def unusable_tokens(values: pa.Array, most: int | None) -> Unusable | None:
         expected="tokens from 0" + ("" if most is None else f" to {most - 1}"),
         hint="write the numbers of the base model's own tokenizer; padding and marks of what is "
         "not learned (-100) have none",
+    )
+
+
+def unusable_image(values: pa.Array) -> Unusable | None:
+    """Bytes that do not begin like an image that a guest decodes; none is decoded here."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    starts = pc.binary_slice(values, 0, SIGNATURE_BYTES).to_pylist()
+    bad = [start is not None and image_kind(start) is None for start in starts]
+    if not any(bad):
+        return None
+    return Unusable(
+        bad=pa.array(bad),
+        why="has no image that is decoded",
+        expected="a JPEG, PNG or WebP file",
+        hint="write the whole file's bytes, and convert other formats: in Pillow, "
+        "image.convert('RGB').save(NAME, 'PNG')",
     )
 
 

@@ -57,7 +57,7 @@ if not COLLECTING:  # an array of Arrow loads pandas
     NUMBERS = pa.array([0, 1])
     TURNS = pa.array([[{"role": "user", "content": "a"}]] * 2)
     TOKENS = pa.array([[1, 2], [3]])
-    IMAGES = pa.array([b"a", b"b"])
+    IMAGES = pa.array([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"])
     FLAGS = pa.array([True, False])
     HALVES = pa.array([0.5, 1.5])
     RECORDS: dict[str, dict[str, pa.Array]] = {

@@ -15,7 +15,14 @@ from sealtrain.errors import LimitExceeded, RecordInvalid
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["IMAGE_SUFFIXES", "MAX_MEDIA_BYTES", "SIGNATURE_BYTES", "check_image", "grouped"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "MAX_MEDIA_BYTES",
+    "SIGNATURE_BYTES",
+    "check_image",
+    "grouped",
+    "image_kind",
+]
 
 _KINDS: Final = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP"}
 IMAGE_SUFFIXES: Final = tuple(_KINDS)
@@ -43,17 +50,25 @@ def check_image(suffix: str, start: bytes, size: int, where: str) -> None:
             f"{where} is too large for one record", got=size, expected=MAX_MEDIA_BYTES
         )
     kind = _KINDS[suffix]
-    found = {
-        "JPEG": start.startswith(b"\xff\xd8\xff"),
-        "PNG": start.startswith(b"\x89PNG\r\n\x1a\n"),
-        "WebP": start.startswith(b"RIFF") and start[8:12] == b"WEBP",
-    }
-    if not found[kind]:
+    if image_kind(start) != kind:
         raise RecordInvalid(
             f"{where} is not a {kind} image",
             check="image",
             hint="check that it is complete, not encrypted, and has the right suffix",
         )
+
+
+def image_kind(start: bytes) -> str | None:
+    """What a file is that begins like this: ``JPEG``, ``PNG`` or ``WebP``, else ``None``.
+
+    Args:
+        start: Its first ``SIGNATURE_BYTES`` bytes, fewer where it is shorter.
+    """
+    if start.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if start.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    return "WebP" if start.startswith(b"RIFF") and start[8:12] == b"WEBP" else None
 
 
 def grouped(
