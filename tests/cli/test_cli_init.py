@@ -83,7 +83,9 @@ def test_of_numbers_it_says_how_the_file_is_sealed(tmp_path: Path) -> None:
         *("--decimals", "comma"),
         *("--dates", "Aufnahme=DD.MM.YYYY"),
     ]
-    columns = load_recipe(tmp_path / "recipe.yaml").to_dict()["columns"]
+    recipe = load_recipe(tmp_path / "recipe.yaml").to_dict()
+    assert recipe["missing"] == {"Alter": "own-category", "CRP mg/L": "own-category"}
+    columns = recipe["columns"]
     assert columns == {"features": ["Alter", "CRP mg/L", "Aufnahme"], "label": "Dringend "}
 
 

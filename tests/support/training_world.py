@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from sealing_world import KEY, repeatable, sealed_folder
 
+from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened import SealedDataset
@@ -169,6 +170,7 @@ def sources_of(wanted: Recipe, datasets: dict[str, Any]) -> list[Source]:
             name=one.name,
             weight=one.weight,
             dataset=datasets[f"{one.owner}.{one.name}"],
+            missing=missing_values(wanted),
         )
         for one in wanted.datasets
         if one.role != "model"

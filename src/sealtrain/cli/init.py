@@ -277,6 +277,8 @@ def _recipe(
     recipe["release_policy"] |= {"metrics": ["loss"], "model": {"recipients": [owners[0]]}}
     if proposal.labels:
         recipe["labels"] = list(proposal.labels)
+    if proposal.gaps:  # unlike a mean, it tells no figure about records
+        recipe["missing"] = dict.fromkeys(proposal.gaps, "own-category")
     if not proposal.of_numbers:
         recipe["model"] = {"path": model}
     if "peft" in recipe and recipe["peft"] is not None:

@@ -15,6 +15,7 @@ from sealtrain.guest.validating import token_counter
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.lock import load_lock
+from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.opened import SealedDataset
@@ -91,6 +92,7 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
         dataset=dataset,
         max_records=named.max_records,
         columns=named.columns,
+        missing=missing_values(recipe),
     )
 
 

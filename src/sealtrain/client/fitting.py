@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import FormatUnknown, SealtrainError, UsageError
 from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.sealing.sourcefiles import layout_of, source_files
@@ -205,8 +206,15 @@ def read_data(
     if chosen.check is None:
         return DataRead(count=0, first=[])
     paths = [path for _, path in source_files(source) if isinstance(path, Path)]
-    fields = _fields(recipe, dataset_of(recipe, owner, name))
-    reading = _Reading(fields, look)
+    dataset = dataset_of(recipe, owner, name)
+    fields = _fields(recipe, dataset)
+    own = {called: column for column, called in dataset.columns.items()}
+    texts = {
+        fields[own.get(called, called)]: value
+        for called, value in missing_values(recipe).items()
+        if isinstance(value, str)
+    }
+    reading = _Reading(fields, look, texts)
     if chosen.form == "auto" and is_scanned(paths):
         with suppress(Undecided):
             return reading.of_scan(LinesScan(paths), chosen.check)
@@ -224,8 +232,13 @@ def read_data(
 class _Reading:
     """Takes records in, and begins anew without looking at one twice."""
 
-    def __init__(self, fields: Mapping[str, str], look: Callable[[pa.RecordBatch], None]) -> None:
-        self._fields, self._look = fields, look
+    def __init__(
+        self,
+        fields: Mapping[str, str],
+        look: Callable[[pa.RecordBatch], None],
+        texts: Mapping[str, str],
+    ) -> None:
+        self._fields, self._look, self._texts = fields, look, texts
         self._first: list[dict[str, Any]] = []
         self._seen = 0
 
@@ -256,11 +269,21 @@ class _Reading:
             if not fresh.num_rows:
                 continue
             named = fresh.select(list(self._fields)).rename_columns(list(self._fields.values()))
+            named = self._filled(named)
             self._seen = count
             self._look(named)
             if len(self._first) < _FIRST:
                 self._first += rows_as_recorded(named.slice(0, _FIRST - len(self._first)))
         return DataRead(count=count, first=self._first)
+
+    def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records with the text that stands for a missing one."""
+        for field, text in self._texts.items():
+            at = batch.schema.get_field_index(field)
+            if batch.column(at).null_count:
+                whole = batch.column(at).fill_null(text)
+                batch = batch.set_column(at, batch.schema.field(at), whole)
+        return batch
 
 
 def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -131,6 +131,7 @@ class DataGuest(AttestedGuest):
     @property
     def sources(self) -> list[Source]:
         """The opened records as training takes them."""
+        from sealtrain.recipe.missing import missing_values
         from sealtrain.training.data.sources import Source
 
         return [
@@ -142,6 +143,7 @@ class DataGuest(AttestedGuest):
                 dataset=dataset,
                 max_records=one.max_records,
                 columns=one.columns,
+                missing=missing_values(self.recipe),
             )
             for one, dataset in zip(self.found, self.sealed, strict=True)
             if one.role != "model"

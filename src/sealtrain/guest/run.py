@@ -29,6 +29,7 @@ from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
 from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import processes_of
+from sealtrain.recipe.missing import missing_values
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import Surroundings
@@ -155,7 +156,9 @@ class _Work:
             raise AssertionError("there is no workload to keep")
         fellows.connect()
         held = room.lock(ways)
-        run.opener.open(run.found, run.grant.data_keys, run.recipe.columns.names)
+        run.opener.open(
+            run.found, run.grant.data_keys, run.recipe.columns.names, missing_values(run.recipe)
+        )
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None
         # A large checkpoint may take the others longer than a lease lasts.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from sealtrain.recipe.missing import learned
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["known_metrics", "unmeasured", "untested"]
@@ -107,7 +108,7 @@ def known_metrics(phase: str) -> frozenset[str]:
 
 def unmeasured(recipe: Recipe) -> list[str]:
     """Metrics that the release policy names and that nothing in the run measures, in its order."""
-    known = known_metrics(recipe.phase)
+    known = known_metrics(recipe.phase) | set(learned(recipe).values())
     return [
         name
         for name in recipe.release_policy.metrics

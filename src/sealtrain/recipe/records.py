@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from sealtrain.base.spelling import nearest
@@ -41,6 +42,7 @@ from sealtrain.recipe.conversations import (
     tools_fault,
 )
 from sealtrain.recipe.labels import label_named
+from sealtrain.recipe.missing import rules_of
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.recordvalues import (
     Unusable,
@@ -180,6 +182,7 @@ class RecordCheck:
             )
         self._recipe = recipe
         self._dataset = dataset
+        self._filled = frozenset(rules_of(recipe))
         self._reduced = columns == "read"
         self._on_unread = on_unread
         self._own = {called: name for name, called in dataset.columns.items()}
@@ -249,8 +252,12 @@ class RecordCheck:
         for column in self._columns:
             found = schema.field(column.name).type
             if column.kind == "name":
-                change[column.name] = self._named
+                empty = column.called in self._filled
+                change[column.name] = partial(self._named, empty_is_missing=empty)
                 kind = pa.string()
+            elif column.kind == "text" and column.called in self._filled:
+                change[column.name] = _without_empty
+                kind = found
             elif column.kind == "image" and _holds_bytes(found):
                 change[column.name] = _bytes_of
                 kind = found.field("bytes").type
@@ -271,7 +278,7 @@ class RecordCheck:
 
         return schema, changed()
 
-    def _named(self, values: pa.Array) -> pa.Array:
+    def _named(self, values: pa.Array, *, empty_is_missing: bool) -> pa.Array:
         """Labels by the names that the recipe lists; one that it does not list stays."""
         import pyarrow as pa
 
@@ -281,7 +288,8 @@ class RecordCheck:
             None if one is None else label_named(one, labels)
             for one in coded.dictionary.to_pylist()
         ]
-        return pa.array(named, pa.string()).take(coded.indices)
+        found = pa.array(named, pa.string()).take(coded.indices)
+        return _without_empty(found) if empty_is_missing else found
 
     def _has_columns(self, schema: pa.Schema) -> None:  # (3)
         missing = [column for column in self._columns if column.name not in schema.names]
@@ -386,13 +394,11 @@ class RecordCheck:
         for batch in batches:
             for column in self._columns:
                 values = batch.column(column.name)
-                if values.null_count:
+                if values.null_count and column.called not in self._filled:
                     raise self._refusal(
                         column, values.is_null(), first,
                         why="has no value", expected="a value in every record",
-                        hint="leave such records out, or complete them, before sealing"
-                        if column.kind != "image"
-                        else "write the image's bytes into the column: a path alone is not sealed",
+                        hint=self._without_gaps(column),
                     )  # fmt: skip
                 if not self._recipe.scripts and column.kind in ("label", "name"):
                     self._known_labels(column, values, first)
@@ -445,6 +451,15 @@ class RecordCheck:
             expected=f"conversations, as in {', '.join(spoken)}, or texts in every column",
             hint="write a text as a list of one message: [{role: user, content: …}]",
         )
+
+    def _without_gaps(self, column: _Column) -> str:
+        """What to do about a gap in a column."""
+        if column.kind == "image":
+            return "write the image's bytes into the column: a path alone is not sealed"
+        hint = "leave such records out, or complete them, before sealing"
+        if column.kind == "number":
+            hint += "; or have the engineer say in the recipe what a gap means: missing"
+        return hint
 
     def _needs_contrast(self) -> bool:  # (6)
         trained = [dataset for dataset in self._recipe.datasets if dataset.role == "train"]
@@ -507,7 +522,7 @@ class RecordCheck:
         known = pa.array(list(names), type=values.type if column.kind == "name" else None)
         if pa.types.is_boolean(values.type):
             values = values.cast(pa.int64())
-        listed = pc.is_in(values, value_set=known.cast(values.type))
+        listed = pc.or_(pc.is_null(values), pc.is_in(values, value_set=known.cast(values.type)))
         if not pc.all(listed).as_py():
             bad = values[pc.invert(listed).index(True).as_py()].as_py()
             raise self._refusal(
@@ -586,6 +601,15 @@ def columns_read(recipe: Recipe) -> set[str]:
         found |= {rules.label.column} if rules.label else set()
     promised = getattr(recipe.collaboration, "patient_privacy", None)
     return found | ({promised.patient} if promised is not None else set())
+
+
+def _without_empty(values: pa.Array) -> pa.Array:
+    """Texts of which an empty one is missing, as in a CSV."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    [nothing] = pa.nulls(1, values.type)
+    return pc.if_else(pc.equal(pc.utf8_length(values), 0), nothing, values)
 
 
 def _bytes_of(values: pa.Array) -> pa.Array:

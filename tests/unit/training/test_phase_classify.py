@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,20 @@ import numpy as np
 import pytest
 from image_world import png
 from sealing_world import CANARY
-from training_world import PlainDataset, checkpoint_store, classify, run, sft, source_of, sources_of
+from training_world import (
+    PlainDataset,
+    checkpoint_store,
+    classify,
+    releasing,
+    run,
+    sft,
+    source_of,
+    sources_of,
+)
 from vision_world import LABELS, LORA, RESNET, image_classifier, seal_digits
 
 from sealtrain.errors import DataInvalid, RecipeInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.recipe.missing import missing_values
 from sealtrain.training.data.sources import Source
 
 SHORT = {"max_steps": 2, "save_steps": 2}
@@ -219,3 +230,84 @@ def test_text_is_varied_in_training_and_not_in_evaluation(tmp_path: Path) -> Non
     losses = [ran.history[0][1]["loss"] for ran in found]
     assert losses[0] != losses[1]
     assert found[0].trained.metrics["majority"] == found[1].trained.metrics["majority"]
+
+
+GAPS: dict[str, Any] = {
+    "missing": {"size": "median", "spread": "own-category"},
+    "release_policy": releasing("loss", "missing_1"),
+    "datasets": [{"owner": "a", "name": "d", "role": "train"}],
+}
+
+
+def table(recipe: Any, **columns: list[Any]) -> list[Source]:
+    import pyarrow as pa
+
+    batch = pa.record_batch(columns)
+    source = source_of(PlainDataset([batch.slice(0, 3), batch.slice(3)]))
+    return [replace(source, missing=missing_values(recipe))]
+
+
+@pytest.mark.claim("C626")
+def test_gaps_are_filled_by_what_training_records_have_and_so_in_the_opened_model(
+    tmp_path: Path,
+) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    import sealtrain.training.models.tabular  # noqa: F401  # registers the architecture
+
+    recipe = classify(trainer=SHORT | {"per_device_train_batch_size": 4}, **GAPS)
+    sources = table(
+        recipe,
+        size=[1, None, 10, 2, 4, None],
+        spread=[0.5, float("nan"), 1.5, None, 2.5, 3.5],
+        finding=["benign", "malignant"] * 3,
+    )
+    done = run(recipe, sources, checkpoint_store(tmp_path / "c")).trained
+    assert done.metrics["missing_1"] == 3.0
+    for name, data in done.files.items():
+        (tmp_path / name).write_bytes(data)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert model.stand_in.tolist() == [3.0, 2.0]
+    assert (model.config.filled, model.config.marked) == ([0, 1], [1])
+    nan = float("nan")
+    rows = torch.tensor([[nan, 1.0], [3.0, 1.0], [1.0, nan], [1.0, 2.0]])
+    gap, median, own, mean = model(features=rows).logits
+    assert torch.equal(gap, median)
+    assert not torch.equal(own, mean)
+    assert torch.isfinite(own).all()
+
+
+@pytest.mark.claim("C626")
+def test_a_constant_trains_as_if_it_stood_in_the_records(tmp_path: Path) -> None:
+    constant = {"missing": {"size": {"constant": 7}, "finding": {"constant": "benign"}}}
+    said = GAPS | constant | {"release_policy": releasing("loss")}
+    recipe = classify(trainer=SHORT | {"per_device_train_batch_size": 4}, **said)
+    made = {"spread": [0.5, 1.0, 1.5, 2.0, 2.5, 3.5]}
+    gaps = table(recipe, size=[1, None, 10, 2, 4, None], finding=["malignant", None] * 3, **made)
+    whole = table(recipe, size=[1.0, 7, 10, 2, 4, 7], finding=["malignant", "benign"] * 3, **made)
+    found, wanted = (
+        run(recipe, sources, checkpoint_store(tmp_path / name)).trained.files["model.safetensors"]
+        for name, sources in (("gaps", gaps), ("whole", whole))
+    )
+    assert found == wanted
+
+
+@pytest.mark.claim("C626")
+@pytest.mark.parametrize(
+    "size", [[None] * 6, [1.0, float("inf"), 2.0, 3.0, 4.0, 5.0]], ids=["none", "infinite"]
+)
+def test_a_feature_that_no_record_has_or_that_is_infinite_ends_the_run(
+    tmp_path: Path, size: list[Any]
+) -> None:
+    import pyarrow as pa
+
+    recipe = classify(trainer=SHORT | {"per_device_train_batch_size": 4}, **GAPS)
+    sources = table(
+        recipe,
+        size=pa.array(size, pa.float64()),
+        spread=[0.5] * 6,
+        finding=["benign", "malignant"] * 3,
+    )
+    with pytest.raises(RecordInvalid):
+        run(recipe, sources, checkpoint_store(tmp_path / "c"))

@@ -66,6 +66,8 @@ class GivenDataset(StrictModel):
     owner: str
     name: str
     columns: dict[str, str]
+    missing: dict[str, float | str | None]
+    """What stands for a missing value; null for not a number, which JSON has no word for."""
 
 
 class DatasetsGiven(StrictModel):

@@ -16,7 +16,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sealtrain.base.encoding import to_base64
@@ -98,6 +100,7 @@ class Opener:
         datasets: Sequence[FoundDataset],
         keys: Mapping[str, DataKey],
         columns: Sequence[str],
+        missing: Mapping[str, float | str] = MappingProxyType({}),
     ) -> None:
         """Have it close its border, then give it what it opens.
 
@@ -105,6 +108,7 @@ class Opener:
             datasets: The run's; a sealed model among them is not opened.
             keys: By dataset id.
             columns: Names of the recipe.
+            missing: What stands for a missing value, by the recipe's name of its column.
 
         Raises:
             DecryptionLost: It ended, or did not open what the keeper opened.
@@ -133,6 +137,10 @@ class Opener:
                 owner=one.manifest.owner,
                 name=one.manifest.name,
                 columns=dict(one.columns),
+                missing={
+                    name: None if isinstance(value, float) and isnan(value) else value
+                    for name, value in missing.items()
+                },
             )
             for one in found
         ]

@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.metadata import distribution
+from math import nan
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -219,6 +220,7 @@ def _opened(number: int, given: GivenDataset, stores: _Stores) -> Source:
         weight=1.0,
         dataset=SealedDataset.open(folder, key, root=given.root),
         columns=given.columns,
+        missing={name: nan if value is None else value for name, value in given.missing.items()},
     )
 
 

@@ -10,6 +10,7 @@ from sealtrain.recipe.audit import Audit
 from sealtrain.recipe.columns import Columns, Labelled
 from sealtrain.recipe.fields import ColumnName, by_key, told
 from sealtrain.recipe.images import Augmentation, Preparation
+from sealtrain.recipe.missing import MissingValues, misplaced_rule, missing_field
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -90,6 +91,14 @@ class ClassifyRecipe(Labelled, Recipe):
     audit: Audit | None = Field(
         default=None, description="Try what the model gives away of single records."
     )
+    missing: MissingValues = missing_field()
+
+    @model_validator(mode="after")
+    def _gaps_can_be_filled(self) -> Self:
+        problem = misplaced_rule(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     @model_validator(mode="after")
     def _model_reads_the_columns(self) -> Self:

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.columns import Labelled, label_count
 from sealtrain.recipe.fields import by_key
+from sealtrain.recipe.missing import MissingValues, misplaced_rule, missing_field
 from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTextColumns
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -40,6 +41,14 @@ class EvaluateRecipe(Labelled, Recipe):
         le=1_000_000,
         description="Without noise, no metric leaves unless each label that occurs has as many.",
     )
+    missing: MissingValues = missing_field()
+
+    @model_validator(mode="after")
+    def _gaps_can_be_filled(self) -> Self:
+        problem = misplaced_rule(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     @model_validator(mode="after")
     def _datasets_differ_and_train(self) -> Self:

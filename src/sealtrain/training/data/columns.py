@@ -6,7 +6,8 @@ record batch is renamed once, from the first to the last, when its columns are s
 1. Every source has every column (``SchemaMismatch`` names owner and column).
 2. Types agree up to Arrow's variants of one thing (string and large_string, integers and floats);
    the stream has the first source's, integers becoming floats where a source has floats.
-3. No value is null (``RecordInvalid`` names owner and column, never the row's content).
+3. No value is null (``RecordInvalid`` names owner and column, never the row's content), unless the
+   recipe says what stands for a missing one; a number for which the model does is then not finite.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Projection:
         self._columns = {(names or {}).get(column, column): column for column in chosen}
         found = {
             name: [
-                _field(source, schema, column).type
+                _read_as(source, column, _field(source, schema, column).type)
                 for source, schema in zip(self.sources, schemas, strict=True)
             ]
             for name, column in self._columns.items()
@@ -67,8 +68,8 @@ class Projection:
         self.growth: int = max(
             (
                 -(-self.schema.field(name).type.bit_width // kind.bit_width)
-                for name, kinds in found.items()
-                for kind in kinds
+                for name, column in self._columns.items()
+                for kind in (schema.field(column).type for schema in schemas)
                 if _is_widened(kind, self.schema.field(name).type)
             ),
             default=1,
@@ -114,6 +115,8 @@ class Projection:
 def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
+    if column in source.missing:
+        values = _filled(values, source.missing[column])
     if values.null_count:
         raise RecordInvalid(
             f"column {column} of {source.name} has empty values",
@@ -121,7 +124,7 @@ def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataTyp
             owner=source.owner,
             dataset=source.name,
             column=column,
-            hint="leave out records without it before sealing",
+            hint="leave out records without it before sealing, or write missing in the recipe",
         )
     if values.type == wanted:
         return values
@@ -136,6 +139,31 @@ def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataTyp
             column=column,
             expected=wanted,
         ) from None
+
+
+def _read_as(source: Source, column: str, kind: pa.DataType) -> pa.DataType:
+    """The type of a column: a number that may be missing is a float."""
+    import pyarrow as pa
+
+    if column not in source.missing or _family(kind) != "number" or pa.types.is_floating(kind):
+        return kind
+    return pa.float64()
+
+
+def _filled(values: pa.Array, stand_in: float | str) -> pa.Array:
+    """The values, with what stands for missing ones; of floats, not a number is missing, too."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(stand_in, str):
+        return values.fill_null(stand_in) if values.null_count else values
+    if not pa.types.is_floating(values.type):
+        values = values.cast(pa.float64())
+    absent = pc.fill_null(pc.is_nan(values), True)
+    if not pc.any(absent).as_py():
+        return values
+    [number] = pa.array([stand_in], values.type)
+    return pc.if_else(absent, number, values)
 
 
 def _schema(source: Source) -> pa.Schema:

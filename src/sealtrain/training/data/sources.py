@@ -116,6 +116,8 @@ class Source:
         dataset: The records, under the column names that their owner gave them.
         max_records: Most rows of it in an epoch; ``None`` for what its weight gives it.
         columns: Owner's name of a column → its name in the recipe, where the two differ.
+        missing: Recipe's name of a column → what stands for a missing value; not a number for one
+            that the model fills. A column without an entry has no gap.
 
     Raises:
         SchemaMismatch: A column to rename is missing, or its new name is taken.
@@ -128,6 +130,7 @@ class Source:
     dataset: BatchedRecords
     max_records: int | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, float | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse names that do not fit the dataset, before anything is read."""

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid
+from sealtrain.recipe.missing import missing_values, rules_of
 from sealtrain.training.data.augmentation import image_changes, text_changes
 from sealtrain.training.data.hugging import ROW
 from sealtrain.training.data.images import decode, pixels
 from sealtrain.training.data.stream import read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.images import Preparation
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["feature_scale", "image_encoder", "tabular_encoder", "text_encoder"]
+__all__ = [
+    "feature_scale",
+    "filled_features",
+    "image_encoder",
+    "marked_features",
+    "stand_in_values",
+    "tabular_encoder",
+    "text_encoder",
+]
 
 Encoded = dict[str, Any]
 
@@ -91,14 +101,18 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
     import torch
 
     read_label = _label_reader(recipe)
+    names = recipe.columns.features
+    filled = {names[place] for place in filled_features(recipe)}
 
     def encode(records: list[Encoded]) -> Encoded:
         """Features float32 (batch, features), labels int64 (batch,)."""
-        rows = [[record[name] for name in recipe.columns.features] for record in records]
+        rows = [[record[name] for name in names] for record in records]
         if any(not isinstance(value, (int, float)) for row in rows for value in row):
             raise RecordInvalid("a record has a feature that is not a number", check="features")
         features = torch.tensor(rows, dtype=torch.float32)
-        if not torch.isfinite(features).all():
+        missing = torch.isnan(features)
+        missing[:, [place for place, name in enumerate(names) if name not in filled]] = False
+        if not (torch.isfinite(features) | missing).all():
             raise RecordInvalid("a record has a feature that is not finite", check="features")
         labels = [read_label(record[recipe.columns.label]) for record in records]
         return {
@@ -109,11 +123,32 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
     return encode
 
 
+def filled_features(recipe: Any) -> list[int]:
+    """Places of the features whose missing values the model fills."""
+    missing = missing_values(recipe)
+    return [
+        place
+        for place, name in enumerate(recipe.columns.features)
+        if isinstance(missing.get(name), float) and math.isnan(missing[name])
+    ]
+
+
+def marked_features(recipe: Any) -> list[int]:
+    """Places of those of which a missing value is a category of its own."""
+    rules = rules_of(recipe)
+    names = enumerate(recipe.columns.features)
+    return [place for place, name in names if rules.get(name) == "own-category"]
+
+
 def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
     """Mean and deviation of every feature, float32 (features,).
 
-    Measured on the training records. With differential privacy, which such a measurement would
-    break, computed from uniform spreads over the ranges that the recipe makes public.
+    Measured on the training records, of a feature with gaps on those that have it. With
+    differential privacy, which such a measurement would break, computed from uniform spreads over
+    the ranges that the recipe makes public.
+
+    Raises:
+        RecordInvalid: A feature is no number, or no training record has it.
     """
     import numpy as np
     import torch
@@ -123,27 +158,70 @@ def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
     if ranges is not None:
         low, high = torch.tensor([ranges[name] for name in features], dtype=torch.float32).T
         return (low + high) / 2, (high - low) / 12**0.5
-    count, total, squares = 0, np.zeros(len(features)), np.zeros(len(features))
+    count, total, squares = (
+        np.zeros(len(features)),
+        np.zeros(len(features)),
+        np.zeros(len(features)),
+    )
     origin: Any = None
-    for batch in read_all(work.train_sources, features):
-        columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in features]
-        try:
-            values = np.stack(columns, axis=1).astype(np.float64)
-        except (TypeError, ValueError):
-            raise RecordInvalid("a feature is not a number", check="features") from None
+    for values in _features(work):
+        present = ~np.isnan(values)
         if origin is None:
             # Sums of squares lose their digits when all values lie far from zero.
-            origin = values.mean(axis=0)
-        values -= origin
-        count += len(values)
-        total += values.sum(axis=0)
-        squares += (values**2).sum(axis=0)
+            there = present.sum(axis=0)
+            origin = np.where(present, values, 0.0).sum(axis=0) / np.maximum(there, 1)
+        moved = np.where(present, values - origin, 0.0)
+        count += present.sum(axis=0)
+        total += moved.sum(axis=0)
+        squares += (moved**2).sum(axis=0)
+    if not count.all():
+        raise RecordInvalid(
+            "no training record has a value of a feature",
+            check="features",
+            column=features[int(np.argmin(count))],
+            hint="leave the feature out of the recipe, or write missing: {constant: …}",
+        )
     mean = total / count
     deviation = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
     return (
         torch.tensor(mean + origin, dtype=torch.float32),
         torch.tensor(deviation, dtype=torch.float32),
     )
+
+
+def stand_in_values(work: TrainingContext, mean: Any) -> Any:
+    """What stands for missing values of the features that the model fills, float32.
+
+    Args:
+        work: Has the training records.
+        mean: From ``feature_scale``: it stands where the rule is not the median.
+    """
+    import numpy as np
+    import torch
+
+    rules = rules_of(work.recipe)
+    places = filled_features(work.recipe)
+    names = [work.recipe.columns.features[place] for place in places]
+    found = mean[places].clone()
+    wanted = [place for place, name in zip(places, names, strict=True) if rules[name] == "median"]
+    if wanted:
+        held = np.concatenate([values[:, wanted] for values in _features(work)])
+        for place, middle in zip(wanted, np.nanmedian(held, axis=0), strict=True):
+            found[places.index(place)] = torch.tensor(middle, dtype=torch.float32)
+    return found
+
+
+def _features(work: TrainingContext) -> Iterator[Any]:
+    """Features of the training records, float64 (records, features), a batch at a time."""
+    import numpy as np
+
+    features = work.recipe.columns.features
+    for batch in read_all(work.train_sources, features):
+        columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in features]
+        try:
+            yield np.stack(columns, axis=1).astype(np.float64)
+        except (TypeError, ValueError):
+            raise RecordInvalid("a feature is not a number", check="features") from None
 
 
 def _label_reader(recipe: Any) -> Callable[[Any], int]:

@@ -24,6 +24,8 @@ class TabularConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyp
         hidden_size: Width of the hidden layers.
         num_hidden_layers: How many.
         dropout: Probability, 0 to below 1.
+        filled: Places of the features whose missing values the model fills; none when ``None``.
+        marked: Places of those of them of which it also reads that a value is missing.
     """
 
     model_type = "sealtrain-tabular"
@@ -34,6 +36,8 @@ class TabularConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyp
         hidden_size: int = 64,
         num_hidden_layers: int = 2,
         dropout: float = 0.0,
+        filled: list[int] | None = None,
+        marked: list[int] | None = None,
         **rest: Any,
     ) -> None:
         super().__init__(**rest)
@@ -41,25 +45,32 @@ class TabularConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyp
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
         self.dropout = dropout
+        self.filled = filled
+        self.marked = marked
 
 
 class TabularClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]  # untyped base
     """Standardised features, then a perceptron with GELU.
 
-    Mean and deviation of the training records are buffers, set once before training.
+    Mean and deviation of the training records are buffers, set once before training; so is what
+    stands for a missing value, which comes in as not a number. A missing value that is a category
+    of its own is a further input, 1 where the value is missing.
     """
 
     config_class = TabularConfig
     accepts_loss_kwargs = False
     mean: torch.Tensor
     deviation: torch.Tensor
+    stand_in: torch.Tensor
 
     def __init__(self, config: TabularConfig) -> None:
         super().__init__(config)
         self.register_buffer("mean", torch.zeros(config.num_features))
         self.register_buffer("deviation", torch.ones(config.num_features))
+        if config.filled:
+            self.register_buffer("stand_in", torch.zeros(len(config.filled)))
         layers: list[torch.nn.Module] = []
-        width = config.num_features
+        width = config.num_features + len(config.marked or ())
         for _ in range(config.num_hidden_layers):
             layers += [
                 torch.nn.Linear(width, config.hidden_size),
@@ -81,16 +92,35 @@ class TabularClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]  # un
         self.mean.copy_(mean)
         self.deviation.copy_(torch.where(deviation > 0, deviation, torch.ones_like(deviation)))
 
+    def fill(self, stand_in: torch.Tensor) -> None:
+        """Set what stands for missing values.
+
+        Args:
+            stand_in: float32, one for each feature of ``config.filled``.
+        """
+        self.stand_in.copy_(stand_in)
+
     def forward(
         self, features: torch.Tensor, labels: torch.Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
         """Scores of each label.
 
         Args:
-            features: float32, (batch, num_features).
+            features: float32, (batch, num_features); of those that are filled, not a number where
+                a value is missing.
             labels: int64, (batch,).
         """
-        logits = self.layers((features - self.mean) / self.deviation)
+        absent = None
+        if self.config.filled:
+            given = features[:, self.config.filled]
+            whole = torch.where(torch.isnan(given), self.stand_in, given)
+            places = torch.tensor(self.config.filled, device=features.device)
+            absent = torch.isnan(features)
+            features = features.index_copy(1, places, whole)
+        inputs = (features - self.mean) / self.deviation
+        if absent is not None and self.config.marked:
+            inputs = torch.cat([inputs, absent[:, self.config.marked].to(inputs.dtype)], dim=1)
+        logits = self.layers(inputs)
         loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 

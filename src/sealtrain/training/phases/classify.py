@@ -11,12 +11,16 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.recipe.missing import learned
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.images import preparation_file, preparation_of
 from sealtrain.training.inputs.classifier import (
     feature_scale,
+    filled_features,
     image_encoder,
+    marked_features,
+    stand_in_values,
     tabular_encoder,
     text_encoder,
 )
@@ -71,7 +75,16 @@ def train(work: TrainingContext) -> PhaseResult:
         callbacks=[callback],
     )
     model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
-    return model, tokenizer, metrics, callback
+    return model, tokenizer, metrics | _learned(recipe, model), callback
+
+
+def _learned(recipe: Any, model: Any) -> dict[str, float]:
+    """What the model learned to stand for missing values, by the metric that tells it."""
+    told = learned(recipe)
+    if not told:
+        return {}
+    names = [recipe.columns.features[place] for place in model.config.filled]
+    return {told[name]: float(model.stand_in[at]) for at, name in enumerate(names) if name in told}
 
 
 def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
@@ -91,7 +104,10 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
     if recipe.peft is not None:
         model = _adapted(recipe, model)
     if kind == "tabular" and work.model is None:  # the model of the run before keeps its scale
-        model.standardise(*feature_scale(work))
+        mean, deviation = feature_scale(work)
+        model.standardise(mean, deviation)
+        if model.config.filled:
+            model.fill(stand_in_values(work, mean))
     return model, tokenizer
 
 
@@ -124,6 +140,10 @@ def _config(work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None) ->
         import sealtrain.training.models.tabular  # noqa: F401  # registers the architecture
 
         settings["num_features"] = len(recipe.columns.features)
+        if filled := filled_features(recipe):
+            settings["filled"] = filled
+        if marked := marked_features(recipe):
+            settings["marked"] = marked
     elif recipe.model.kind == "folder":
         # A pretrained head has the labels it was trained for; a new one takes its place.
         settings["ignore_mismatched_sizes"] = True

@@ -29,6 +29,7 @@ from sealtrain.guest.sandbox.events import Named, Restated, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.missing import missing_values
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import node_run_id
@@ -264,7 +265,12 @@ class _Work:
         self._company.connect()
         try:
             room.lock(ways)
-            opener.open(guest.found, guest.grant.data_keys, guest.recipe.columns.names)
+            opener.open(
+                guest.found,
+                guest.grant.data_keys,
+                guest.recipe.columns.names,
+                missing_values(guest.recipe),
+            )
             with guest.lease_keeper:
                 checkpoint = guest.take_checkpoint(self._company)
                 keeper = NodeKeeper(guest, guest.workload, self._company, resume=checkpoint)

@@ -149,6 +149,7 @@ def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
         dataset: Of the recipe.
         path: File of records.
     """
+    from sealtrain.recipe.missing import missing_values
     from sealtrain.recipe.records import RecordCheck
     from sealtrain.training.data.sources import Source
 
@@ -161,6 +162,7 @@ def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
         dataset=records,
         max_records=dataset.max_records,
         columns=dataset.columns,
+        missing=missing_values(recipe),
     )
 
 

@@ -1,0 +1,97 @@
+"""What a recipe says of missing values: rules for columns, and which of them a run can keep."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from carrying import carries
+from training_world import classify, document, private_classify, releasing
+
+from sealtrain.errors import RecipeInvalid, RecordInvalid
+from sealtrain.recipe.metricnames import unmeasured
+from sealtrain.recipe.missing import learned, missing_values
+from sealtrain.recipe.records import RecordCheck
+from sealtrain.recipe.schema import parse_recipe
+
+pytestmark = pytest.mark.claim("C626")
+RULES: dict[str, Any] = {"size": "median", "spread": "own-category"}
+TELLS = {"release_policy": releasing("loss", "missing_1")}
+
+
+def test_a_recipe_without_rules_has_the_lock_that_it_had() -> None:
+    assert "missing" not in classify().to_dict()
+    ruled = classify(missing=RULES, **TELLS)
+    assert parse_recipe(ruled.to_dict()) == ruled
+    assert (learned(ruled), unmeasured(ruled)) == ({"size": "missing_1"}, [])
+    values = missing_values(ruled)
+    assert all(isinstance(one, float) and math.isnan(one) for one in values.values())
+    constant = classify(missing={"size": {"constant": 3}, "spread": "refuse"})
+    assert missing_values(constant) == {"size": 3.0}
+    assert unmeasured(classify(**TELLS)) == ["missing_1"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"missing": {}},
+        {"missing": {"size": "mode"}},
+        {"missing": {"other": "refuse"}},
+        {"missing": {"size": {"constant": "big"}}},
+        {"missing": {"size": {"constant": True}}},
+        {"missing": {"size": {"constant": 1e31}}},
+        {"missing": {"size": {"constant": 1, "x": 1}}},
+        {"missing": {"finding": "mean"}},
+        {"missing": {"finding": "own-category"}},
+        {"missing": {"finding": {"constant": "unknown"}}},
+        {"missing": {"size": "mean"}},
+        {"missing": {"spread": "mean"}, **TELLS},
+        {"missing": {"size": "own-category"}, "scripts": ["mine.py"]},
+    ],
+)
+def test_a_rule_that_cannot_be_kept_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(RecipeInvalid):
+        classify(**changed)
+
+
+def test_what_learns_nothing_from_records_keeps_a_promise_of_privacy() -> None:
+    rules = {"size": "own-category", "spread": {"constant": 0}}
+    private = private_classify(missing=rules)
+    assert private.to_dict()["missing"] == {"size": "own-category", "spread": {"constant": 0.0}}
+    policy = private.to_dict()["release_policy"]
+    told = policy | {"metrics": [*policy["metrics"], "missing_1"]}
+    with pytest.raises(RecipeInvalid):
+        private_classify(missing={"size": "mean"}, release_policy=told)
+
+
+def test_an_evaluation_has_constants_alone() -> None:
+    changed = {
+        "phase": "evaluate",
+        "model": {"path": "model", "tokenizer": None},
+        "columns": {"features": ["size"], "label": "finding"},
+        "labels": ["benign", "malignant"],
+        "datasets": [{"owner": "hospital-a", "name": "held-out", "role": "test"}],
+        "release_policy": releasing("accuracy"),
+    }
+    assert parse_recipe(document(**changed, missing={"size": {"constant": 1}}))
+    with pytest.raises(RecipeInvalid):
+        parse_recipe(document(**changed, missing={"size": "own-category"}))
+
+
+def test_an_owner_seals_a_gap_where_the_recipe_has_a_rule() -> None:
+    batch = pa.record_batch({"size": [1, None], "spread": [None, 0.5], "finding": ["benign", ""]})
+    rules = RULES | {"finding": {"constant": "benign"}}
+    recipe = classify(missing=rules, **TELLS)
+    check = RecordCheck(recipe, recipe.datasets[0])
+    [passed] = check((batch.schema, iter([batch])))[1]
+    assert passed.to_pydict() == {
+        "size": [1, None], "spread": [None, 0.5], "finding": ["benign", None],
+    }  # fmt: skip
+    for column, record in (("size", 2), ("spread", 1), ("finding", 2)):
+        fewer = {name: rule for name, rule in rules.items() if name != column}
+        recipe = classify(missing=fewer, **TELLS)
+        check = RecordCheck(recipe, recipe.datasets[0])
+        with pytest.raises(RecordInvalid, check=carries(column=column, got=f"record {record}")):
+            list(check((batch.schema, iter([batch])))[1])
