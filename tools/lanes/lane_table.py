@@ -157,6 +157,7 @@ LANES: tuple[SuiteLane, ...] = (
         tests=(
             "test_demo.py",
             "test_examples.py",
+            "test_clinics_tables.py",
             "test_first_hour.py",
             "test_notebook.py",
             "test_real_model.py",
