@@ -18,7 +18,8 @@ consortium = "ours/consortium.json"
 def commands(consortium: Path) -> dict[str, list[str]]:
     """The words of each printed command, by its name."""
     site = Site(out=Path("up"), words=(), brokers=1, port=8470)
-    lines = [line.strip() for line in site.lines(consortium, DEPLOYMENT)]
+    [recipe] = site.recipes([DEPLOYMENT])
+    lines = [line.strip() for line in site.lines(consortium, recipe, first=True)]
     words = [shlex.split(line) for line in lines if line.startswith("sealtrain ")]
     return {found[1]: found for found in words}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from polling import wait_until
 from ports import free_port
 from stage import DEADLINE_SECONDS, interpreter
@@ -19,8 +20,10 @@ from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
 from sealtrain.cli.programs import SideProgram
+from sealtrain.cli.up import Site
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
+from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 
 pytestmark = pytest.mark.long
@@ -148,6 +151,42 @@ def test_it_ends_with_its_broker_and_with_its_guest(
         "unreachable", "broker-guest" if killed == "broker" else "guest",
     )  # fmt: skip
     assert wait_for_none(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.claim("C628")
+def test_several_recipes_have_guests_and_trust_files_of_their_own(
+    tmp_path: Path, consortium: Path
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    out = tmp_path / "up"
+    (tmp_path / "second").mkdir()
+    further = tmp_path / "second/app-compose.json"
+    words = [*words_of_up(consortium, out), "--also", further]
+    with SideProgram("up", logs, words) as part:
+        part.line("guest of", within=DEADLINE_SECONDS)
+        assert not (out / "guest-second.sock").exists()
+        further.write_bytes((out / "broker-compose.json").read_bytes())
+        wait_until(lambda: (out / "guest-second.sock").exists() or part.gone)
+        assert (out / "guest.sock").is_socket()
+        assert (out / "guest-second.sock").is_socket()
+        assert part.end(signal.SIGTERM) == 0
+    assert wait_for_none(tmp_path) == []
+
+
+@pytest.mark.claim("C628")
+def test_recipes_of_one_name_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    site = Site(out=tmp_path / "up", words=(), brokers=1, port=1)
+    places = [tmp_path / one / "app-compose.json" for one in ("a", "locked-b", "c")]
+    recipes = site.recipes(places)
+    assert [one.socket.name for one in recipes] == [
+        "guest.sock", "guest-locked-b.sock", "guest-c.sock",
+    ]  # fmt: skip
+    assert len({one.trust for one in recipes} | {one.socket for one in recipes}) == 6
+    with pytest.raises(UsageError, check=carries(check="--also")):
+        site.recipes([*places, tmp_path / "x/locked_b/app-compose.json"])
 
 
 def serving_below(pid: int, word: str) -> list[int]:

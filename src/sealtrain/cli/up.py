@@ -4,8 +4,8 @@ A rehearsal by hand: a person types the commands of every role against it. Nothi
 
 1. policy and root of trust of the simulator, and the broker's document, unless they are there;
 2. each broker in a simulated guest of its own, and its broker file;
-3. the guest API of the recipe's guest and a trust file, once there is a deployment, and anew when
-   it changes.
+3. for each recipe the guest API of its guest and a trust file, once there is a deployment, and
+   anew when it changes. Recipes have sockets and trust files of their own.
 
 Every server is tied to this process: the kernel ends it when this one ends, by ``kill -9`` too. And
 this process ends when a broker does, or a guest that served: without them every command fails.
@@ -28,6 +28,7 @@ from typing import Annotated, Final
 import typer
 
 from sealtrain.base.extras import require_extras
+from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.stages import say_stages
@@ -51,6 +52,10 @@ def up(
     deployment: Annotated[
         Path, typer.Option(help="app-compose.json of the recipe, now or once it is locked.")
     ] = Path("locked/app-compose.json"),
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(help="app-compose.json of a further recipe, now or later; repeat."),
+    ] = None,
     brokers: Annotated[
         int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
     ] = 1,
@@ -65,12 +70,14 @@ def up(
     """Play broker and hardware on this machine, until Ctrl-C, to rehearse every role by hand.
 
     SIMULATED — NOT ATTESTED: use data you may show. It writes broker files and a policy, and serves
-    a guest for `sealtrain train` as soon as the recipe is locked.
+    a guest for `sealtrain train` as soon as the recipe is locked. Of several recipes, each further
+    one has a guest and a trust file by the name of its document's folder.
     """
     require_extras("a rehearsal", "broker", "simulator")
     machine.make()  # a TEE that there is not is refused before anything is written
     say("SIMULATED — NOT ATTESTED: use data you may show")
     site = Site(out=out, words=machine.words, brokers=brokers, port=port)
+    recipes = site.recipes([deployment, *(also or ())])
     told: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -88,9 +95,11 @@ def up(
                     as_json,
                     {"brokers": [str(file) for file in site.files], "policy": str(site.policy)},
                 )
-                for line in site.lines(consortium, deployment):
-                    say(line)
-                site.attend(consortium, deployment, parts, served, told)
+                for number, recipe in enumerate(recipes):
+                    for line in site.lines(consortium, recipe, first=number == 0):
+                        say(line)
+                say("Ctrl-C ends it")
+                site.attend(consortium, recipes, parts, served, told)
             finally:
                 for number in before:  # nothing interrupts the ending
                     signal.signal(number, signal.SIG_IGN)
@@ -99,6 +108,29 @@ def up(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@dataclass(slots=True, kw_only=True)
+class HostedRecipe:
+    """A recipe whose guest is played.
+
+    Attributes:
+        name: Of the guest's log.
+        deployment: Its document, which may not be there yet.
+        socket: Where its guest answers.
+        trust: What verifies its runs.
+        measured: The document that the guest was started with.
+        guest: The guest, once started.
+        serves: Whether the guest said that it serves.
+    """
+
+    name: str
+    deployment: Path
+    socket: Path
+    trust: Path
+    measured: bytes | None = None
+    guest: SideProgram | None = None
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +159,35 @@ class Site:
         """The simulated root of trust."""
         return self.out / "simulated-root"
 
-    @property
-    def trust(self) -> Path:
-        """What verifies the runs of this rehearsal."""
-        return self.out / "trust.yaml"
+    def recipes(self, deployments: Sequence[Path]) -> list[HostedRecipe]:
+        """The recipes to play guests of, each with a socket and a trust file of its own.
 
-    @property
-    def socket(self) -> Path:
-        """Where the recipe's guest answers."""
-        return self.out / "guest.sock"
+        Args:
+            deployments: A document each; the first has the plain names.
+
+        Raises:
+            UsageError: Two would have one name.
+        """
+        found: list[HostedRecipe] = []
+        for deployment in deployments:
+            mark = f"-{slug(deployment.absolute().parent.name, 'recipe')}" if found else ""
+            found.append(
+                HostedRecipe(
+                    name=f"guest{mark}",
+                    deployment=deployment,
+                    socket=self.out / f"guest{mark}.sock",
+                    trust=self.out / f"trust{mark}.yaml",
+                )
+            )
+        names = [recipe.name for recipe in found]
+        if len(set(names)) != len(names):
+            raise UsageError(
+                "two recipes would have one guest",
+                check="--also",
+                got=", ".join(str(one) for one in deployments)[:400],
+                expected="documents in folders of different names",
+            )
+        return found
 
     @property
     def _scratch(self) -> Path:
@@ -192,8 +244,9 @@ class Site:
             brokers.append(broker)
         return brokers
 
-    def lines(self, consortium: Path, deployment: Path) -> list[str]:
+    def lines(self, consortium: Path, recipe: HostedRecipe, *, first: bool) -> list[str]:
         """What to type next, in this folder, with what neither project nor default says."""
+        deployment = recipe.deployment
         project = found_project()
         known = {} if project is None else project.values
         files = tuple(file.absolute() for file in self.files)
@@ -206,68 +259,74 @@ class Site:
         identity = " --identity FILE"
         collateral = shlex.quote(f"file:{self.root}/collateral.json")
         return [
-            "in another terminal, for each role:",
+            "in another terminal, for each role:"
+            if first
+            else f"for the recipe of {near(deployment)}:",
             f"  sealtrain lock recipe.yaml{group}{named} --out {typed(deployment.parent)}",
             "  sealtrain seal FILE --name NAME --out sealed/OWNER.sealed --and-approve"
             f"{identity}{document}{group}{named}",
             f"  sealtrain status{document}{named}",
-            f"  sealtrain train{lock} --platform simulator --guest {typed(self.socket)}"
+            f"  sealtrain train{lock} --platform simulator --guest {typed(recipe.socket)}"
             f" --collateral {collateral}{named} --data sealed --out run",
-            f"  sealtrain open run{identity} --trust {typed(self.trust)} --out model",
-            "Ctrl-C ends it",
+            f"  sealtrain open run{identity} --trust {typed(recipe.trust)} --out model",
         ]
 
     def attend(
         self,
         consortium: Path,
-        deployment: Path,
+        recipes: Sequence[HostedRecipe],
         parts: ExitStack,
         brokers: list[SideProgram],
         told: Sequence[int],
     ) -> None:
-        """Serve the recipe's guest, anew for each new document.
+        """Serve each recipe's guest, anew for each new document.
 
         Args:
             consortium: Its file.
-            deployment: The document, which may not be there yet.
+            recipes: From ``recipes``.
             parts: Ends the servers.
             brokers: That run.
             told: Signals that it was told to end by so far.
 
         Raises:
             KeyboardInterrupt: It was told to end.
-            Unreachable: A broker ended, or the guest did.
+            Unreachable: A broker ended, or a guest did.
         """
-        measured: bytes | None = None
-        guest: SideProgram | None = None
-        served: list[SideProgram] = []
         while not told:
-            found = _read(deployment)
-            if found is not None and found != measured:
-                if guest is not None:
-                    guest.end()
-                self.socket.unlink(missing_ok=True)
-                measured, served = found, []
-                part = SideProgram(
-                    "guest", self.out,
-                    ("simulator", "serve", "--deployment", deployment, "--socket", self.socket,
-                     "--simulator", self.root, *self.words),
-                    answers=False, start=tied,
-                )  # fmt: skip
-                guest = parts.enter_context(part)
-                try:
-                    guest.line("guest API", within=_STARTS_WITHIN_S)
-                    served = [guest]
-                    say(f"guest of {near(deployment)}: {self.socket}")
-                    self._write_trust(consortium, deployment)
-                    say(f"its runs verify with --trust {self.trust}")
-                except SealtrainError as error:
-                    say(f"not ready for {near(deployment)}: {error.message}")
-                    if error.hint:
-                        say(f"  hint: {error.hint}")
+            for recipe in recipes:
+                found = _read(recipe.deployment)
+                if found is not None and found != recipe.measured:
+                    recipe.measured = found
+                    self._serve(consortium, recipe, parts)
+            served = [one.guest for one in recipes if one.guest is not None and one.serves]
             _expect_running([*brokers, *served])
             time.sleep(_LOOKS_EVERY_S)
         raise KeyboardInterrupt
+
+    def _serve(self, consortium: Path, recipe: HostedRecipe, parts: ExitStack) -> None:
+        """Start a recipe's guest in the place of the one before."""
+        if recipe.guest is not None:
+            recipe.guest.end()
+        recipe.socket.unlink(missing_ok=True)
+        recipe.serves = False
+        part = SideProgram(
+            recipe.name, self.out,
+            ("simulator", "serve", "--deployment", recipe.deployment, "--socket", recipe.socket,
+             "--simulator", self.root, *self.words),
+            answers=False, start=tied,
+        )  # fmt: skip
+        recipe.guest = parts.enter_context(part)
+        place = near(recipe.deployment)
+        try:
+            part.line("guest API", within=_STARTS_WITHIN_S)
+            recipe.serves = True
+            say(f"guest of {place}: {recipe.socket}")
+            self._write_trust(consortium, recipe)
+            say(f"its runs verify with --trust {recipe.trust}")
+        except SealtrainError as error:
+            say(f"not ready for {place}: {error.message}")
+            if error.hint:
+                say(f"  hint: {error.hint}")
 
     @contextmanager
     def _empty_scratch(self) -> Iterator[None]:
@@ -312,16 +371,16 @@ class Site:
         )  # fmt: skip
         atomic_write(file, fresh.read_bytes(), overwrite=True)
 
-    def _write_trust(self, consortium: Path, deployment: Path) -> None:
-        fresh = self._fresh(self.trust.name)
+    def _write_trust(self, consortium: Path, recipe: HostedRecipe) -> None:
+        fresh = self._fresh(recipe.trust.name)
         # With several brokers, as many as a dataset's shares need is for its owner to say.
         count = ("--threshold", "1") if self.brokers > 1 else ()
         named = [word for file in self.files for word in ("--broker", file)]
         ran(
-            "trust", "new", "--consortium", consortium, "--deployment", deployment,
+            "trust", "new", "--consortium", consortium, "--deployment", recipe.deployment,
             "--policy", self.policy, *named, *count, "--out", fresh,
         )  # fmt: skip
-        atomic_write(self.trust, fresh.read_bytes(), overwrite=True)
+        atomic_write(recipe.trust, fresh.read_bytes(), overwrite=True)
 
 
 def _expect_running(parts: list[SideProgram]) -> None:
