@@ -204,6 +204,20 @@ def _an_image_elsewhere() -> bytes:
     return kept.getvalue()
 
 
+def _dotted_keys() -> bytes:
+    import tarfile
+
+    from image_world import png
+
+    kept = io.BytesIO()
+    with tarfile.open(fileobj=kept, mode="w") as target:
+        for name, data in (("scan.1.png", png()), ("scan.1.txt", b"a")):
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            target.addfile(header, io.BytesIO(data))
+    return kept.getvalue()
+
+
 _ASK: Final = {"role": "user", "content": "a"}
 _ANSWER: Final = {"role": "assistant", "content": "b"}
 _PARTS: Final = [{"type": "text", "text": "a"}]
@@ -439,6 +453,9 @@ FILES: Final[dict[str, BadFile]] = {
     "a record without a label": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,1,\n", _TABLE),
     "a number that is no listed label": BadFile(
         "rows.jsonl", _lines({"age": 1, "crp": 1.5, "class": 3}), _TABLE
+    ),
+    "keys with dots in a WebDataset": BadFile(
+        "rows.tar", _dotted_keys, _IMAGES, "--format webdataset"
     ),
     "an image that is a path alone": BadFile("rows.parquet", _an_image_elsewhere, _IMAGES),
 }

@@ -108,7 +108,8 @@ class LayoutOptions:
         typer.Option(
             "--format",
             help="auto (by suffix), images (a folder, sub-folders are labels), webdataset "
-            "(tar files), tokens (.bin shards) or file (any file or folder as it is).",
+            "(tar files), webdataset-dots (such with dots in their keys), tokens (.bin shards) "
+            "or file (any file or folder as it is).",
         ),
     ] = "auto"
     dtype: Annotated[

@@ -69,6 +69,8 @@ def walk(
         return
     chosen = SWITCHES if play_all else tuple(switch_named(name) for name in switch or ())
     say("SIMULATED — NOT ATTESTED")
+    if not chosen:  # before half a minute is spent
+        require_extras("the page of a walk", "console")
     run = prepared(out, anew=anew, on_step=say)
     if not chosen:
         _serve(run, port, as_json)
@@ -152,7 +154,6 @@ def _missing(broken: list[StepOutcome]) -> ProtectionMissing:
 
 def _serve(run: Prepared, port: int, as_json: bool) -> None:
     """Serve the page until Ctrl-C."""
-    require_extras("the page of a walk", "console")
     from sealtrain.web.app import console_app
     from sealtrain.web.serving import serve
     from sealtrain.web.walk import WALK

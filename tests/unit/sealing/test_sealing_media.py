@@ -152,6 +152,19 @@ def test_records_come_out_alike_whatever_the_size_of_a_step(
     assert whole.num_rows == 40
 
 
+@pytest.mark.claim("C629")
+def test_keys_have_dots_where_their_owner_says_so(tmp_path: Path) -> None:
+    members = [("a/scan.0.5.png", png(1)), ("a/scan.0.5.cls", b"1"), ("a/scan.0.6.png", png(2))]
+    members += [("a/scan.0.6.cls", b"0"), ("a/b.png", png(3)), ("a/b.cls", b"1")]
+    path = tar(tmp_path / "a.tar", members)
+    schema, batches = open_records([path], lambda _: None, form="webdataset-dots")
+    assert pa.Table.from_batches(batches, schema=schema).to_pylist() == [
+        {"image": png(number), "label": label} for number, label in ((1, 1), (2, 0), (3, 1))
+    ]
+    with pytest.raises(DataInvalid):
+        of_tars(path)
+
+
 def test_several_archives_make_one_dataset(tmp_path: Path) -> None:
     one = tar(tmp_path / "1.tar", [("a.png", png(1)), ("a.cls", b"1")])
     two = tar(tmp_path / "2.tar", [("a.png", png(2)), ("a.txt", b"t")])

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_BYTES", "FORMS", "evenly", "is_tabular", "open_records"]
 
 BATCH_BYTES = 1 << 20
-FORMS = ("auto", "file", "images", "tokens", "webdataset")
+FORMS = ("auto", "file", "images", "tokens", "webdataset", "webdataset-dots")
 """Input: files of the format in their names, any files as they are, images in a folder, token
-shards, or tar files."""
+shards, or tar files, whose keys may have dots."""
 Progress = Callable[[int], None]
 _Infer = Callable[[Path], "pa.Schema"]
 _Read = Callable[[Path, "pa.Schema", Progress], "Iterator[pa.RecordBatch]"]
@@ -46,6 +46,12 @@ _FORMATS: dict[str, tuple[_Infer, _Read]] = {
 }
 _ARCHIVES: dict[str, tuple[_Infer, _Read]] = {
     ".tar": (webdataset.infer_schema, webdataset.read_batches),
+}
+_DOTTED: dict[str, tuple[_Infer, _Read]] = {
+    ".tar": (
+        partial(webdataset.infer_schema, dotted=True),
+        partial(webdataset.read_batches, dotted=True),
+    ),
 }
 _UNTYPED = (".csv", ".tsv")
 # Formats whose records need not have every field.
@@ -92,7 +98,7 @@ def open_records(
         return imagefolder.open_folder(folder, sources, progress)
     if form == "tokens":
         return open_shards(sources, progress, shards or TokenShards())
-    known = _ARCHIVES if form == "webdataset" else _FORMATS
+    known = {"webdataset": _ARCHIVES, "webdataset-dots": _DOTTED}.get(form, _FORMATS)
     formats = [_format(path, known, conversion) for path in sources]
     schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]
     schema = _common(schemas, sources)

@@ -1,6 +1,8 @@
 """WebDataset tar files as Arrow record batches: files with one key make one record.
 
 A member's key is its path up to the first dot of its last part; the rest names column and type.
+Where its owner says that keys have dots, it is the path up to the last one, and there are no
+columns of rule 5.
 Members of one record lie next to each other; a missing file of a record is null.
 
 1. ``key.jpg``, ``.jpeg``, ``.png``, ``.webp``: column ``image``, binary, the file's bytes.
@@ -62,8 +64,12 @@ class _Sample:
     size: int = 0
 
 
-def infer_schema(path: Path) -> pa.Schema:
+def infer_schema(path: Path, *, dotted: bool = False) -> pa.Schema:
     """Columns and types that fit every record of the archive, not settled: see ``jsontypes``.
+
+    Args:
+        path: The archive.
+        dotted: Keys may have dots.
 
     Raises:
         RecordInvalid: The archive is damaged, a member is of an unknown kind or not of its name's
@@ -77,14 +83,16 @@ def infer_schema(path: Path) -> pa.Schema:
     kinds: dict[str, pa.DataType] = {}
 
     def lines() -> Iterator[bytes]:
-        for sample in _samples(path, whole=False):
+        for sample in _samples(path, whole=False, dotted=dotted):
             for column, suffix in sample.suffixes.items():
                 if kinds.setdefault(column, types[suffix]) != types[suffix]:
                     raise SchemaMismatch(
-                        f"{path.name}: the record at member {sample.number} has a column of "
-                        "another type",
+                        f"{path.name}: the record at member {sample.number} has column {column} "
+                        "from another kind of file than records before",
                         check="schema",
-                        hint="use one kind of file for one column",
+                        column=column,
+                        hint="use one kind of file for one column; of keys with dots, such as "
+                        "scan.1.jpg: --format webdataset-dots",
                     )
             yield sample.fields or b"{}\n"
 
@@ -100,11 +108,13 @@ def infer_schema(path: Path) -> pa.Schema:
     return pa.schema([*files, *fields])
 
 
-def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    path: Path, schema: pa.Schema, progress: Progress, *, dotted: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Convert the archive under ``schema``, about 4 MiB at a time. Raises as ``infer_schema``."""
     held: list[_Sample] = []
     held_bytes = first = 0
-    for sample in _samples(path, whole=True):
+    for sample in _samples(path, whole=True, dotted=dotted):
         held.append(sample)
         held_bytes += sample.size
         if held_bytes >= STEP_BYTES:
@@ -134,13 +144,13 @@ def _batch(path: Path, first: int, samples: list[_Sample], schema: pa.Schema) ->
     return pa.record_batch(columns, schema=schema)
 
 
-def _samples(path: Path, *, whole: bool) -> Iterator[_Sample]:
+def _samples(path: Path, *, whole: bool, dotted: bool) -> Iterator[_Sample]:
     """Records of the archive; files are read whole, or as far as their checks need."""
     key: str | None = None
     sample = _Sample(0)
     keys = bytearray()
     for member in members(path):
-        this, column, suffix = _parts(path, member)
+        this, column, suffix = _parts(path, member, dotted=dotted)
         if this != key:
             if key is not None:
                 yield sample
@@ -152,10 +162,10 @@ def _samples(path: Path, *, whole: bool) -> Iterator[_Sample]:
     _refuse_repeated(path, keys)
 
 
-def _parts(path: Path, member: Member) -> tuple[str, str, str]:
+def _parts(path: Path, member: Member, *, dotted: bool) -> tuple[str, str, str]:
     """Key, column and suffix; the column is empty for fields of JSON."""
     folder, _, last = member.name.rpartition("/")
-    stem, dot, rest = last.partition(".")
+    stem, dot, rest = last.rpartition(".") if dotted else last.partition(".")
     named, _, final = rest.rpartition(".")
     suffix = f".{final.lower()}"
     if dot and suffix == ".json" and not named:
@@ -179,7 +189,8 @@ def _take(
         raise RecordInvalid(
             f"{where} gives its record a column twice",
             check="archive",
-            hint="write each key once, with one file for one column",
+            hint="write each key once, with one file for one column; of keys with dots, such as "
+            "scan.1.jpg: --format webdataset-dots",
         )
     sample.size += member.size
     if suffix in IMAGE_SUFFIXES:
