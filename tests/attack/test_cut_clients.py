@@ -78,19 +78,25 @@ def consent(at: Any, owner: str, **changed: Any) -> Envelope:
     return sign_owned(Consent.of(**values | changed), signer)
 
 
-def joined(owner: str, envelope: Envelope, own: list[Any]) -> Joined:
+def joined(owner: str, envelope: Envelope, own: list[Any], **changed: Any) -> Joined:
     """An owner's word that it joins."""
-    share = digest(f"share of {owner}")
-    return Joined(owner=owner, share=share, consent=envelope.to_dict(), datasets=tuple(own))
+    values: dict[str, Any] = {
+        "owner": owner,
+        "share": digest(f"share of {owner}"),
+        "consent": envelope.to_dict(),
+        "datasets": tuple(one.envelope for one in own),
+        "counts": {one.manifest.dataset_id: None for one in own if one.counted},
+    }
+    return Joined(**values | changed)
 
 
-def answered(at: Any, owner: str, envelope: Envelope) -> Any:
+def answered(at: Any, owner: str, envelope: Envelope, **changed: Any) -> Any:
     """What the server does about a consent; its next word."""
     with at.channel(owner) as channel:
         receive_message(channel, Begin)
         send_message(channel, Known())
-        own = [own_dataset(one).envelope for one in at.recipe.datasets if one.owner == owner]
-        send_message(channel, joined(owner, envelope, own))
+        own = [own_dataset(one) for one in at.recipe.datasets if one.owner == owner]
+        send_message(channel, joined(owner, envelope, own, **changed))
         return channel.receive(max_bytes=1 << 20)
 
 
@@ -227,6 +233,49 @@ def test_an_owner_cannot_change_what_it_sent(recipe: Any, expected: Any) -> None
         assert len(swapped) == 2
 
 
+PARTS = {"whole": 30, "truncated": 10, "filtered": 0, "empty": 0}
+HONEST = {"records": 40, **PARTS}
+
+
+def open_recipe(recipe: Any) -> Any:
+    """The recipe, with counts that may leave."""
+    policy = recipe.release_policy.model_copy(update={"logs": "structured"})
+    return recipe.model_copy(update={"release_policy": policy})
+
+
+@pytest.mark.claim("C616")
+@pytest.mark.negative(101)
+@pytest.mark.parametrize(
+    ("public", "lie"),
+    [
+        (True, None),
+        (True, {}),
+        (True, {"train": None}),
+        (True, {"train": HONEST | {"whole": 29, "empty": 1}}),
+        (True, {"train": HONEST | {"whole": 31, "records": 41}}),
+        (True, {"train": HONEST, "another": HONEST}),
+        (False, {"train": HONEST}),
+    ],
+)
+def test_a_server_trains_on_no_records_that_are_counted_falsely(
+    recipe: Any, expected: Any, public: bool, lie: dict[str, Any] | None
+) -> None:
+    recipe = open_recipe(recipe) if public else recipe
+    with site(recipe, expected=expected) as at:
+        own = [own_dataset(one) for one in recipe.datasets if one.owner == A]
+        ids = {"train": next(one.manifest.dataset_id for one in own if one.counted)}
+        honest = {ids["train"]: HONEST if public else None}
+        lied = None if lie is None else {ids.get(name, "ab" * 16): lie[name] for name in lie}
+        with pytest.raises((ChannelBroken, PeerUnreachable)):
+            answered(at, A, consent(at, A), counts=lied)
+        assert A not in at.clients.present
+        with at.channel(A) as channel:
+            receive_message(channel, Begin)
+            send_message(channel, Known())
+            send_message(channel, joined(A, consent(at, A), own, counts=honest))
+            wait_until(lambda: A in at.clients.present, 10)
+
+
 def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expected: Any) -> None:
     """A server with a program of its own."""
     with site(recipe, expected=expected) as at, talking() as (mine, server):
@@ -248,7 +297,7 @@ def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
     with site(recipe, patience=1.0) as at, at.channel(A) as channel:
         receive_message(channel, Begin)
         send_message(channel, Known())
-        own = [own_dataset(one).envelope for one in recipe.datasets if one.owner == A]
+        own = [own_dataset(one) for one in recipe.datasets if one.owner == A]
         envelope = consent(at, A)
         send_message(channel, joined(A, envelope, own))
         wait_until(lambda: A in at.clients.present, 10)

@@ -198,7 +198,9 @@ def own_dataset(wanted: Any) -> OwnDataset:
 
     count = 40 if wanted.role == "train" else 20
     envelope = signed_dataset(TARGET, wanted.owner, wanted.name, sealed_at=NOW - 60, records=count)
+    trains = wanted.role == "train"
     return OwnDataset(
+        counted=trains,
         manifest=verify_dataset(envelope, identity(wanted.owner).public),
         envelope=envelope.to_dict(),
         records=pa.Table.from_pylist(records(count, f"{wanted.owner}.{wanted.name}")),
@@ -230,7 +232,7 @@ def site(
             run_id=RUN_ID,
             target=TARGET,
             consortium=consortium,
-            wanted=recipe.datasets,
+            recipe=recipe,
             expected=expected,
             sealed=sealed,
         ),

@@ -6320,6 +6320,14 @@ async function cutHolds(state) {
     seen.add(id);
   }
   claim(seen.size === rows.size, "a dataset never came");
+  for (const { event, fields } of predicate.run_log.entries) {
+    if (event !== "data.counted") continue;
+    claim(isWritten(event, fields), "counts of another form");
+    for (const [id, counts] of Object.entries(fields)) {
+      if (counts === null || !rows.has(id)) continue;
+      claim(counts.whole + counts.truncated === rows.get(id).rows, "other records counted than consented to");
+    }
+  }
   return `${consents.size} owners gave their consent and kept their records`;
 }
 

@@ -8,7 +8,8 @@ Rules over the entries: the chain under them is another check's. In order, the f
    of this recipe and deployment, and that names exactly its datasets in the manifest;
 3. consents were signed while the run went on, and each party's stay in the manifest holds its own;
 4. for each dataset is said once what came of it: not more records than its owner consented to,
-   nor that than the dataset holds, where its owner says how many;
+   nor that than the dataset holds, where its owner says how many; and where records are counted,
+   it consented to as many as train;
 5. the run is finished once, after that.
 """
 
@@ -28,6 +29,7 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.checks.counts import Counts, counts_of
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.cut.recipe import Cut
 
@@ -142,7 +144,8 @@ def received(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Received:
     Raises:
         ClaimContradicted, RunMismatch, SignatureInvalid, …: The first rule that is broken.
     """
-    ours = [entry for entry in entries if str(entry["event"]).startswith(_PREFIX)]
+    told = list(entries)
+    ours = [entry for entry in told if str(entry["event"]).startswith(_PREFIX)]
     _in_turn([str(our["event"]) for our in ours])
     begun = _said(ours, "cut.begun", _Begun)
     parts = _said(ours, "cut.received", _Received)
@@ -153,6 +156,7 @@ def received(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Received:
         raise _broken("other settings than the recipe's", begun[0].to_dict(), wanted)
     consents = _consents(terms, _said(ours, "cut.joined", _Joined))
     _kept(terms, consents, parts)
+    _counted(consents, counts_of(told))
     return Received(
         consents=consents, rows=sum(part.rows for part in parts), entries=finished[0].entries
     )
@@ -225,6 +229,19 @@ def _kept(terms: Terms, consents: Mapping[str, SignedConsent], parts: Sequence[_
                 f"{part.rows} records of {part.party}",
                 f"at most {min(agreed.rows, held)} of {name}",
             )
+
+
+def _counted(consents: Mapping[str, SignedConsent], counted: Mapping[str, Counts | None]) -> None:
+    """An owner sends those of its training records that leave something to learn."""
+    for name, signed in consents.items():
+        for agreed in signed.document.datasets:
+            counts = counted.get(agreed.dataset_id)
+            if counts is not None and counts["whole"] + counts["truncated"] != agreed.rows:
+                raise _broken(
+                    f"other records of {agreed.name} counted than {name} consented to",
+                    counts["whole"] + counts["truncated"],
+                    agreed.rows,
+                )
 
 
 def _broken(problem: str, got: object, expected: object) -> ClaimContradicted:

@@ -9,7 +9,7 @@ made once, whatever the number of epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ import torch
 
 from sealtrain.errors import RecordInvalid
 from sealtrain.training.inputs.classifier import text_encoder
+from sealtrain.training.inputs.learnable import judge_for
 from sealtrain.training.models.base import build_causal_model, build_model, build_tokenizer
 from sealtrain_collab.cut.activations import Expected, Form, Row, rows_of
 from sealtrain_collab.cut.cut import Front
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.schema import Recipe
+    from sealtrain.training.inputs.learnable import Judge, Part
 
-__all__ = ["DEFAULT_MAX_TOKENS", "Encode", "Reading", "expected_of", "token_encoder"]
+__all__ = ["DEFAULT_MAX_TOKENS", "Encode", "Reading", "expected_of"]
 
 Encode = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 """Records to ``input_ids`` and ``attention_mask``, int64 (records, tokens), and ``labels``."""
@@ -43,12 +45,14 @@ class Reading:
     Attributes:
         front: The front of the model.
         encode: Records to tokens and labels.
+        judge: What records leave to learn; it takes them with the names of their columns.
         form: How activations travel.
         batch: Records that the front reads at a time.
     """
 
     front: Front
     encode: Encode
+    judge: Judge
     form: Form
     batch: int = 16
 
@@ -67,13 +71,17 @@ class Reading:
         tokenizer = build_tokenizer(recipe, base_dir)
         if recipe.phase == "sft":
             model = build_causal_model(recipe, base_dir, tokenizer)
-            encode: Encode = token_encoder(recipe, tokenizer)
+            tokens = _Tokens(recipe, tokenizer)
+            encode: Encode = tokens.encode
+            judge: Judge = tokens.judge
         else:
             model = build_model(
                 recipe, base_dir, "AutoModelForSequenceClassification", num_labels=2
             )
             encode = text_encoder(recipe, tokenizer)
-        return cls(front=Front(model, settings.layers), encode=encode, form=settings.wire)
+            judge = _text_judge(recipe, tokenizer)
+        front = Front(model, settings.layers)
+        return cls(front=front, encode=encode, judge=judge, form=settings.wire)
 
     def rows(self, records: Sequence[dict[str, Any]]) -> list[Row]:
         """Activations and labels of records, in their order.
@@ -110,7 +118,7 @@ def expected_of(recipe: Recipe, *, width: int, vocabulary: int) -> Expected:
     )
 
 
-def token_encoder(recipe: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
+class _Tokens:
     """Reads texts, or prompts and completions, of which the completion is learned.
 
     A record ends with the end token, and is cut to ``trainer.max_length`` tokens at its end.
@@ -119,30 +127,59 @@ def token_encoder(recipe: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
         recipe: Phase ``sft``.
         tokenizer: Its tokenizer.
     """
-    columns, longest = recipe.columns, recipe.trainer.max_length or DEFAULT_MAX_TOKENS
-    paired = columns.kind == "prompt-completion"
-    learned_before = paired and recipe.trainer.completion_only_loss is False
 
-    def tokens(text: str) -> list[int]:
-        found: list[int] = tokenizer(text, add_special_tokens=not paired)["input_ids"]
-        return found
+    def __init__(self, recipe: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._columns, self._tokenizer = recipe.columns, tokenizer
+        self._longest = recipe.trainer.max_length or DEFAULT_MAX_TOKENS
+        self._paired = recipe.columns.kind == "prompt-completion"
+        self._learned_before = self._paired and recipe.trainer.completion_only_loss is False
 
-    def encode(records: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        rows, starts = [], []
-        for record in records:
-            before = record[columns.prompt] if paired else ""
-            text = record[columns.completion] if paired else record[columns.text]
-            if not isinstance(before, str) or not isinstance(text, str):
-                raise RecordInvalid("a record has no text in its columns", check="columns")
-            rows.append([*tokens(before + text), tokenizer.eos_token_id][:longest])
-            starts.append(len(tokens(before)) if paired and not learned_before else 0)
+    def encode(self, records: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """As ``Encode``."""
+        read = [self._read(record) for record in records]
+        rows = [ids[: self._longest] for ids, _start in read]
         shape = len(rows), max(map(len, rows))
-        ids = torch.full(shape, int(tokenizer.pad_token_id or 0))
+        ids = torch.full(shape, int(self._tokenizer.pad_token_id or 0))
         mask, labels = torch.zeros_like(ids), torch.full_like(ids, _UNLEARNED)
-        for number, (row, start) in enumerate(zip(rows, starts, strict=True)):
+        for number, (row, (_ids, start)) in enumerate(zip(rows, read, strict=True)):
             ids[number, : len(row)] = torch.tensor(row)
             mask[number, : len(row)] = 1
             labels[number, start : len(row)] = ids[number, start : len(row)]
         return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
-    return encode
+    def judge(self, records: Sequence[Mapping[str, Any]]) -> list[Part]:
+        """As ``Judge``: whether a token behind the first is learned before the cut."""
+        found: list[Part] = []
+        for record in records:
+            ids, start = self._read(record)
+            whole = len(ids) <= self._longest
+            learns = max(start, 1) < min(len(ids), self._longest)
+            found.append("empty" if not learns else ("whole" if whole else "truncated"))
+        return found
+
+    def _read(self, record: Mapping[str, Any]) -> tuple[list[int], int]:
+        """All tokens of a record, and from which one on they are learned."""
+        columns, paired = self._columns, self._paired
+        before = record[columns.prompt] if paired else ""
+        text = record[columns.completion] if paired else record[columns.text]
+        if not isinstance(before, str) or not isinstance(text, str):
+            raise RecordInvalid("a record has no text in its columns", check="columns")
+        end: Any = self._tokenizer.eos_token_id
+        start = len(self._ids(before)) if paired and not self._learned_before else 0
+        return [*self._ids(before + text), end], start
+
+    def _ids(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer(text, add_special_tokens=not self._paired)["input_ids"]
+        return found
+
+
+def _text_judge(recipe: Any, tokenizer: PreTrainedTokenizerBase) -> Judge:
+    """The judge of phase ``classify``, of records with the names of their columns."""
+    judge, column = judge_for(recipe, tokenizer), recipe.columns.text
+
+    def judged(records: Sequence[Mapping[str, Any]]) -> list[Part]:
+        if any(not isinstance(record[column], str) for record in records):
+            raise RecordInvalid("a record has no text", check="columns", column=column)
+        return judge([{"text": record[column]} for record in records])
+
+    return judged

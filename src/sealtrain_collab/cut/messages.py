@@ -5,7 +5,7 @@ Without torch: a client that finds another guest than it approved leaves before 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveKey
 from sealtrain_collab.cut.states import SealedState
+from sealtrain_collab.parties.party import ReportedCounts
 
 if TYPE_CHECKING:
     from sealtrain.signing.dsse import Ed25519Signer
@@ -81,12 +82,16 @@ class Known(Word):
 
 
 class Joined(Word):
-    """Next word of the client: consent, signed manifests of datasets, share of the states' key."""
+    """Next word of the client: consent, signed manifests of datasets, share of the states' key.
+
+    ``counts`` are those of ``parties.party.PartyReport``.
+    """
 
     owner: OwnerName
     share: Hex64
     consent: dict[str, Any]
     datasets: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=256)
+    counts: Annotated[dict[Hex32, ReportedCounts | None], Field(max_length=256)] | None
 
 
 class Ask(Word):

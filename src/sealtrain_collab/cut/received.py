@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ from sealtrain.errors import (
     ChannelBroken,
     ChannelRefused,
     CheckpointRefused,
+    ClaimContradicted,
     DatasetMismatch,
     PeerUnreachable,
     SealtrainError,
@@ -45,13 +46,15 @@ from sealtrain_collab.cut.messages import (
     send_message,
 )
 from sealtrain_collab.cut.states import Arrived, SealedState, require_agreement
+from sealtrain_collab.parties.joint import require_counts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.terms import Dataset
+    from sealtrain.recipe.schema import Recipe
+    from sealtrain_collab.parties.party import ReportedCounts
 
 __all__ = ["Clients", "CutRun", "RemoteRecords"]
 
@@ -68,6 +71,7 @@ class _Client:
     manifests: dict[str, DatasetManifest]
     envelopes: tuple[dict[str, JsonValue], ...]
     joined_at: int
+    counts: Mapping[str, ReportedCounts | None] | None
     channel: AttestedChannel | None
     turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -99,7 +103,7 @@ class CutRun:
         run_id: 32 hex digits.
         target: Deployment and recipe that owners must have consented to.
         consortium: Whose owners may join.
-        wanted: The recipe's datasets.
+        recipe: Whose data owners give.
         expected: What owners' messages must hold.
         sealed: The state that the run goes on from; ``None`` where it begins.
     """
@@ -107,7 +111,7 @@ class CutRun:
     run_id: str
     target: Target
     consortium: Consortium
-    wanted: Sequence[Dataset]
+    recipe: Recipe
     expected: Expected
     sealed: SealedState | None = None
 
@@ -138,13 +142,14 @@ class Clients:
         self._sealed = run.sealed
         self._disagrees: CheckpointRefused | None = None
         self._target, self._consortium = run.target, run.consortium
-        self._wanted, self._expected = tuple(run.wanted), run.expected
+        self._recipe, self._wanted = run.recipe, tuple(run.recipe.datasets)
+        self._expected = run.expected
         self._patience, self._clock = patience, clock
         self.rows = run.expected.rows_a_message
         """Records in a message."""
         self._owners = {
             name: run.consortium.owner(name).signing_bytes
-            for name in {one.owner for one in run.wanted}
+            for name in {one.owner for one in self._wanted}
         }
         self._conversation = Conversation(
             purpose=PURPOSE,
@@ -278,6 +283,10 @@ class Clients:
         """Manifests of an owner's datasets, as signed."""
         return self._clients[owner].envelopes
 
+    def counts(self, owner: str) -> Mapping[str, ReportedCounts | None] | None:
+        """What an owner said of the records of its training data."""
+        return self._clients[owner].counts
+
     def sources(self) -> list[Source]:
         """The datasets as training takes them, in the recipe's order. After ``joined``."""
         found = []
@@ -402,6 +411,18 @@ class Clients:
                 got=", ".join(sorted(dataset.name for dataset in consent.document.datasets)),
                 expected=", ".join(sorted(wanted)),
             )
+        require_counts(joined.counts, name, manifests.values(), self._recipe)
+        for dataset in consent.document.datasets:
+            said = (joined.counts or {}).get(dataset.dataset_id)
+            if said is not None and said.whole + said.truncated != dataset.rows:
+                raise ClaimContradicted(
+                    "an owner counts other records than it consents to send",
+                    check="counts",
+                    owner=name,
+                    dataset=dataset.name,
+                    got=said.whole + said.truncated,
+                    expected=dataset.rows,
+                )
         with self._changed:
             before = self._clients.get(name)
             if before is None:
@@ -411,6 +432,7 @@ class Clients:
                     manifests,
                     joined.datasets,
                     self._clock(),
+                    joined.counts,
                     channel,
                 )
             elif before.consent.document.datasets != consent.document.datasets:

@@ -14,6 +14,9 @@ from sealtrain.base.room import Room
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ChannelBroken, RunMismatch
+from sealtrain.manifest.checks.counts import counts_public
+from sealtrain.training.inputs.census import require_lessons
+from sealtrain.training.inputs.learnable import Tally, counts_records
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.cut.activations import encode
 from sealtrain_collab.cut.front import Reading
@@ -27,18 +30,22 @@ from sealtrain_collab.cut.messages import (
     send_message,
 )
 from sealtrain_collab.cut.states import Note, SealedState, require_agreement
+from sealtrain_collab.parties.party import ReportedCounts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.decisions import Target
+    from sealtrain.guest.datasets import FoundDataset
+    from sealtrain.recipe.schema import Recipe
     from sealtrain.signing.dsse import Ed25519Signer
     from sealtrain.signing.identity import PublicIdentity
 
 __all__ = ["Client", "OwnDataset"]
 
 KEPT_BYTES: Final = 1 << 30
+_JUDGED_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +55,54 @@ class OwnDataset:
     Attributes:
         manifest: As the owner signed it.
         envelope: What it is in.
-        records: The columns that the recipe reads.
+        records: The columns that the recipe reads; of training data those records that leave
+            something to learn.
+        counted: The recipe's records are counted, and it trains on these.
+        counts: What all records leave to learn; ``None`` where that is not public.
     """
 
     manifest: DatasetManifest
     envelope: dict[str, Any]
     records: pa.Table
+    counted: bool = False
+    counts: dict[str, int] | None = None
+
+    @classmethod
+    def read(
+        cls, found: FoundDataset, records: pa.Table, recipe: Recipe, reading: Reading
+    ) -> OwnDataset:
+        """A dataset without the training records that leave nothing to learn.
+
+        Args:
+            found: The dataset.
+            records: All of it, the columns that the recipe reads.
+            recipe: That owners approved.
+            reading: Judges records.
+
+        Raises:
+            DataInvalid: It has training records, and none that leaves anything to learn.
+            RecordInvalid: A record is not as the recipe says.
+        """
+        import pyarrow as pa
+
+        manifest, tally = found.manifest, Tally()
+        if found.role == "train":
+            learning: list[bool] = []
+            for start in range(0, records.num_rows, _JUDGED_AT_ONCE):
+                parts = reading.judge(records.slice(start, _JUDGED_AT_ONCE).to_pylist())
+                tally.add(parts)
+                learning += [part in ("whole", "truncated") for part in parts]
+            require_lessons(tally, owner=manifest.owner, dataset=manifest.name)
+            records = records.filter(pa.array(learning, pa.bool_()))
+        counted = found.role == "train" and counts_records(recipe)
+        public = counted and counts_public(recipe, manifest.records)
+        return cls(
+            manifest=manifest,
+            envelope=found.envelope,
+            records=records,
+            counted=counted,
+            counts=tally.to_dict() if public else None,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +118,7 @@ class Client:
         reading: Makes them.
         rows: Records in a message.
         share: Gives the owner's share of the key of a run's states (``states.owner_share``).
+        counts_records: Whether the recipe's records are counted.
         note: What the owner keeps of the run that it consented to; it takes part in no other.
         clock: Time of the consent, seconds since the epoch.
         on_sent: Called with the size of each message that was sent, bytes.
@@ -84,6 +134,7 @@ class Client:
     rows: int
     share: Callable[[str], bytes]
     clock: Callable[[], int]
+    counts_records: bool = True
     note: Note = field(default_factory=Note)
     on_sent: Callable[[int], None] = lambda _size: None
     sent: int = 0
@@ -171,7 +222,15 @@ class Client:
             owner=self.owner,
             signed_at=self.clock(),
         )
+        counts = {
+            dataset.manifest.dataset_id: (
+                None if dataset.counts is None else ReportedCounts(**dataset.counts)
+            )
+            for dataset in self.datasets
+            if dataset.counted
+        }
         return Joined(
+            counts=counts if self.counts_records else None,
             owner=self.owner.name,
             share=self.share(run_id).hex(),
             consent=sign_owned(consent, self.signer).to_dict(),

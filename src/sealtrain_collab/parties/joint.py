@@ -7,7 +7,7 @@ and hands it to the brokers, which know the run by its parties' run ids.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sealtrain.consortium.datasets import verify_dataset
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.trained import Trained
     from sealtrain_collab.parties.lead import LeadRun
-    from sealtrain_collab.parties.party import PartyReport
+    from sealtrain_collab.parties.party import PartyReport, ReportedCounts
 
-__all__ = ["checked_report", "close_joint"]
+__all__ = ["checked_report", "close_joint", "require_counts"]
 
 
 def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport]) -> Outcome:
@@ -119,14 +119,28 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
                 got=got,
                 expected=expected,
             )
-    _require_counts(report, manifests, lead.recipe)
+    require_counts(report.counts, report.name, manifests, lead.recipe)
     return report
 
 
-def _require_counts(
-    report: PartyReport, manifests: Iterable[DatasetManifest], recipe: Recipe
+def require_counts(
+    counts: Mapping[str, ReportedCounts | None] | None,
+    party: str,
+    manifests: Iterable[DatasetManifest],
+    recipe: Recipe,
 ) -> None:
-    """Refuse a report unless it counts each training dataset of its party, as verifiers do."""
+    """Refuse counts unless they are of each training dataset of a party, as verifiers do.
+
+    Args:
+        counts: Of a ``PartyReport``.
+        party: That stated them.
+        manifests: Of its datasets.
+        recipe: That owners approved.
+
+    Raises:
+        ClaimContradicted: They are of other data or of another number of records, or withheld.
+        EgressRefused: They may not leave.
+    """
     roles = {(dataset.owner, dataset.name): dataset.role for dataset in recipe.datasets}
     trained = {
         manifest.dataset_id: manifest
@@ -134,12 +148,11 @@ def _require_counts(
         if roles.get((manifest.owner, manifest.name)) == "train"
     }
     counted = counts_records(recipe)
-    counts = report.counts
     if (counts is not None) != counted or set(counts or ()) != (set(trained) if counted else set()):
         raise ClaimContradicted(
             "a party does not count exactly its own training data",
             check="counts",
-            owner=report.name,
+            owner=party,
             got="none" if counts is None else f"{len(counts)} counted",
             expected=f"{len(trained)} trained on" if counted else "none",
         )

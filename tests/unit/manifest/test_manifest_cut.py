@@ -189,6 +189,22 @@ CONTRADICTIONS: list[tuple[Callable[[list[dict[str, Any]]], None], dict[str, str
 ]
 
 
+def counted(**parts: int) -> dict[str, Any]:
+    counts = {"records": 41, "whole": 37, "truncated": 3, "filtered": 0, "empty": 1} | parts
+    return {"event": "data.counted", "fields": {dataset(A).dataset_id: counts}}
+
+
+@pytest.mark.claim("C616")
+@pytest.mark.negative(101)
+def test_as_many_records_count_as_train_as_their_owner_consented_to_send() -> None:
+    hidden = {"event": "data.counted", "fields": {dataset(A).dataset_id: None}}
+    for honest in (counted(), hidden):
+        assert received([*log(), honest], TERMS).rows == 64
+    for lie in (counted(whole=38, empty=0), counted(truncated=2, empty=2)):
+        with pytest.raises(ClaimContradicted, check=carries(check="collaboration")):
+            received([*log(), lie], TERMS)
+
+
 @pytest.mark.parametrize(("change", "said"), CONTRADICTIONS)
 def test_a_log_that_contradicts_is_refused(
     change: Callable[[list[dict[str, Any]]], None], said: dict[str, str]

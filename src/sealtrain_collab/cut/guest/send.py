@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
     from sealtrain.recipe.lock import Lock
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain_collab.cut.sending import Client, OwnDataset
+    from sealtrain_collab.cut.sending import Client
 
 __all__ = ["Sending", "Sent", "send"]
 
@@ -222,8 +222,9 @@ def _client(
     clock: Clock,
     note: Note,
 ) -> Client:
+    from sealtrain.training.inputs.learnable import counts_records
     from sealtrain_collab.cut.front import Reading, expected_of
-    from sealtrain_collab.cut.sending import Client
+    from sealtrain_collab.cut.sending import Client, OwnDataset
 
     found = find_datasets(how.data, lock.recipe, how.consortium, owner=how.me.public.name)
     reading = Reading.of(lock.recipe, taken.path / BASE)
@@ -235,7 +236,11 @@ def _client(
         consortium_id=how.consortium.consortium_id,
         signer=how.me.signer,
         target=target,
-        datasets=[_opened(how, lock.recipe, one) for one in found],
+        datasets=[
+            OwnDataset.read(one, _opened(how, lock.recipe, one), lock.recipe, reading)
+            for one in found
+        ],
+        counts_records=counts_records(lock.recipe),
         reading=reading,
         rows=expected.rows_a_message,
         share=partial(_share, how, {one.manifest.dataset_id: one.folder for one in found}, target),
@@ -250,13 +255,12 @@ def _share(how: Sending, folders: Mapping[str, Any], target: Target, run_id: str
     return owner_share(keys, owner=how.me.public.name, target=target, run_id=run_id)
 
 
-def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
+def _opened(how: Sending, recipe: Any, one: FoundDataset) -> pa.Table:
     import pyarrow as pa
 
     from sealtrain.sealing.opened import SealedDataset
     from sealtrain.training.data.sources import Source
     from sealtrain.training.data.stream import read_all
-    from sealtrain_collab.cut.sending import OwnDataset
 
     owner, name = one.manifest.owner, one.manifest.name
     if not isinstance(one.folder, Path):
@@ -271,5 +275,4 @@ def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
             columns=one.columns,
         )
         batches: Iterable[pa.RecordBatch] = read_all([source], recipe.columns.names)
-        records = pa.Table.from_batches(list(batches))
-    return OwnDataset(manifest=one.manifest, envelope=one.envelope, records=records)
+        return pa.Table.from_batches(list(batches))

@@ -156,7 +156,7 @@ class _Work:
                 run_id=run.run_id,
                 target=run.target,
                 consortium=run.consortium,
-                wanted=run.recipe.datasets,
+                recipe=run.recipe,
                 expected=learning.expected,
                 sealed=self._states.newest,
             ),
@@ -265,6 +265,7 @@ class _Work:
                     "from": to_rfc3339(clients.joined_at(name)),
                     "until": until,
                     "closings": (),
+                    "counts": clients.counts(name),
                 }
             )
             for name in consents
