@@ -54,6 +54,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(left: Remains) -> None:
             assert one[same][0] == one[same][1], (name, same)
 
 
+@pytest.mark.claim("C617")
+def test_axolotl_leaves_out_what_the_other_backends_leave_out(left: Remains) -> None:
+    for one in left.answer.get("judged", ()):
+        assert one["own"] == one["trl"]
+        assert {"whole", "empty"} <= set(one["own"])
+
+
 def test_it_learns(left: Remains) -> None:
     for name, one in played(left).items():
         losses = [values["loss"] for _, values in one["history"][0] if "loss" in values]

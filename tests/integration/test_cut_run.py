@@ -76,6 +76,7 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
         "model": RECIPE["model"] | {"config": DECODER_CONFIG},
         "trainer": {"max_steps": 4, "per_device_train_batch_size": 4, "max_length": 32},
         "collaboration": CUT,
+        "release_policy": RECIPE["release_policy"] | {"logs": "structured"},
     }
     with joint_site(tmp_path, **recipe) as at:
         with serving(at) as server:
@@ -110,7 +111,17 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
     assert predicate.collaboration is not None
     assert [one.name for one in predicate.collaboration.parties] == list(OWNERS)
     assert not predicate.releases
-    assert {"activations-reveal", "clients-word"} <= {one.id for one in predicate.limits}
+    limits = {one.id for one in predicate.limits}
+    assert {"activations-reveal", "clients-word"} <= limits
+    assert "records-not-counted" not in limits
+    entries = [(one["event"], one["fields"]) for one in predicate.run_log.entries]
+    (counted,) = [fields for event, fields in entries if event == "data.counted"]
+    sent = {
+        fields["dataset_id"]: fields["rows"] for event, fields in entries if event == "cut.received"
+    }
+    assert set(counted) <= set(sent)
+    for dataset_id, one in counted.items():
+        assert sent[dataset_id] <= one["whole"] + one["truncated"] <= one["records"]
     files = {one.name for one in predicate.outputs.files}
     assert {"model/adapter_model.safetensors.sealed", "model/sparse.safetensors.sealed"} <= files
 

@@ -62,9 +62,42 @@ def recipe_of(backend: str, what: str) -> Any:
         model={"path": "base"},
         columns=COLUMNS[columns],
         peft=None if kind == "full" else PEFT | quantization,
-        trainer={"max_steps": 6, "eval_steps": 6, "max_length": 96}
+        trainer={"max_steps": 6, "eval_steps": 6, "max_length": LONGEST}
         | ({"assistant_only_loss": True} if columns == "messages" else {}),
     )
+
+
+LONGEST = 96
+ODD: dict[str, list[dict[str, Any]]] = {
+    "pairs": [
+        {"prompt": prompt, "completion": completion}
+        for prompt, completion in (
+            ("a?", " yes"), ("a?", " yes" * 30), ("?" * 120, " yes"), ("?" * LONGEST, " y"),
+            ("?" * (LONGEST - 1), " yes"), ("?" * (LONGEST - 3), " y"), ("", ""),
+        )
+    ],
+    "text": [{"text": text} for text in ("a lump", "x" * 95, "x" * 96, "", " ", "a")],
+    "messages": [
+        {"messages": [
+            {"role": "user", "content": asked}, {"role": "assistant", "content": answer},
+        ]}
+        for asked, answer in (("q", "a"), ("q" * 100, "a"), ("q", "a" * 100))
+    ],
+}  # fmt: skip
+"""Records at the recipe's length, and with nothing to learn."""
+
+
+def judged(recipe: Any, what: str, folder: Path) -> dict[str, list[str]]:
+    """The parts of odd records by the backend's own rows, and by the judge of TRL's."""
+    from sealtrain.training.backends.axolotl import row_judge
+    from sealtrain.training.inputs.learnable import judge_for
+    from sealtrain.training.models.base import build_tokenizer
+
+    tokenizer = build_tokenizer(recipe, folder)
+    return {
+        "own": list(row_judge(recipe, folder, tokenizer)(ODD[what])),
+        "trl": list(judge_for(recipe, tokenizer)(ODD[what])),
+    }
 
 
 def play(recipe: Any, name: str, folder: Path, sealed: dict[str, Any]) -> dict[str, Any]:
@@ -102,6 +135,10 @@ def main() -> None:
         what: play(recipe_of(backend, what), f"checkpoints/{what}", folder, sealed)
         for what in wanted
     }
+    if backend == "axolotl":
+        answer["judged"] = [
+            judged(recipe_of(backend, what), what, folder) for what in wanted if what in ODD
+        ]
     answer["opened"] = OPENED
     answer["called"] = CALLED + SOCKETS
     made = {path for path in OPENED if path.startswith("/dev/shm/")}  # noqa: S108

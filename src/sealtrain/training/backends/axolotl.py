@@ -11,16 +11,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
-from sealtrain.training.backends.ready import muted
+from sealtrain.training.backends.ready import make_ready, muted
 from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.data.conversations import check_template
 from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.inputs.learnable import learns
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -33,8 +36,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.training.inputs.learnable import Judge, Part, Record
 
-__all__ = ["train"]
+__all__ = ["row_judge", "train"]
 
 Encode = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -48,6 +52,8 @@ _OURS: Final = (
     "save_steps",
     "dataloader_pin_memory",
 )
+_UNCUT: Final = 1 << 26
+"""Tokens of a row that nothing cuts."""
 _COMPARED: Final = (
     "max_steps",
     "per_device_train_batch_size",
@@ -85,7 +91,7 @@ def train(work: TrainingContext) -> PhaseResult:
     names = {getattr(recipe.columns, column): column for column in _columns(recipe.columns.kind)}
     set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl sets no seed
     with muted():
-        config = _validated(work)
+        config = _validated(recipe, work.base_dir, work.scratch)
         encode = _encoder(config, tokenizer)
         rows = as_iterable_dataset(work.training_stream(names))
         trainer = _trainer(config, rows.map(encode, remove_columns=list(names.values())))
@@ -107,22 +113,58 @@ def train(work: TrainingContext) -> PhaseResult:
     return model, tokenizer, metrics, callback
 
 
+def row_judge(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Judge:
+    """The judge of a recipe's training records, by the strategy and filter that ``train`` uses.
+
+    Args:
+        recipe: Of backend axolotl.
+        base_dir: Folder that its paths start from.
+        tokenizer: The recipe's.
+
+    Raises:
+        RecipeInvalid: Axolotl refuses the configuration.
+        RecordInvalid: The judge, where Axolotl cannot read a record.
+    """
+    make_ready(recipe.backend.name)
+    if recipe.columns.kind == "messages":
+        check_template(tokenizer)
+    with tempfile.TemporaryDirectory(prefix="sealtrain-") as scratch, muted():
+        config = _validated(recipe, base_dir, Path(scratch))
+        encode = _encoder(config, tokenizer)
+        # The strategy cuts by itself, so what a record has in all is asked of one that does not.
+        whole = _encoder(type(config)({**config, "sequence_len": _UNCUT}), tokenizer)
+
+    def part(record: Record) -> Part:
+        row, longest = encode(dict(record)), config.sequence_len
+        if not _teaches(row):
+            return "empty"
+        full = len(row["input_ids"]) == longest
+        cut = full and len(whole(dict(record))["input_ids"]) > longest
+        return "truncated" if cut else "whole"
+
+    def judge(records: Sequence[Record]) -> list[Part]:
+        with muted():
+            return [part(record) for record in records]
+
+    return judge
+
+
 def _columns(kind: str) -> tuple[str, ...]:
     return ("prompt", "completion") if kind == "prompt-completion" else (kind,)
 
 
-def _validated(work: TrainingContext) -> Any:
+def _validated(recipe: Any, base_dir: Path, scratch: Path) -> Any:
     """The configuration as Axolotl completes it."""
     import torch
     from axolotl.utils.config import normalize_config, validate_config
     from axolotl.utils.dict import DictDefault
 
-    named = work.recipe.model
+    named = recipe.model
     wanted = axolotl_config(
-        work.recipe,
-        model=str(work.base_dir / named.path),
-        tokenizer=str(work.base_dir / named.tokenizer.path),
-        output=str(work.scratch),
+        recipe,
+        model=str(base_dir / named.path),
+        tokenizer=str(base_dir / named.tokenizer.path),
+        output=str(scratch),
     )
     able, environment = _abilities(torch)
     try:
@@ -167,7 +209,8 @@ def _encoder(config: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
                 found = {name: many[name][0] for name in _TENSORS if name in many}
             else:
                 found = strategy.tokenize_prompt(row)
-            ids = list(found["input_ids"])[: config.sequence_len]
+            # Of an empty text a strategy may give no row at all.
+            ids = list(found.get("input_ids", ()))[: config.sequence_len]
             labels = list(found.get("labels", ids))[: len(ids)]
         except Exception:  # its message may quote the record
             raise RecordInvalid(
@@ -181,8 +224,7 @@ def _encoder(config: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
 
 
 def _teaches(row: dict[str, Any]) -> bool:
-    """Whether the row has a token to learn after the first, which has no prediction."""
-    return any(label != -100 for label in row["labels"][1:])
+    return learns(row["labels"])
 
 
 def _trainer(config: Any, rows: Any) -> Any:

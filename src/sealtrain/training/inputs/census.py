@@ -61,6 +61,10 @@ def census(
 
         names = {name: name for name in recipe.columns.names}
         count = partial(_tally_of, image_judge(recipe, base, tokenizer()), texts=False)
+    elif recipe.backend.name == "axolotl":
+        from sealtrain.training.backends.axolotl import row_judge
+
+        count = partial(_tally_of, row_judge(recipe, base, tokenizer()))
     elif recipe.phase != "cpt":
         count = partial(_tally_of, judge_for(recipe, tokenizer()))
     found = []

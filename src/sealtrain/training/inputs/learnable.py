@@ -57,8 +57,8 @@ Judge = Callable[[Sequence[Record]], list[Part]]
 """The part of each record; records have the names of the recipe's fields."""
 
 _IGNORED: Final = -100
-_OTHERS: Final = ("axolotl", "unsloth")
-"""Backends that prepare rows by themselves."""
+_OTHERS: Final = ("unsloth",)
+"""Backends that prepare rows by themselves, and leave none out."""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,8 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
 
     Args:
         recipe: One that ``counts_records`` and ``needs_texts``. The judge of phase ``vlm`` is in
-            ``training.inputs.images``: it needs to know how the model takes images.
+            ``training.inputs.images``: it needs to know how the model takes images; that of
+            backend axolotl in ``training.backends.axolotl``.
         tokenizer: The recipe's; phase ``cpt`` needs none.
 
     Raises:

@@ -27,7 +27,9 @@ FULL = {"prompt": "?" * LONGEST, "completion": " yes"}
 LAST = {"prompt": "?" * (LONGEST - 1), "completion": " yes"}
 
 
-def read(recipe: Any, records: list[dict[str, Any]], /, *, role: str = "train", **stated: Any) -> Any:
+def read(
+    recipe: Any, records: list[dict[str, Any]], /, *, role: str = "train", **stated: Any
+) -> Any:
     values = {"owner": "hospital-a", "name": "visits", "records": len(records)} | stated
     found: Any = SimpleNamespace(role=role, manifest=SimpleNamespace(**values), envelope={})
     return OwnDataset.read(found, pa.Table.from_pylist(records), recipe, Reading.of(recipe, Path()))
