@@ -19,7 +19,7 @@ from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record
 from sealtrain.recipe.records import dataset_of
 from sealtrain.recipe.recordvalues import unusable_tokens
-from sealtrain.training.inputs.census import require_lessons, require_texts
+from sealtrain.training.census import require_lessons, require_texts
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
 
 if TYPE_CHECKING:

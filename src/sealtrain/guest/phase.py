@@ -85,7 +85,7 @@ def _stand_ins(run: WorkloadRun) -> AbstractContextManager[StandIns | None]:
 
 def _tally(run: WorkloadRun) -> None:
     """Tell the keeper what the records leave to learn, which no step comes before."""
-    from sealtrain.training.inputs.census import census
+    from sealtrain.training.census import census
     from sealtrain.training.inputs.learnable import counts_records
 
     recipe = run.recipe

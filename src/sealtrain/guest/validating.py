@@ -78,7 +78,7 @@ def counts_of_records(run: DataGuest, say: Callable[[str], None]) -> PublicCount
         DataInvalid: A dataset has records, and none that leaves anything to learn.
         RecordInvalid, ModelInvalid: A record does not fit the recipe or its model.
     """
-    from sealtrain.training.inputs.census import census
+    from sealtrain.training.census import census
     from sealtrain.training.inputs.learnable import counts_records
 
     recipe = run.recipe

@@ -44,9 +44,10 @@ def train_and_measure(
         Trained model without the trainer's wrapping, and its final metrics. Ranks other than the
         first get neither: they are done once rank 0 has assembled the model.
     """
-    from transformers import PrinterCallback
+    from transformers import PrinterCallback, ProgressCallback
 
-    trainer.remove_callback(PrinterCallback)
+    for prints in (PrinterCallback, ProgressCallback):  # one of them, by ``disable_tqdm``
+        trainer.remove_callback(prints)
     if evaluation is not None:
         work.evaluation = evaluation
     if work.standins is not None:

@@ -183,6 +183,7 @@ def client(
     from sealtrain.client.connection import own_key
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
+    from sealtrain.manifest.trainedrecords import records_in_words
     from sealtrain_collab.cut.guest.send import Sending, send
 
     me = Identity.load(owner.identity)
@@ -209,6 +210,10 @@ def client(
         [
             f"run          {sent.run_id}",
             f"sent         {sent.bytes} bytes of activations",
+            *(
+                f"records      {name}: {records_in_words({name: counts}, name)}"
+                for name, counts in sent.records.items()
+            ),
             f"manifest     {sent.manifest}",
             "check it with: sealtrain verify",
         ],

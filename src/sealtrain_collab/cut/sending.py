@@ -15,7 +15,7 @@ from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ChannelBroken, RunMismatch
 from sealtrain.manifest.checks.counts import counts_public
-from sealtrain.training.inputs.census import require_lessons
+from sealtrain.training.census import require_lessons
 from sealtrain.training.inputs.learnable import Tally, counts_records
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.cut.activations import encode
@@ -59,6 +59,7 @@ class OwnDataset:
             something to learn.
         counted: The recipe's records are counted, and it trains on these.
         counts: What all records leave to learn; ``None`` where that is not public.
+        tally: The same for the owner, on whose machine it stays; nothing of a test split.
     """
 
     manifest: DatasetManifest
@@ -66,6 +67,7 @@ class OwnDataset:
     records: pa.Table
     counted: bool = False
     counts: dict[str, int] | None = None
+    tally: Tally = field(default_factory=Tally)
 
     @classmethod
     def read(
@@ -102,6 +104,7 @@ class OwnDataset:
             records=records,
             counted=counted,
             counts=tally.to_dict() if public else None,
+            tally=tally,
         )
 
 

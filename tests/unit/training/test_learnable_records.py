@@ -24,7 +24,7 @@ from training_world import (
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.schema import Recipe
-from sealtrain.training.inputs.census import census
+from sealtrain.training.census import census
 from sealtrain.training.inputs.learnable import Tally, judge_for, learns
 from sealtrain.training.models.base import build_tokenizer
 

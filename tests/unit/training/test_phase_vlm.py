@@ -29,7 +29,7 @@ from vision_world import (
 )
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
-from sealtrain.training.inputs.census import census
+from sealtrain.training.census import census
 from sealtrain.training.models.base import build_model, build_tokenizer
 from sealtrain.training.models.imageforms import image_layout
 

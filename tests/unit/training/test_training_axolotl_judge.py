@@ -21,7 +21,7 @@ from sealtrain.training.inputs.learnable import counts_records
 if not COLLECTING:
     from training_world import seal_records, sources_of, write_records
 
-    from sealtrain.training.inputs.census import census
+    from sealtrain.training.census import census
     from sealtrain.training.models.base import byte_tokenizer
 
 pytestmark = pytest.mark.claim("C617")

@@ -58,7 +58,7 @@ Judge = Callable[[Sequence[Record]], list[Part]]
 
 _IGNORED: Final = -100
 _OTHERS: Final = ("unsloth",)
-"""Backends that prepare rows by themselves, and leave none out."""
+"""Backends that prepare rows in ways that depend on more than the record."""
 
 
 @dataclass(slots=True)

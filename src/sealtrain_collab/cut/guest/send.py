@@ -90,15 +90,28 @@ class Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What an owner did: bytes of activations that it sent, in which run."""
+    """What an owner did.
+
+    Attributes:
+        run_id: In which run.
+        bytes: Of activations that it sent.
+        records: Of each training dataset, by name, what its records leave to learn.
+        manifest: Of the run.
+    """
 
     run_id: str
     bytes: int
+    records: Mapping[str, Mapping[str, int]]
     manifest: Path
 
-    def to_dict(self) -> dict[str, str | int]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        return {"run_id": self.run_id, "bytes": self.bytes, "manifest": str(self.manifest)}
+        return {
+            "run_id": self.run_id,
+            "bytes": self.bytes,
+            "records": {name: dict(counts) for name, counts in self.records.items()},
+            "manifest": str(self.manifest),
+        }
 
 
 def send(
@@ -173,7 +186,12 @@ def send(
     how.out.mkdir(parents=True, exist_ok=True)
     path = how.out / RUN_MANIFEST
     atomic_write(path, manifest, overwrite=True)
-    return Sent(run_id=run_id, bytes=client.sent, manifest=path)
+    records = {
+        dataset.manifest.name: dataset.tally.to_dict()
+        for dataset in client.datasets
+        if dataset.counted
+    }
+    return Sent(run_id=run_id, bytes=client.sent, records=records, manifest=path)
 
 
 def _own_run(client: Client, manifest: bytes) -> str:

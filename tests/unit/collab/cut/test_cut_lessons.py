@@ -67,6 +67,7 @@ def test_a_blank_text_is_left_out_and_a_test_split_whole() -> None:
 def test_no_exact_count_leaves_an_owner_that_keeps_the_number_or_the_log_closed() -> None:
     own = read(cut_recipe("sft", trainer={"max_length": LONGEST}), [FIT, FULL])
     assert (own.records.num_rows, own.counted, own.counts) == (1, True, None)
+    assert own.tally.to_dict()["empty"] == 1  # on the owner's machine
     assert read(public("sft"), [FIT, FULL], records=None).counts is None
 
 
