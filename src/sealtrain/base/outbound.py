@@ -12,6 +12,7 @@ measured document starts reads none of them from its environment: a run ticket n
 
 from __future__ import annotations
 
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +52,7 @@ _NO_PROXY_OF_TOOLS: Final = ("NO_PROXY", "no_proxy")
 _MAX_CA_BYTES: Final = 1 << 20
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
+_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _LOOPBACK: Final = ("localhost", "127.0.0.0/8", "::1")
 
 
@@ -185,7 +187,8 @@ def parse_proxy(url: str, name: str, *, secret: bool = True) -> ProxyServer:
     except ValueError:
         host, port, user, password = None, None, None, None
         parts = urlsplit("")
-    whole = parts.scheme in ("http", "https") and host and parts.path in ("", "/")
+    named = host is not None and (_HOST.fullmatch(host) is not None or ":" in host)
+    whole = parts.scheme in ("http", "https") and named and parts.path in ("", "/")
     if not whole or host is None or parts.query or parts.fragment or not url.isascii():
         raise ConfigError(
             f"{name} is not the URL of a proxy",

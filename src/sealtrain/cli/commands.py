@@ -27,7 +27,7 @@ _RECIPE: Final[Entries] = {
     ),
     "import": CommandEntry(
         "sealtrain.cli.recipe_import:import_recipe",
-        "Translate an Axolotl file into a recipe, and name every key that is not in it.",
+        "Translate a file of Axolotl or TRL into a recipe, and name every key that is not in it.",
     ),
 }
 

@@ -15,9 +15,10 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.foreignyaml import parse_foreign_yaml
 from sealtrain.base.yamltext import MAX_YAML_BYTES, yaml_text
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.errors import AlreadyExists, RecipeInvalid
+from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain.recipe.trlarguments import TrlTrainer, import_trl, is_of_trl
 
 __all__ = ["import_recipe"]
 
@@ -47,6 +48,9 @@ class _Choices:
         Path | None,
         typer.Option("--base-model", help="Folder of the base model, relative to the recipe."),
     ] = None
+    trainer: Annotated[
+        str, typer.Option(help="Script of TRL that the arguments are of: sft or dpo.")
+    ] = "sft"
     name: Annotated[str | None, typer.Option(help="The recipe's name; the file's without.")] = None
     prepared: Annotated[
         bool,
@@ -74,39 +78,43 @@ class _Choices:
 
 
 def import_recipe(
-    source: Annotated[Path, typer.Argument(metavar="AXOLOTL.YAML", help="Axolotl's file.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.YAML", help="Axolotl's file, or arguments of TRL's scripts."),
+    ],
     choices: _Choices,
     out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
     as_json: Json = False,
 ) -> None:
-    """Translate an Axolotl file into a recipe, and name every key that is not in it.
+    """Translate a file of Axolotl or TRL into a recipe, and name every key that is not in it.
 
     A key that changes the result and has no counterpart is refused. Read the recipe before you
-    lock it: what may leave, and who gets the model, is not in Axolotl's file.
+    lock it: what may leave, and who gets the model, is not in such a file.
     """
     data = read_bounded(source, MAX_YAML_BYTES)
-    config = parse_foreign_yaml(data, error=RecipeInvalid, what="Axolotl file")
+    config = parse_foreign_yaml(data, error=RecipeInvalid, what="file to import")
     if not isinstance(config, Mapping):
-        raise RecipeInvalid("the Axolotl file is no mapping of keys", check="axolotl")
-    named, base = config.get("base_model"), choices.base
+        raise RecipeInvalid("the file to import is no mapping of keys", check="axolotl")
+    named, base = config.get("base_model", config.get("model_name_or_path")), choices.base
     if base is None and isinstance(named, str) and (out.parent / named).is_dir():
         base = Path(named)
-    imported = import_axolotl(
-        config,
-        Wanted(
-            name=choices.name or slug(source.stem, "imported"),
-            train=choices.dataset,
-            test=choices.test or (),
-            recipients=choices.recipient or (),
-            records=choices.records,
-            steps=choices.steps,
-            base=None if base is None else str(base),
-            prepared=choices.prepared,
-            own_files=choices.own_files,
-            whole_base=choices.whole_base,
-            without=choices.without or (),
-        ),
+    wanted = Wanted(
+        name=choices.name or slug(source.stem, "imported"),
+        train=choices.dataset,
+        test=choices.test or (),
+        recipients=choices.recipient or (),
+        records=choices.records,
+        steps=choices.steps,
+        base=None if base is None else str(base),
+        prepared=choices.prepared,
+        own_files=choices.own_files,
+        whole_base=choices.whole_base,
+        without=choices.without or (),
     )
+    if is_of_trl(config):
+        imported = import_trl(config, wanted, _trainer(choices.trainer))
+    else:
+        imported = import_axolotl(config, wanted)
     parse_recipe(imported.recipe)
     if out.exists():
         raise AlreadyExists(f"{out} is there already", hint="choose another --out")
@@ -125,6 +133,12 @@ def import_recipe(
     )
 
 
+def _trainer(name: str) -> TrlTrainer:
+    if name in ("sft", "dpo"):
+        return "dpo" if name == "dpo" else "sft"
+    raise UsageError("no such script of TRL", got=name[:40], expected="sft or dpo")
+
+
 def _told(imported: Imported) -> list[str]:
     lines = [f"translated  {key} -> {place}" for key, place in sorted(imported.translated.items())]
     lines += [f"left out    {key}: {why}" for key, why in sorted(imported.left_out.items())]
@@ -133,7 +147,7 @@ def _told(imported: Imported) -> list[str]:
 
 def _text(imported: Imported, source: str) -> str:
     """The recipe, with what is not in it as comments at its top."""
-    said = [f"Translated from Axolotl's {_line(source)}. Read it before you lock it."]
+    said = [f"Translated from {_line(source)}. Read it before you lock it."]
     said += [f"Left out {_line(key)}: {why}." for key, why in sorted(imported.left_out.items())]
     said += [f"Note: {note}." for note in imported.notes]
     return "".join(f"# {line}\n" for line in said) + yaml_text(imported.recipe)

@@ -44,7 +44,7 @@ from sealtrain.recipe.axolotlkeys import (
     unknown,
 )
 
-__all__ = ["Imported", "Wanted", "import_axolotl"]
+__all__ = ["Imported", "Wanted", "import_axolotl", "named_datasets", "written_recipe"]
 
 _LONG: Final = (
     "Axolotl leaves out records that are longer than sequence_len; this recipe cuts them at "
@@ -117,6 +117,54 @@ def import_axolotl(config: Mapping[str, Any], wanted: Wanted) -> Imported:
     return _Translation(config, wanted).done()
 
 
+def written_recipe(wanted: Wanted, **parts: Any) -> dict[str, Any]:
+    """The recipe of a translation, to be written as YAML.
+
+    Args:
+        wanted: What another tool's file does not say.
+        parts: Fields that the file says: phase, model, datasets, columns, trainer and peft.
+    """
+    owners = sorted({dataset.partition(".")[0] for dataset in wanted.train})
+    return {
+        "version": 1,
+        "name": wanted.name,
+        **parts,
+        "privacy": {"dp": "none"},
+        "release_policy": {
+            "metrics": ["loss"],
+            "round_to": 3,
+            "model": {"recipients": list(wanted.recipients) or owners},
+        },
+        "hardware": {
+            "platforms": ["simulator"],
+            "tier": "processor",
+            "image": None,
+            "key_provider": "none",
+            "key_provider_id": None,
+        },
+    }
+
+
+def named_datasets(named: Sequence[str], role: str) -> list[dict[str, str]]:
+    """Datasets of a recipe by their names ``OWNER.NAME``.
+
+    Raises:
+        RecipeInvalid: A name without an owner.
+    """
+    found = []
+    for dataset in named:
+        owner, dot, name = dataset.partition(".")
+        if not dot:
+            raise RecipeInvalid(
+                "a dataset is named by owner and name",
+                check="dataset",
+                got=dataset,
+                expected="OWNER.NAME",
+            )
+        found.append({"owner": owner, "name": name, "role": role})
+    return found
+
+
 @dataclass(slots=True)
 class _Translation:
     """One translation under way; ``todo`` holds the keys that nothing has dealt with."""
@@ -159,30 +207,18 @@ class _Translation:
                 expected="keys that have a counterpart, or change no weight",
                 hint="change these keys, or leave them out knowingly with --without KEY",
             )
-        owners = sorted({one.partition(".")[0] for one in self.wanted.train})
-        recipe = {
-            "version": 1,
-            "name": self.wanted.name,
-            "phase": "sft" if rl is None else "dpo",
-            "model": model,
-            "datasets": [*self._datasets("train"), *self._datasets("test")],
-            "columns": columns,
-            "trainer": trainer,
-            "peft": peft,
-            "privacy": {"dp": "none"},
-            "release_policy": {
-                "metrics": ["loss"],
-                "round_to": 3,
-                "model": {"recipients": list(self.wanted.recipients) or owners},
-            },
-            "hardware": {
-                "platforms": ["simulator"],
-                "tier": "processor",
-                "image": None,
-                "key_provider": "none",
-                "key_provider_id": None,
-            },
-        }
+        recipe = written_recipe(
+            self.wanted,
+            phase="sft" if rl is None else "dpo",
+            model=model,
+            datasets=[
+                *named_datasets(self.wanted.train, "train"),
+                *named_datasets(self.wanted.test, "test"),
+            ],
+            columns=columns,
+            trainer=trainer,
+            peft=peft,
+        )
         return Imported(
             recipe=recipe,
             translated=self.translated,
@@ -464,21 +500,6 @@ class _Translation:
                 "bnb_4bit_compute_dtype": "bfloat16" if self.config.get("bf16") else "float32",
             }
         return peft
-
-    def _datasets(self, role: str) -> list[dict[str, Any]]:
-        named = self.wanted.train if role == "train" else self.wanted.test
-        found = []
-        for one in named:
-            owner, dot, name = one.partition(".")
-            if not dot:
-                raise RecipeInvalid(
-                    "a dataset is named by owner and name",
-                    check="axolotl",
-                    got=one,
-                    expected="OWNER.NAME",
-                )
-            found.append({"owner": owner, "name": name, "role": role})
-        return found
 
     def _rest(self) -> None:
         for key in ("test_datasets", "val_set_size"):

@@ -50,6 +50,9 @@ def test_a_proxy_is_read_from_its_url(url: str, made: ProxyServer) -> None:
         "http://proxy.bank?x=1",
         "http://próxy.bank",
         "http://[::1",
+        "-1",
+        "http://proxy bank",
+        "http://proxy.bank\r\nX: y",
         "http://me:hunter2@proxy.bank:port",
     ],
 )
