@@ -149,3 +149,33 @@ def test_status_names_what_to_seal_before_what_to_approve(
     assert len(codes) > 1
     shown = run(*asked).stdout
     assert shown.rindex("sealtrain seal") < shown.index("sealtrain approve")
+
+
+@pytest.mark.claim("C622")
+def test_an_owner_seals_what_the_recipe_reads_and_sees_its_columns(
+    site: BrokerSite, deployment: Path, tmp_path: Path
+) -> None:
+    source, sealed = tmp_path / "a.csv", tmp_path / "a.sealed"
+    source.write_text('name,prompt,completion\nÇağla,7,12\nJosé,8,"a, b"\n')
+    words = ["seal", source, "--name", "biopsies", *words_of(site, deployment)]
+    told = run(*words, "--out", tmp_path / "all.sealed", "--no-register", "--json")
+    assert told.exit_code == 0, told.output
+    assert "name" in told.stderr
+    done = run(*words, "--out", sealed, "--columns", "read", "--no-register", "--json")
+    assert done.exit_code == 0, done.output
+    own = ["--identity", site.folder / f"{A}.identity.json"]
+    answer = json.loads(run("inspect", sealed, *own, "--json").stdout)
+    assert answer["columns"] == {"prompt": "string", "completion": "string"}
+    assert "columns" not in json.loads(run("inspect", sealed, "--json").stdout)
+    shown = run("inspect", sealed).stdout
+    assert f"{A}.biopsies" in shown
+    assert "2 records" in shown
+    other = run("inspect", sealed, "--identity", site.folder / "hospital-b.identity.json")
+    assert isinstance(other.exception, SealtrainError)
+    for name, form in (("b.csv", '"prompt","completion"'), ("b.jsonl", "{"), ("b.txt", "{")):
+        opened = run("open", sealed, *own, "--out", tmp_path / name)
+        assert opened.exit_code == 0, opened.output
+        assert (tmp_path / name).read_text().startswith(form)
+    wrong = run(*words, "--out", tmp_path / "x.sealed", "--columns", "some")
+    assert isinstance(wrong.exception, UsageError)
+    assert not (tmp_path / "x.sealed").exists()

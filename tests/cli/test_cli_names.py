@@ -215,6 +215,14 @@ def test_a_duration_has_a_unit_and_a_bare_number_the_options_own(
     assert kind.convert(text, None, None) == value
 
 
+def test_an_approval_may_hold_for_hours() -> None:
+    [days] = [one for one in by_path()["approve"].params if "--valid-for" in one.opts]
+    assert days.type.convert("2h", None, None) == pytest.approx(2 / 24)
+    assert days.type.convert("30", None, None) == 30
+    with pytest.raises(click.BadParameter):
+        days.type.convert("20m", None, None)
+
+
 @pytest.mark.parametrize(
     ("unit", "text"),
     [

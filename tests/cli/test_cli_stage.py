@@ -12,7 +12,7 @@ from carrying import carries
 
 from sealtrain.cli import programs
 from sealtrain.cli.rehearsal import Rehearsal
-from sealtrain.errors import UsageError
+from sealtrain.errors import AlreadyExists, UsageError
 
 SERVER = "import os, sys, time; print('serving', os.getpid(), file=sys.stderr); time.sleep(60)"
 
@@ -39,3 +39,32 @@ def test_a_folder_whose_name_is_no_text_is_refused_before_anything_starts(tmp_pa
     with pytest.raises(UsageError, check=carries(check="--out")):
         Rehearsal(tmp_path / "out\udcff", lambda _said: None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_removed_where_an_earlier_rehearsal_made_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with Rehearsal(out, lambda _said: None):
+        (out / "engineer").mkdir()
+    with pytest.raises(AlreadyExists):
+        Rehearsal(out, lambda _said: None)
+    assert (out / "engineer").is_dir()
+    with pytest.raises(ZeroDivisionError), Rehearsal(out, lambda _said: None, force=True):
+        assert not (out / "engineer").exists()
+        raise ZeroDivisionError
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_folder_that_no_rehearsal_made_stays(tmp_path: Path, linked: bool) -> None:
+    kept = tmp_path / "kept"
+    with Rehearsal(kept, lambda _said: None):
+        (kept / "mine").write_text("mine")
+    out = kept
+    if linked:
+        out = tmp_path / "link"
+        out.symlink_to(kept)
+    else:
+        (kept / ".rehearsal").unlink()
+    with pytest.raises(AlreadyExists):
+        Rehearsal(out, lambda _said: None, force=True)
+    assert (kept / "mine").read_text() == "mine"
