@@ -19,6 +19,8 @@ from sealtrain.cli.commands import COMMANDS, SECTIONS
 from sealtrain.cli.durations import Duration
 
 MEANINGS = {
+    "--from": "where something was kept, or lay, before",
+    "--valid-for": "how long it holds",
     "--folder": "of a run, of a guest, or of a runner with its guests'",
     "--limit": "at most so many",
     "--relay": "unix socket of a federation's lead or party",

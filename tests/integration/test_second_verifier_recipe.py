@@ -111,6 +111,7 @@ NOT_CHECKED = {
         "trainer.per_device_train_batch_size",
         "trainer.warmup_steps",
     },
+    "recipe.trainer.ppo": {"trainer.early_stopping_patience"},
     "recipe.trainer.kto": {
         "trainer.early_stopping_patience",
         "trainer.label_smoothing_factor",

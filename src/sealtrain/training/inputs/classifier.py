@@ -126,11 +126,12 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
 def filled_features(recipe: Any) -> list[int]:
     """Places of the features whose missing values the model fills."""
     missing = missing_values(recipe)
-    return [
-        place
-        for place, name in enumerate(recipe.columns.features)
-        if isinstance(missing.get(name), float) and math.isnan(missing[name])
-    ]
+    found = []
+    for place, name in enumerate(recipe.columns.features):
+        value = missing.get(name)
+        if isinstance(value, float) and math.isnan(value):
+            found.append(place)
+    return found
 
 
 def marked_features(recipe: Any) -> list[int]:
