@@ -201,6 +201,37 @@ def rewarded(plain: Json) -> Json:
     return plain | {"recipe": recipe, "models": {"reward": pin}}
 
 
+def gapped(plain: Json) -> Json:
+    """The same lock for a table with gaps, of which each has a meaning."""
+    last = list(plain["recipe"]["trainer"]).index("early_stopping_threshold")
+    trainer = dict(list(plain["recipe"]["trainer"].items())[: last + 1]) | {"max_length": 512}
+    config = {"model_type": "sealtrain-tabular"}
+    model = {"config": config, "init_seed": 7, "tokenizer": None, "dtype": "float32"}
+    policy = plain["recipe"]["release_policy"] | {"metrics": ["loss", "missing_2"]}
+    recipe = plain["recipe"] | {
+        "phase": "classify",
+        "model": model,
+        "columns": {"features": ["age", "CRP mg/L", "dose"], "label": "triage"},
+        "trainer": trainer,
+        "peft": None,
+        "release_policy": policy,
+        "labels": ["routine", "urgent"],
+        "num_labels": 2,
+        "preparation": None,
+        "augmentation": None,
+        "calibration_share": 0,
+        "missing": {
+            "age": "own-category",
+            "CRP mg/L": "median",
+            "dose": {"constant": 0.5},
+            "triage": {"constant": "routine"},
+        },
+    }
+    start = {"config": config, "init_seed": 7, "dtype": "float32"}
+    pin = {"kind": "config", "sha256": sha(canonical(start))}
+    return plain | {"recipe": recipe, "model": pin, "tokenizer": {"kind": "none", "sha256": None}}
+
+
 def scripted(plain: Json) -> Json:
     """The same lock with a training script of one's own, its module, and a package of theirs."""
     recipe = plain["recipe"] | {"scripts": ["train.py", "lib/data.py"], "packages": ["extra==1.0"]}
@@ -322,6 +353,7 @@ def compose_vectors() -> list[Json]:
         ("simulator, image", rehearsed, lock("", rehearsed)),
         ("nitro", nitro, lock("", nitro)),
         ("snp with GPUs", snp, lock("", snp)),
+        ("simulator, a table with gaps", simulator, gapped(lock("", simulator))),
     ):
         text = written(locked)
         document = compose(hardware, text)
