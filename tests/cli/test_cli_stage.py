@@ -48,9 +48,13 @@ def test_a_folder_is_removed_where_an_earlier_rehearsal_made_it(tmp_path: Path) 
     with pytest.raises(AlreadyExists):
         Rehearsal(out, lambda _said: None)
     assert (out / "engineer").is_dir()
-    with pytest.raises(ZeroDivisionError), Rehearsal(out, lambda _said: None, force=True):
+
+    def fail_in_a_new_folder() -> None:
         assert not (out / "engineer").exists()
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), Rehearsal(out, lambda _said: None, force=True):
+        fail_in_a_new_folder()
     assert not out.exists()
 
 

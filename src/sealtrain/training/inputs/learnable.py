@@ -230,7 +230,7 @@ class _Encoder:
         if not texts:
             return []
         given = list(texts)
-        core = getattr(self.tokenizer, "backend_tokenizer", None)
+        core: Any = getattr(self.tokenizer, "backend_tokenizer", None)
         if self._ids_alone is not None and core.truncation is None and core.padding is None:
             return [row.ids for row in self._ids_alone(given)]
         rows = list(self.tokenizer(given)["input_ids"])
