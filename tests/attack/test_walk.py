@@ -24,6 +24,7 @@ from node_judges import node
 from programs import need
 from stage import interpreter
 from typer.testing import CliRunner
+from variants import variants
 
 from sealtrain.cli import app
 from sealtrain.cli.programs import SideProgram
@@ -44,6 +45,11 @@ SECONDS = 2.0
 """Within which a switch answers on a machine that does nothing else."""
 PATIENCE = 10
 """The tests share their machine."""
+EACH_TIME = (
+    *("seal-bytes", "seal-name", "approve-quorum", "approve-own-data", "release-document"),
+    *("release-once", "train-lease", "train-program", "verify-signature", "verify-ledger"),
+)
+"""Switches that are played for each change, two of each step."""
 pytestmark = [
     pytest.mark.long,
     pytest.mark.claim("C213"),
@@ -59,13 +65,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         return prepared(tmp_path_factory.mktemp("walks") / "walk")
 
 
+class Outcomes(dict[tuple[str, bool], StepOutcome]):
+    """What came of switches, on and off, over one run; each is played when it is asked for."""
+
+    def __init__(self, run: Prepared) -> None:
+        super().__init__()
+        self.run = run
+
+    def __missing__(self, asked: tuple[str, bool]) -> StepOutcome:
+        name, off = asked
+        self[asked] = play(self.run, switch_named(name), off=off)
+        return self[asked]
+
+
 @pytest.fixture(scope="module")
-def outcomes(run: Prepared) -> dict[tuple[str, bool], StepOutcome]:
-    """Every switch, on and off, over one run; what lay in its folder is still the same."""
+def outcomes(run: Prepared) -> Iterator[Outcomes]:
+    """Switches that are played; afterwards what lay in the run's folder is still the same."""
     before = digests(run.folder)
-    played = {(one.name, off): play(run, one, off=off) for one in SWITCHES for off in (False, True)}
+    yield Outcomes(run)
     assert digests(run.folder) == before
-    return played
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +110,13 @@ def told(*words: str) -> tuple[int, dict[str, Any], BaseException | None]:
 # --- Every switch --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.name)
+@pytest.mark.parametrize(
+    "switch",
+    variants(SWITCHES, each_time=list(map(switch_named, EACH_TIME))),
+    ids=lambda switch: switch.name,
+)
 def test_a_step_passes_with_its_protection_and_is_refused_without_it(
-    switch: Switch, outcomes: dict[tuple[str, bool], StepOutcome]
+    switch: Switch, outcomes: Outcomes
 ) -> None:
     on, off = outcomes[switch.name, False], outcomes[switch.name, True]
     assert (on.as_promised, on.refusal) == (True, None)
@@ -107,7 +129,7 @@ def test_a_step_passes_with_its_protection_and_is_refused_without_it(
     assert max(on.seconds, off.seconds) < SECONDS * PATIENCE
 
 
-def test_what_came_back_is_told_whole(outcomes: dict[tuple[str, bool], StepOutcome]) -> None:
+def test_what_came_back_is_told_whole(outcomes: Outcomes) -> None:
     document = outcomes["approve-own-data", True].to_dict()
     assert document["refusal"]["code"] == "approvals-missing"
     assert document["refusal"]["exit_code"] == 3
@@ -116,8 +138,9 @@ def test_what_came_back_is_told_whole(outcomes: dict[tuple[str, bool], StepOutco
     json.dumps(document)
 
 
+@pytest.mark.nightly
 def test_the_guides_table_is_that_of_a_real_walk(
-    outcomes: dict[tuple[str, bool], StepOutcome],
+    outcomes: Outcomes,
 ) -> None:
     sys.path.insert(0, str(ROOT / "tools"))
     try:
@@ -313,9 +336,7 @@ def walked(page: str, width: int, hand: str, scheme: str = "light") -> dict[str,
     return answer
 
 
-def shows_refusals(
-    answer: dict[str, Any], outcomes: dict[tuple[str, bool], StepOutcome], width: int
-) -> None:
+def shows_refusals(answer: dict[str, Any], outcomes: Outcomes, width: int) -> None:
     for row in answer["rows"]:
         refusal = outcomes[row["name"], True].refusal
         assert refusal is not None
@@ -327,9 +348,7 @@ def shows_refusals(
 
 
 @pytest.mark.nightly
-def test_every_switch_is_pressed_by_keyboard_alone(
-    page: str, outcomes: dict[tuple[str, bool], StepOutcome]
-) -> None:
+def test_every_switch_is_pressed_by_keyboard_alone(page: str, outcomes: Outcomes) -> None:
     answer = walked(page, 1280, "keys")
     shows_refusals(answer, outcomes, 1280)
     for row in answer["rows"]:
@@ -342,7 +361,5 @@ def test_every_switch_is_pressed_by_keyboard_alone(
 
 
 @pytest.mark.nightly
-def test_every_switch_is_pressed_on_a_phone_in_the_dark(
-    page: str, outcomes: dict[tuple[str, bool], StepOutcome]
-) -> None:
+def test_every_switch_is_pressed_on_a_phone_in_the_dark(page: str, outcomes: Outcomes) -> None:
     shows_refusals(walked(page, 390, "mouse", "dark"), outcomes, 390)
