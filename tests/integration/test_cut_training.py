@@ -136,6 +136,7 @@ def test_every_file_of_the_base_goes_along_or_is_listed_with_a_reason(
     assert json.loads(files["generation_config.json"])["max_new_tokens"] == 5
 
 
+@pytest.mark.nightly
 def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
     with site(cut_recipe(), kept_bytes=0) as at:
         line = dialled(at.address, timeout=PATIENCE)

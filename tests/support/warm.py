@@ -162,7 +162,7 @@ class Warm:
         with FileLock(folder / "starting.lock"):
             if address.exists():  # another worker started it
                 return
-            (folder / "home").mkdir()
+            (folder / "home").mkdir(exist_ok=True)
             home = str(folder / "home")
             words = [sys.executable, "-c", *([_ALONE] if alone else []), program]
             with (find_places() / PIPE).open("rb", buffering=0) as held:
