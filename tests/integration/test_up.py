@@ -66,6 +66,7 @@ def consortium(tmp_path: Path) -> Path:
     return tmp_path / "consortium.json"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.claim("C148")
 def test_everything_ends_with_it_and_continues_with_the_next(
