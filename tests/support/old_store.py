@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from http_server import Handler, http_served
@@ -38,8 +39,8 @@ _CODES = {400: "InvalidArgument", 501: "NotImplemented"}
 
 
 @contextmanager
-def old_store(status: int = 400) -> Iterator[OldStore]:
-    """A store on loopback."""
+def old_store(status: int = 400, certificate: Path | None = None) -> Iterator[OldStore]:
+    """A store on loopback, over TLS where there is a certificate."""
     made = OldStore(status=status)
 
     class Answers(Handler):
@@ -97,6 +98,6 @@ def old_store(status: int = 400) -> Iterator[OldStore]:
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-    with http_served(Answers) as url:
-        made.url = url
+    with http_served(Answers, certificate) as url:
+        made.url = url if certificate is None else url.replace("http:", "https:")
         yield made

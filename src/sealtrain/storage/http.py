@@ -1,8 +1,9 @@
 """HTTP(S) as an fsspec filesystem: whole ranges, bounded, from exactly the server that was named.
 
 fsspec's own reads an answer to its end whatever was asked for; a server may not make this process
-hold more than it wanted, nor wait for ever. No proxy, cookie, redirect or ``.netrc`` is followed:
-the guest opens its border for one host, and it connects to no other.
+hold more than it wanted, nor wait for ever. No cookie, redirect or ``.netrc`` is followed, and no
+proxy but the process's (``base.outbound``): the guest opens its border for one host, and it
+connects to no other.
 """
 
 from __future__ import annotations

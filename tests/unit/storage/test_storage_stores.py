@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from carrying import carries
 from old_store import old_store
+from private_network import Authority
 from pydantic import ValidationError
 
+from sealtrain.base.outbound import Outbound, reach_by
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import (
     ExtraMissing,
@@ -51,6 +53,27 @@ def test_a_store_that_knows_no_additional_checksum_takes_files(
     if status:
         assert store.checked == ["/bucket/run/one", "/bucket/run/two"]
     assert SLEPT == []
+
+
+@pytest.mark.claim("C633")
+@pytest.mark.parametrize("status", [400, 501])
+def test_such_a_store_of_a_private_authority_takes_files_over_tls(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over TLS checksums travel behind the content, and are not part of the signature."""
+    bank = Authority(tmp_path / "bank")
+    (tmp_path / "a").write_bytes(b"sealed" * 1000)
+    with old_store(status, bank.server("127.0.0.1")) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        before = reach_by(lambda: Outbound(authorities=bank.pem.decode()))
+        try:
+            folder = open_folder("s3://bucket/run", patience=ONCE)
+            folder.put("one", str(tmp_path / "a"))
+            assert folder.read("one", 10_000) == b"sealed" * 1000
+            folder.close()
+        finally:
+            reach_by(before)
+    assert store.checked == ["/bucket/run/one"]
 
 
 @pytest.mark.claim("C633")
