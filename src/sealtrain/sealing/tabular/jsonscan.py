@@ -115,9 +115,13 @@ class LinesScan:
             raise Undecided
         if merged != self._found:
             self._found, self.schema = merged, settled(merged)
-        for name in self._found.names:
-            if name not in table.column_names:
-                table = table.append_column(name, pa.nulls(table.num_rows))
+        given = set(table.column_names)
+        absent = [name for name in self._found.names if name not in given]
+        if absent:
+            nulls = pa.nulls(table.num_rows)
+            table = pa.table(
+                [*table.columns, *[nulls] * len(absent)], names=[*table.column_names, *absent]
+            )
         batches: list[pa.RecordBatch] = table.to_batches()
         return batches
 
