@@ -349,6 +349,18 @@ FILES: Final[dict[str, BadFile]] = {
     "a template that is no Jinja": BadFile(
         "rows.jsonl", _lines(_GOOD), {**TALKING, "tokenizer": {"chat_template": "{% for %}"}}
     ),
+    "trained answers of one class for KTO": BadFile(
+        "rows.jsonl",
+        _lines(
+            *[{"prompt": "a", "completion": "b", "label": True}] * 3,
+            *[{"prompt": "a" * 99, "completion": "b", "label": False}] * 3,
+        ),
+        {
+            "phase": "dpo",
+            "columns": {"prompt": "prompt", "completion": "completion", "label": "label"},
+            "trainer": {"loss_type": "kto", "per_device_train_batch_size": 2},
+        },
+    ),
     "an image of another format": BadFile(
         "rows.parquet",
         _parquet(lambda: {"image": [b"\x89PNG\r\n\x1a\n", b"GIF89a"], "class": ["a", "b"]}),

@@ -17,9 +17,9 @@ from sealtrain.errors import ExtraMissing, RecordInvalid
 from sealtrain.recipe.basemodel import base_facts
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record
-from sealtrain.recipe.records import dataset_of
+from sealtrain.recipe.records import dataset_of, one_kind_only
 from sealtrain.recipe.recordvalues import unusable_tokens
-from sealtrain.training.census import require_lessons, require_texts
+from sealtrain.training.census import require_lessons, require_texts, trained_labels
 from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ class FirstLessons:
         self._over = not counts
         self._bytes, self._patience = 0, patience
         self.gave_up = False
+        self._labels: set[object] = set()
+        alone = [one for one in recipe.datasets if one.role == "train"] == [dataset]
+        self._contrasts = recipe.columns.kind == "unpaired" and alone and dataset.series is None
         if counts and recipe.phase == "vlm":
             self.skip("the guest counts records with images")
         elif counts and recipe.backend.name == "axolotl":
@@ -106,7 +109,9 @@ class FirstLessons:
             self._bytes += part.nbytes
             if self._judge is not None:
                 require_texts(rows)
-                self.tally.add(self._judge(rows))
+                parts = self._judge(rows)
+                self.tally.add(parts)
+                self._labels |= trained_labels(rows, parts)
             if self.tally.trained:
                 self._over = self.tally.records >= _MOST or self._bytes >= _MOST_BYTES
             else:
@@ -117,9 +122,13 @@ class FirstLessons:
 
         Raises:
             DataInvalid: Every record was counted, and none leaves anything to learn.
+            ValidationFailed: Unpaired answers were all counted, and those that train are of one kind.
         """
         if not self.gave_up:
             require_lessons(self.tally, owner=owner, dataset=dataset)
+        if self._contrasts and not self._over and len(self._labels) == 1:
+            label = str(getattr(self._recipe.columns, "label", ""))
+            raise one_kind_only(label, owner=owner, dataset=dataset)
 
     @property
     def words(self) -> str | None:

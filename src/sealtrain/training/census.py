@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid, RecordInvalid
 from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.records import one_kind_only
 from sealtrain.training.data.conversations import field_names
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.learnable import Tally, judge_for, needs_texts
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.data.sources import Source
-    from sealtrain.training.inputs.learnable import Judge
+    from sealtrain.training.inputs.learnable import Judge, Part
 
-__all__ = ["census", "require_lessons", "require_texts"]
+__all__ = ["census", "require_lessons", "require_texts", "trained_labels"]
 
 _AT_ONCE: Final = 256
 _NOT_TEXT: Final = ("label", "tools")
@@ -50,12 +51,14 @@ def census(
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: Records do not fit the recipe or its model.
         DataInvalid: A dataset has records, and none that leaves anything to learn.
+        ValidationFailed: Of unpaired answers, those that train are all desirable, or none is.
     """
     trained = [source for source in sources if source.role == "train"]
     if not needs_texts(recipe):
         return [(source, Tally(whole=sum(source.dataset.batch_rows))) for source in trained]
     names = field_names(recipe.columns)
     count: Callable[[Iterable[pa.RecordBatch]], Tally] = _count_tokens
+    labels: set[object] = set()
     if recipe.phase == "vlm":
         from sealtrain.training.inputs.images import image_judge
 
@@ -66,23 +69,43 @@ def census(
 
         count = partial(_tally_of, row_judge(recipe, base, tokenizer()))
     elif recipe.phase != "cpt":
-        count = partial(_tally_of, judge_for(recipe, tokenizer()))
+        count = partial(_tally_of, judge_for(recipe, tokenizer()), labels=labels)
     found = []
     for source in trained:
         tally = count(read_all([source], list(names), names=names))
         require_lessons(tally, owner=source.owner, dataset=source.name)
         found.append((source, tally))
+    if recipe.columns.kind == "unpaired" and len(labels) == 1:
+        raise one_kind_only(str(getattr(recipe.columns, "label", "")))
     return found
 
 
-def _tally_of(judge: Judge, batches: Iterable[pa.RecordBatch], *, texts: bool = True) -> Tally:
+def trained_labels(records: Sequence[dict[str, Any]], parts: Sequence[Part]) -> set[object]:
+    """Labels of the records that train, where they have some."""
+    return {
+        record["label"]
+        for record, part in zip(records, parts, strict=True)
+        if part in ("whole", "truncated") and "label" in record
+    }
+
+
+def _tally_of(
+    judge: Judge,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    texts: bool = True,
+    labels: set[object] | None = None,
+) -> Tally:
     """Count records; those of texts have the names of the recipe's fields."""
     tally = Tally()
     rows = _rows(batches)
     while chunk := list(islice(rows, _AT_ONCE)):
         if texts:
             require_texts(chunk)
-        tally.add(judge(chunk))
+        parts = judge(chunk)
+        tally.add(parts)
+        if labels is not None:
+            labels |= trained_labels(chunk, parts)
     return tally
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from language_world import TEMPLATE, cpt, embed, write_base
 from preference_world import kto, preferring
 from training_world import (
@@ -22,7 +23,7 @@ from training_world import (
     sources_of,
 )
 
-from sealtrain.errors import DataInvalid
+from sealtrain.errors import DataInvalid, ValidationFailed
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.census import census
 from sealtrain.training.inputs.learnable import Tally, judge_for, learns
@@ -309,3 +310,19 @@ def test_later_texts_are_counted_as_the_first_ones(base_dir: Path) -> None:
     assert judge(records) == first
     tokenizer("a" * 99, truncation=True, max_length=4)  # a setting that a tokenizer keeps
     assert judge(records) == first
+
+
+@pytest.mark.claim("C618")
+def test_unpaired_answers_that_train_are_of_both_kinds(base_dir: Path, tmp_path: Path) -> None:
+    from training_world import write_records
+
+    def rated(_count: int, _label: str) -> list[dict[str, Any]]:
+        good = [texts("a?", " yes") | {"label": True}] * 2
+        return [*good, texts("b?" * LENGTH, " no") | {"label": False}]
+
+    sealed = dict(seal_records(write_records(tmp_path, made=rated), tmp_path))
+    recipe = kto(trainer=trainer_of(per_device_train_batch_size=2))
+    with pytest.raises(ValidationFailed, check=carries(check="columns")):
+        counted(recipe, sealed, base_dir)
+    longer = kto(trainer=trainer_of(per_device_train_batch_size=2, max_length=200))
+    assert counted(longer, sealed, base_dir) == [Tally(whole=3)] * 2
