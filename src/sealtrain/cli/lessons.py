@@ -122,7 +122,7 @@ class FirstLessons:
 
         Raises:
             DataInvalid: Every record was counted, and none leaves anything to learn.
-            ValidationFailed: Unpaired answers were all counted, and those that train are of one kind.
+            ValidationFailed: Unpaired answers were all counted, and one kind alone trains.
         """
         if not self.gave_up:
             require_lessons(self.tally, owner=owner, dataset=dataset)
