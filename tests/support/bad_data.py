@@ -204,6 +204,15 @@ def _an_image_elsewhere() -> bytes:
     return kept.getvalue()
 
 
+def _number(number: float) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kept = io.BytesIO()
+    parquet.write_table(pa.table({"age": [1, 2], "crp": [1.5, number], "class": ["a", "b"]}), kept)
+    return kept.getvalue()
+
+
 def _dotted_keys() -> bytes:
     import tarfile
 
@@ -466,6 +475,8 @@ FILES: Final[dict[str, BadFile]] = {
     "a number that is no listed label": BadFile(
         "rows.jsonl", _lines({"age": 1, "crp": 1.5, "class": 3}), _TABLE
     ),
+    "an infinite number": BadFile("rows.parquet", lambda: _number(float("inf")), _TABLE),
+    "a number that is none": BadFile("rows.parquet", lambda: _number(float("nan")), _TABLE),
     "keys with dots in a WebDataset": BadFile(
         "rows.tar", _dotted_keys, _IMAGES, "--format webdataset"
     ),

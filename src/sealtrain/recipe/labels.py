@@ -8,7 +8,10 @@ same, it is that one; nothing else is guessed, so ``Urgent`` is not ``urgent``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+
+from sealtrain.sealing.tabular.conversion import is_number
 
 __all__ = ["label_named", "written_labels"]
 
@@ -50,11 +53,8 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _meaning(text: str) -> str | float | None:
-    """A number or a boolean, of a text that is one."""
+def _meaning(text: str) -> str | Decimal | None:
+    """A number, exactly, or a boolean, of a text that is one."""
     if text.lower() in _BOOLEANS:
         return text.lower()
-    try:
-        return float(text) if text.isascii() else None
-    except ValueError:
-        return None
+    return Decimal(text.strip()) if is_number(text) else None

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from carrying import carries
-from training_world import classify, document, private_classify, releasing
+from training_world import (
+    PlainDataset,
+    classify,
+    document,
+    private_classify,
+    releasing,
+    source_of,
+)
 
+from sealtrain.base.models import load_model
 from sealtrain.errors import RecipeInvalid, RecordInvalid
+from sealtrain.guest.workload.frames import GivenDataset
 from sealtrain.recipe.metricnames import unmeasured
 from sealtrain.recipe.missing import learned, missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain.training.data.columns import Projection
 
 pytestmark = pytest.mark.claim("C626")
 RULES: dict[str, Any] = {"size": "median", "spread": "own-category"}
@@ -95,3 +106,35 @@ def test_an_owner_seals_a_gap_where_the_recipe_has_a_rule() -> None:
         check = RecordCheck(recipe, recipe.datasets[0])
         with pytest.raises(RecordInvalid, check=carries(column=column, got=f"record {record}")):
             list(check((batch.schema, iter([batch])))[1])
+
+
+@pytest.mark.parametrize("ruled", [False, True])
+def test_an_owner_is_told_of_numbers_that_are_none_or_infinite(ruled: bool) -> None:
+    recipe = classify(missing=RULES, **TELLS) if ruled else classify()
+    for number in (math.nan, math.inf):
+        batch = pa.record_batch(
+            {"size": [1, 2], "spread": [0.5, number], "finding": ["benign"] * 2}
+        )
+        opened = RecordCheck(recipe, recipe.datasets[0])((batch.schema, iter([batch])))
+        if ruled and math.isnan(number):
+            assert next(iter(opened[1])).num_rows == 2
+            continue
+        with pytest.raises(RecordInvalid, check=carries(column="spread", got="record 2")):
+            list(opened[1])
+
+
+def test_an_integer_that_no_float_holds_is_refused_where_gaps_make_floats() -> None:
+    recipe = classify(missing=RULES, **TELLS)
+    batch = pa.record_batch(
+        {"size": [(1 << 53) + 1, None], "spread": [0.5, 1.5], "finding": ["benign"] * 2}
+    )
+    source = replace(source_of(PlainDataset([batch])), missing=missing_values(recipe))
+    with pytest.raises(RecordInvalid, check=carries(column="size")):
+        Projection([source]).read(0, 0)
+
+
+def test_what_the_opener_is_given_of_gaps_comes_back_from_its_frame() -> None:
+    missing = {"a": 3, "b": 0.5, "c": "none", "d": None}
+    words = {"folder": None, "key": "", "root": "", "owner": "", "name": "", "columns": {}}
+    given = load_model(GivenDataset, words | {"missing": missing}, RecordInvalid, "frame")
+    assert given.missing == missing

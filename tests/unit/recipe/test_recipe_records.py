@@ -159,6 +159,11 @@ def test_a_label_is_one_that_the_recipe_lists(
         (["TRUE", "FALSE"], ["true", "False"], ["TRUE", "FALSE"]),
         (["1", "1.0"], [1, 1], ["1", "1"]),
         (["soon", "1"], ["soon", "1"], ["soon", "1"]),
+        (
+            ["9007199254740992", "9007199254740993"],
+            ["9007199254740993.0"] * 2,
+            ["9007199254740993"] * 2,
+        ),
     ],
 )
 def test_a_label_that_is_a_number_or_a_boolean_is_the_listed_one(

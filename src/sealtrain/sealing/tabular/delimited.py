@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["header", "infer_schema", "opened_text", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
-MAX_RECODED_BYTES: Final = 1 << 30
+MAX_RECODED_BYTES: Final = 256 << 20
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 Progress = Callable[[int], None]
 

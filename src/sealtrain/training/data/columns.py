@@ -116,7 +116,10 @@ def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataTyp
     import pyarrow as pa
 
     if column in source.missing:
-        values = _filled(values, source.missing[column])
+        try:
+            values = _filled(values, source.missing[column])
+        except pa.ArrowInvalid:
+            raise _beyond(source, column, wanted) from None
     if values.null_count:
         raise RecordInvalid(
             f"column {column} of {source.name} has empty values",
@@ -131,14 +134,18 @@ def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataTyp
     try:
         return values.cast(wanted)
     except pa.ArrowInvalid:
-        raise RecordInvalid(
-            f"column {column} of {source.name} holds a value beyond its type",
-            check="columns",
-            owner=source.owner,
-            dataset=source.name,
-            column=column,
-            expected=wanted,
-        ) from None
+        raise _beyond(source, column, wanted) from None
+
+
+def _beyond(source: Source, column: str, wanted: pa.DataType) -> RecordInvalid:
+    return RecordInvalid(
+        f"column {column} of {source.name} holds a value beyond its type",
+        check="columns",
+        owner=source.owner,
+        dataset=source.name,
+        column=column,
+        expected=wanted,
+    )
 
 
 def _read_as(source: Source, column: str, kind: pa.DataType) -> pa.DataType:
