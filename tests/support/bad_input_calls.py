@@ -69,7 +69,10 @@ CALLS: Final[Mapping[str, Call]] = {
     )),
     "register": Call((SEALED, *ME, *DEPLOYMENT, *BROKER)),
     "status": Call((*DEPLOYMENT, *BROKER, "--interrupted", Read("killed"))),
-    "init": Call((Write("new"), "--owner-name", Text("clinic-e"), "--sample", Read(RECORDS))),
+    "init": Call((
+        Write("new"), "--owner-name", Text("clinic-e"), "--sample", Read(RECORDS),
+        "--prompt", Text("prompt"), "--completion", "completion",
+    )),
     "up": Call(
         (*CONSORTIUM, "--out", Write("new"), "--port", Text("{free}"), *GPUS), ready="broker http",
         keeps=True,

@@ -92,7 +92,7 @@ class NamedColumns:
             "prompt": self.prompt,
             "completion": self.completion,
         }
-        return {role: name for role, name in given.items() if name}
+        return {role: name for role, name in given.items() if name not in (None, ())}
 
 
 def init(
