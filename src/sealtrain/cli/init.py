@@ -85,14 +85,16 @@ class NamedColumns:
 
     def by_role(self) -> dict[str, str | tuple[str, ...]]:
         """Column, or columns of features, by role."""
-        given: dict[str, str | tuple[str, ...] | None] = {
+        given = {
             "text": self.text,
             "label": self.label,
-            "features": tuple(self.feature or ()),
             "prompt": self.prompt,
             "completion": self.completion,
         }
-        return {role: name for role, name in given.items() if name not in (None, ())}
+        found: dict[str, str | tuple[str, ...]] = {
+            role: name for role, name in given.items() if name is not None
+        }
+        return found | ({"features": tuple(self.feature)} if self.feature else {})
 
 
 def init(
