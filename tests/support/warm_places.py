@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PIPE", "find_places", "hold_places"]
+__all__ = ["PIPE", "VARIABLE", "find_places", "hold_places"]
 
 VARIABLE = "SEALTRAIN_WARM"
+"""Names the folder to workers."""
 PIPE = "held"
 """The pipe's name in the folder."""
 
