@@ -1,7 +1,6 @@
 """Six banks: brokers behind nginx with certificates of a private CA, reached through a proxy.
 
-A project file names the CA and the proxy; no package's file is edited. Played where nginx is
-installed (``apt-get install nginx``), or where ``SEALTRAIN_NGINX`` names its program.
+A project file names the CA and the proxy; no package's file is edited.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from owner_acts import BROKER, approval
 from polling import wait_until
 from ports import free_port
 from private_network import Authority, proxy
-from programs import found
+from programs import need
 from release_world import ReleaseWorld, served_world
 from world import identity
 
@@ -31,7 +30,6 @@ from sealtrain.signing.dsse import Envelope
 pytestmark = pytest.mark.nightly
 
 BANKS = 6
-NGINX = os.environ.get("SEALTRAIN_NGINX") or found("nginx")
 _SERVER = """
 server {{
   listen 127.0.0.1:{port} ssl;
@@ -58,7 +56,9 @@ def nginx(folder: Path, servers: list[str]) -> Iterator[None]:
     folder.mkdir()
     file = folder / "nginx.conf"
     file.write_text(_WHOLE.format(folder=folder, servers="".join(servers)))
-    with subprocess.Popen([str(NGINX), "-c", str(file), "-e", str(folder / "error.log")]) as ran:
+    with subprocess.Popen(
+        [need("nginx")["nginx"], "-c", str(file), "-e", str(folder / "error.log")]
+    ) as ran:
         try:
             wait_until((folder / "nginx.pid").exists, 20)
             yield
@@ -66,10 +66,10 @@ def nginx(folder: Path, servers: list[str]) -> Iterator[None]:
             ran.terminate()
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed here")
 def test_six_banks_behind_nginx_with_a_private_ca_and_a_proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need("nginx")
     for name in list(os.environ):
         if name.startswith("SEALTRAIN_") or name.lower() in ("https_proxy", "no_proxy"):
             monkeypatch.delenv(name)

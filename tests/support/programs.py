@@ -53,6 +53,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "iproute2": Program(packages=("iproute2",), commands=("ip", "tc")),
     "ldconfig": Program(packages=("libc-bin",), commands=("ldconfig",), folders="/sbin"),
     "mount": Program(packages=("mount",), commands=("mount", "umount")),
+    "nginx": Program(packages=("nginx",), commands=("nginx",), folders="/usr/sbin", version="-v"),
     "node": Program(packages=("nodejs",), commands=("node",), oldest=20),
     "npm": Program(packages=("npm",), commands=("npm",)),
     "openssl": Program(packages=("openssl",), commands=("openssl",), oldest=3, version="version"),

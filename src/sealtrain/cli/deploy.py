@@ -155,11 +155,11 @@ class BrokerOptions:
         typer.Option("--proxy", help="Address of a broker's reverse proxy; repeat."),
     ] = None
     certificate: Annotated[
-        str | None,
+        Path | None,
         typer.Option(help="File of the certificate chain by which a broker speaks TLS itself."),
     ] = None
     certificate_key: Annotated[
-        str | None, typer.Option(help="File of the certificate's private key.")
+        Path | None, typer.Option(help="File of the certificate's private key.")
     ] = None
     root_secret: Annotated[
         str | None, typer.Option(help="Root secret of a broker, after a rotation.")
@@ -227,8 +227,8 @@ def ticket(
         "states": None if part.states is None else str(part.states.absolute()),
         "public_urls": list(broker.public_urls or ()),
         "proxies": list(broker.proxies or ()),
-        "certificate": broker.certificate,
-        "certificate_key": broker.certificate_key,
+        "certificate": None if broker.certificate is None else str(broker.certificate),
+        "certificate_key": None if broker.certificate_key is None else str(broker.certificate_key),
         "root_secret": broker.root_secret,
         "former_root_secrets": list(broker.former_root_secrets or ()),
         "submitters": keys_by_name(broker.submitters, "--submitter"),

@@ -1,4 +1,4 @@
-"""The arguments of TRL's scripts (``trl sft --config FILE``, ``trl dpo …``) as a recipe.
+"""The arguments of TRL's scripts (``trl sft``, ``trl dpo``) in a file, as a recipe.
 
 Every key ends as one of an Axolotl file does (``recipe.axolotl``): translated, left out because it
 changes no weight, or refused with the word to write. Most arguments have the same name in a
