@@ -28,6 +28,7 @@ from sealtrain.errors import AlreadyExists, DataInvalid, UsageError, WrongKey
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened import contains_record
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.sealing.tabular.conversion import Conversion
 
 pytestmark = pytest.mark.claim("C33")
 
@@ -245,6 +246,19 @@ def test_another_recipe_or_owner_does_not_continue_it(source: Path, tmp_path: Pa
         seal(source, out, unwrap=lambda *_: DataKey(bytes(32)))
     assert hidden.exists()
     assert len(seal(source, out).description.shards) > 1
+
+
+@pytest.mark.parametrize(
+    "changed", [{"columns": "read"}, {"conversion": Conversion(dates={"n": "YYYY-MM-DD"})}]
+)
+def test_another_choice_of_columns_or_dates_does_not_continue_it(
+    source: Path, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """Else shards of one dataset would hold columns that its owner left out."""
+    out = tmp_path / "d.sealed"
+    interrupted(source, out)
+    with pytest.raises(AlreadyExists, check=carries(check="journal")):
+        seal(source, out, **changed)
 
 
 def test_two_at_once_do_not_mix(source: Path, tmp_path: Path) -> None:
