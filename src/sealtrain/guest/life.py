@@ -152,12 +152,15 @@ class Workload:
                     rank.load()
                     # The others ask for what they need themselves.
                     began = rank.begin(ends[0], control)
-                    with ranks.lead(None):
-                        rank.work(began)
-                    if began.lease is None:
-                        # Node 0 waits for this word, and its ranks for nothing any more.
-                        with suppress(EOFError, OSError):
-                            control.ask(Ended())
+                    try:
+                        with ranks.lead(None):
+                            rank.work(began)
+                    except LeaseStale as stale:
+                        if self.first:  # the ranks stay until node 0 has what they sent last
+                            _say(control, self._last_word(stale, tally))
+                        raise
+                    if self.first:  # node 0 waits for this word, its ranks for nothing any more
+                        _say(control, Ended())
             except BaseException as error:
                 if self.shown:
                     traceback.print_exception(error)
@@ -225,6 +228,12 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
         status = 0
     finally:
         os._exit(status)
+
+
+def _say(control: AskingEnd, word: WorkloadQuestion) -> None:
+    """Say the last word, after which the keeper ends this process."""
+    with suppress(EOFError, OSError):
+        control.ask(word)
 
 
 def _inherited() -> list[int]:

@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sealtrain.base.processes import answer_of, end_with_parent, packed, packed_error
-from sealtrain.errors import RankLost, SealtrainError, UsageError
+from sealtrain.errors import LeaseStale, RankLost, SealtrainError, UsageError
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:
@@ -384,7 +384,8 @@ def _serve(
         signal.signal(number, signal.SIG_IGN)  # the run decides when to stop
     for one in inherited:
         one.close()
-    threading.Thread(target=_end_with, args=(ends,), name="lifeline", daemon=True).start()
+    lifeline = threading.Thread(target=_end_with, args=(ends,), name="lifeline", daemon=True)
+    lifeline.start()
     try:
         _join(mine, company)
         for one_by_one in first:
@@ -394,6 +395,8 @@ def _serve(
         return
     except BaseException as error:
         answers.send_bytes(packed_error(error))
+        if type(error) is LeaseStale:  # all ranks stop together: what it sent last is under way
+            lifeline.join()
     else:
         company.leave()
         answers.send_bytes(packed("done"))

@@ -273,7 +273,13 @@ class _Work:
             )
             with guest.lease_keeper:
                 checkpoint = guest.take_checkpoint(self._company)
-                keeper = NodeKeeper(guest, guest.workload, self._company, resume=checkpoint)
+                keeper = NodeKeeper(
+                    guest,
+                    guest.workload,
+                    self._company,
+                    resume=checkpoint,
+                    await_lead=guest.lead.await_word,
+                )
                 with self._watched():
                     keeper.keep()
         except Restated as judged:

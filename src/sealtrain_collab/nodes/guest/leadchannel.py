@@ -223,6 +223,12 @@ class LeadChannel:
         """Send one message. Raises ``NodeLost`` where the lead does not take it."""
         send(self._channel, name, value)
 
+    def await_word(self, seconds: float = _GRACE_SECONDS) -> None:
+        """Wait until the lead says something or ends the conversation; nothing is read."""
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN)
+        poll.poll(1000 * seconds)
+
     def why(self, error: NodeLost) -> SealtrainError:
         """What the run ended with, where the lead says so in time; else the error."""
         self._line.settimeout(_GRACE_SECONDS)

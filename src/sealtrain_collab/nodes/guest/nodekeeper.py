@@ -7,6 +7,7 @@ about one of them ends this node.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from sealtrain.errors import NodeLost
@@ -33,6 +34,7 @@ class NodeKeeper(WorkloadKeeper):
         company: NodeCompany,
         *,
         resume: CheckpointRef | None,
+        await_lead: Callable[[], object] = lambda: None,
     ) -> None:
         """Answer nothing yet.
 
@@ -41,8 +43,10 @@ class NodeKeeper(WorkloadKeeper):
             workload: Waits until it is given something.
             company: Has the connections to the ranks of other nodes.
             resume: Checkpoint to begin from, which the lead sent.
+            await_lead: Returns once the lead says why it stopped the run, or says nothing in time.
         """
         super().__init__(guest, workload, fellows=company, resume=resume, served={})
+        self._await_lead = await_lead
 
     def keep(self) -> None:
         """Answer until this node's ranks are done; the workload is gone afterwards.
@@ -62,7 +66,8 @@ class NodeKeeper(WorkloadKeeper):
         return Reply(self._stated(leads=False, anchored=0))
 
     def stopped(self) -> NoReturn:
-        """End with the others; the lead says why."""
+        """End with the others once the lead says why: what they sent it last is under way."""
+        self._await_lead()
         raise NodeLost("the lead stopped the run", check="node", got="lease-stale")
 
     def failed(self, question: Failed) -> None:
