@@ -41,10 +41,10 @@ from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.federated import frames
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Rounds
-from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.holding import PartyService
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
+from sealtrain_collab.federated.messages import PURPOSE, Asked, PartyJoined
 
 MIB = 1 << 20
 WITHIN_S = 3600
@@ -204,10 +204,10 @@ class _Adds:
 def _party(folder: Path, name: str, number: int, tells: Connection) -> None:
     before = _held()
     with Mailbox(folder / f"{name}.sock") as mailbox:
-        Holding(
+        PartyService(
             mailbox,
             _talk(name, ["lead"]),
-            lambda: Joined(party=name, records=10, countable=True),
+            lambda: PartyJoined(party=name, records=10, countable=True),
             _Adds(number),
             may_go_on=lambda: None,
             patience=float(WITHIN_S),

@@ -1,9 +1,10 @@
 """A federation as guests run it, in one process: proven channels, sealed updates, real merging.
 
-Lead and parties are those of ``sealtrain_collab.federated``: ``Federation`` merges, ``Holding``
-answers, both prove themselves with a TEE's evidence (the simulator's), and every adapter crosses an
-attested channel. Only the courier is not Flower: it hands the same bytes from one unix socket to
-another. Parties train in turn, since they share one process and its random state.
+Lead and parties are those of ``sealtrain_collab.federated``: ``Federation`` merges,
+``PartyService`` answers, both prove themselves with a TEE's evidence (the simulator's), and every
+adapter crosses an attested channel. Only the courier is not Flower: it hands the same bytes from
+one unix socket to another. Parties train in turn, since they share one process and its random
+state.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.federated.federation import Federation, Rounds
 from sealtrain_collab.federated.frames import receive_frame, send_frame
 from sealtrain_collab.federated.guest.merging import Merge
-from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.holding import PartyService
 from sealtrain_collab.federated.learner import Learner
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.mathematics import Taken
-from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
+from sealtrain_collab.federated.messages import PURPOSE, Asked, PartyJoined
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 
@@ -190,15 +191,15 @@ def federated(
 
 def _holding(
     mailbox: Mailbox, name: str, learner: Learner, turn: threading.Lock, over: threading.Event
-) -> Holding:
+) -> PartyService:
     def may_go_on() -> None:
         if over.is_set():
             raise PeerUnreachable("the federation ended", check="lead")
 
-    return Holding(
+    return PartyService(
         mailbox,
         _conversation(),
-        lambda: Joined(party=name, records=learner.records, countable=True),
+        lambda: PartyJoined(party=name, records=learner.records, countable=True),
         _Work(learner, turn),
         may_go_on=may_go_on,
         patience=float(_PATIENCE_S),

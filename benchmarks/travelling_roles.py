@@ -33,7 +33,7 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling import programs
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
 from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.mapped_code import MappedCode
@@ -272,7 +272,7 @@ class Devices:
         """Wait for an orchestrator, with a buffer of so many bytes."""
         self.travelling.close()
         programs.Program = Idle if asked["idle"] else Program  # type: ignore[misc]
-        device = Accelerator(asked["buffer"], patience=PATIENCE)
+        device = LentAccelerator(asked["buffer"], patience=PATIENCE)
         talk = conversation(CONTROL_PURPOSE, "device", "lead")
         control, writes = self.travelling.enter_context(
             device.listening(LOOPBACK, LOOPBACK, talk, holders=len(self.holders), timeout=PATIENCE)

@@ -28,7 +28,14 @@ from sealtrain.errors import (
 )
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.cut.messages import Ask, Begin, Joined, Known, receive_message, send_message
+from sealtrain_collab.cut.messages import (
+    Ask,
+    BeginCut,
+    Known,
+    OwnerJoined,
+    receive_message,
+    send_message,
+)
 from sealtrain_collab.cut.states import Note
 
 if not COLLECTING:
@@ -78,7 +85,7 @@ def consent(at: Any, owner: str, **changed: Any) -> Envelope:
     return sign_owned(Consent.of(**values | changed), signer)
 
 
-def joined(owner: str, envelope: Envelope, own: list[Any], **changed: Any) -> Joined:
+def joined(owner: str, envelope: Envelope, own: list[Any], **changed: Any) -> OwnerJoined:
     """An owner's word that it joins."""
     values: dict[str, Any] = {
         "owner": owner,
@@ -87,13 +94,13 @@ def joined(owner: str, envelope: Envelope, own: list[Any], **changed: Any) -> Jo
         "datasets": tuple(one.envelope for one in own),
         "counts": {one.manifest.dataset_id: None for one in own if one.counted},
     }
-    return Joined(**values | changed)
+    return OwnerJoined(**values | changed)
 
 
 def answered(at: Any, owner: str, envelope: Envelope, **changed: Any) -> Any:
     """What the server does about a consent; its next word."""
     with at.channel(owner) as channel:
-        receive_message(channel, Begin)
+        receive_message(channel, BeginCut)
         send_message(channel, Known())
         own = [own_dataset(one) for one in at.recipe.datasets if one.owner == owner]
         send_message(channel, joined(owner, envelope, own, **changed))
@@ -126,9 +133,9 @@ def test_an_owner_leaves_a_guest_that_runs_something_else(
     """The channel's proof is of the deployment; what it runs there is said, and compared."""
     with site(recipe, expected=expected) as at, talking() as (mine, server):
         client = at.client(A, reading=None, note=Note(run_id=RUN_ID))
-        begin = Begin(run_id=RUN_ID, **at.target.to_dict()).to_dict()
+        begin = BeginCut(run_id=RUN_ID, **at.target.to_dict()).to_dict()
         told = begin | {field: digest(field)[: len(begin[field])]}
-        send_message(server, Begin(**told))
+        send_message(server, BeginCut(**told))
         with pytest.raises(RunMismatch):
             client.serve(mine)
         assert client.sent == 0
@@ -150,7 +157,7 @@ def test_nobody_joins_under_the_name_of_another(
     with site(recipe, expected=expected) as at:
         # Closed without a word of the run.
         with pytest.raises((ChannelBroken, PeerUnreachable)), at.channel(A, **changed) as channel:
-            receive_message(channel, Begin)
+            receive_message(channel, BeginCut)
         assert not at.clients.present
 
 
@@ -270,7 +277,7 @@ def test_a_server_trains_on_no_records_that_are_counted_falsely(
             answered(at, A, consent(at, A), counts=lied)
         assert A not in at.clients.present
         with at.channel(A) as channel:
-            receive_message(channel, Begin)
+            receive_message(channel, BeginCut)
             send_message(channel, Known())
             send_message(channel, joined(A, consent(at, A), own, counts=honest))
             wait_until(lambda: A in at.clients.present, 10)
@@ -280,13 +287,13 @@ def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expect
     """A server with a program of its own."""
     with site(recipe, expected=expected) as at, talking() as (mine, server):
         client = at.client(A)
-        send_message(server, Begin(run_id=RUN_ID, **at.target.to_dict()))
+        send_message(server, BeginCut(run_id=RUN_ID, **at.target.to_dict()))
         another = digest("dataset of another", 16)
         send_message(server, Ask(kind="records", dataset_id=another, number=0))
         with pytest.raises(ChannelBroken, check=carries(check="cut")):
             client.serve(mine)
         assert receive_message(server, Known).sealed is None
-        assert receive_message(server, Joined).owner == A
+        assert receive_message(server, OwnerJoined).owner == A
         assert client.sent == 0
 
 
@@ -295,7 +302,7 @@ def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
     recipe: Any, expected: Any
 ) -> None:
     with site(recipe, patience=1.0) as at, at.channel(A) as channel:
-        receive_message(channel, Begin)
+        receive_message(channel, BeginCut)
         send_message(channel, Known())
         own = [own_dataset(one) for one in recipe.datasets if one.owner == A]
         envelope = consent(at, A)

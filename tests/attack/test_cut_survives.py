@@ -24,11 +24,18 @@ from sealtrain.keys.derive import joint_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
-from sealtrain_collab.cut.messages import Ask, Begin, Joined, Known, receive_message, send_message
+from sealtrain_collab.cut.messages import (
+    Ask,
+    BeginCut,
+    Known,
+    OwnerJoined,
+    receive_message,
+    send_message,
+)
 from sealtrain_collab.cut.states import (
     STATE_PURPOSE,
     Note,
-    SealedState,
+    SealedCutState,
     ServerStates,
     owner_share,
     require_agreement,
@@ -82,7 +89,7 @@ def served(
     def sealed(ref: Any) -> None:
         states.seal(ref, at.clients.arrived())(journal, 1.0)
         if ref.counter != dies_at or told_at_last:
-            at.clients.tell(SealedState.of(ref))
+            at.clients.tell(SealedCutState.of(ref))
         if ref.counter == dies_at:
             raise Killed
 
@@ -233,7 +240,7 @@ def test_an_owner_gives_a_server_that_was_put_back_no_share_and_no_consent(
     with site(recipe) as at, talking() as (mine, server):
         client = at.client(A, note=Note.load(dead[0] / "now" / A), reading=None)
         client.note.path = None
-        send_message(server, Begin(run_id=RUN_ID, sealed=older.sealed, **at.target.to_dict()))
+        send_message(server, BeginCut(run_id=RUN_ID, sealed=older.sealed, **at.target.to_dict()))
         with pytest.raises(CheckpointRefused):
             client.serve(mine)
         mine.close()
@@ -244,18 +251,18 @@ def test_an_owner_gives_a_server_that_was_put_back_no_share_and_no_consent(
 
 @pytest.mark.claim("C264")
 def test_a_state_is_noted_on_disk_before_the_server_hears_of_it(tmp_path: Path) -> None:
-    state = SealedState(counter=1, step=2, digest=digest("one"))
+    state = SealedCutState(counter=1, step=2, digest=digest("one"))
     with site(recipe_of()) as at, talking() as (mine, server):
         client = at.client(A, note=Note.load(tmp_path), reading=None)
         thread = threading.Thread(target=_until_lost, args=(client, mine), daemon=True)
         thread.start()
-        send_message(server, Begin(run_id=RUN_ID, **at.target.to_dict()))
+        send_message(server, BeginCut(run_id=RUN_ID, **at.target.to_dict()))
         receive_message(server, Known)
-        receive_message(server, Joined)
+        receive_message(server, OwnerJoined)
         send_message(server, Ask(kind="sealed", sealed=state))
         assert receive_message(server, Known).sealed == state
         assert Note.load(tmp_path).sealed == state
-        skipped = SealedState(counter=3, step=6, digest=digest("three"), previous=digest("two"))
+        skipped = SealedCutState(counter=3, step=6, digest=digest("three"), previous=digest("two"))
         send_message(server, Ask(kind="sealed", sealed=skipped))
         thread.join(30)
     assert not thread.is_alive()
@@ -267,15 +274,15 @@ def test_a_note_is_of_one_run(tmp_path: Path) -> None:
     Note.load(tmp_path).keep("77" * 16, None)
     with site(recipe_of()) as at, talking() as (mine, server):
         client = at.client(A, note=Note.load(tmp_path), reading=None)
-        send_message(server, Begin(run_id=RUN_ID, **at.target.to_dict()))
+        send_message(server, BeginCut(run_id=RUN_ID, **at.target.to_dict()))
         with pytest.raises(RunMismatch):
             client.serve(mine)
 
 
 def test_what_sides_may_know_of_each_other() -> None:
-    first = SealedState(counter=1, step=2, digest=digest("1"))
-    second = SealedState(counter=2, step=4, digest=digest("2"), previous=first.digest)
-    third = SealedState(counter=3, step=6, digest=digest("3"), previous=second.digest)
+    first = SealedCutState(counter=1, step=2, digest=digest("1"))
+    second = SealedCutState(counter=2, step=4, digest=digest("2"), previous=first.digest)
+    third = SealedCutState(counter=3, step=6, digest=digest("3"), previous=second.digest)
     branch = second.model_copy(update={"digest": digest("2b")})
     for server, known in ((None, None), (first, None), (first, first), (third, second)):
         require_agreement(server, known, A)
@@ -370,7 +377,7 @@ def test_an_owner_that_stays_away_from_a_state_is_named(tmp_path: Path) -> None:
             thread.start()
             wait_until(lambda: A in at.clients.present, 30)
         with pytest.raises(PeerUnreachable) as gone:
-            at.clients.tell(SealedState(counter=1, step=2, digest=digest("one")))
+            at.clients.tell(SealedCutState(counter=1, step=2, digest=digest("one")))
     assert gone.value.owner == A
     assert "sealed state 1" in str(gone.value.got)
 

@@ -17,7 +17,7 @@ from sealtrain.errors import (
     RetentionEnded,
     SealtrainError,
 )
-from sealtrain.guest.lease import Lease
+from sealtrain.guest.lease import RunLease
 from sealtrain.signing.datause import DataUse
 from sealtrain.signing.dsse import Envelope
 
@@ -225,10 +225,12 @@ def test_a_guest_takes_no_longer_lease_than_its_own_manifest_allows(
         lease.require()
 
 
-def granted(world: ReleaseWorld, grant: Grant, *, latest: int | None) -> tuple[Lease, list[float]]:
+def granted(
+    world: ReleaseWorld, grant: Grant, *, latest: int | None
+) -> tuple[RunLease, list[float]]:
     """A guest's lease on a grant, and the clock of it that never goes back."""
     passed = [0.0]
-    lease = Lease(world.clock, elapsed=lambda: passed[0], latest=latest)
+    lease = RunLease(world.clock, elapsed=lambda: passed[0], latest=latest)
     lease.extend(grant.lease_ends, float(grant.lease_seconds), lease.moment())
     return lease, passed
 

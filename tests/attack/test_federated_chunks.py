@@ -159,7 +159,7 @@ def test_a_turn_that_is_longer_than_agreed_is_refused() -> None:
 
 
 def test_a_party_whose_lead_says_something_else_than_go_on_ends() -> None:
-    from sealtrain_collab.federated.mailbox import Turn
+    from sealtrain_collab.federated.mailbox import LeadMessage
 
     class Socket:
         def __enter__(self) -> Socket:
@@ -168,8 +168,8 @@ def test_a_party_whose_lead_says_something_else_than_go_on_ends() -> None:
         def __exit__(self, *_: object) -> None: ...
         def sendall(self, data: bytes) -> None: ...
 
-    def turn(number: int, data: bytes) -> Turn:
-        return Turn(conversation=bytes(16), number=number, data=data, _relay=Socket())  # type: ignore[arg-type]
+    def turn(number: int, data: bytes) -> LeadMessage:
+        return LeadMessage(conversation=bytes(16), number=number, data=data, _relay=Socket())  # type: ignore[arg-type]
 
     stream = AnsweringStream(turn_bytes=4)
     stream.deliver(turn(0, b"asks"))

@@ -37,7 +37,7 @@ from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties, U
 from sealtrain.signing.runlog import RunLog, verify
 from sealtrain_collab.federated.federation import Merged
 from sealtrain_collab.federated.mathematics import Merging
-from sealtrain_collab.federated.messages import Joined, SealedState
+from sealtrain_collab.federated.messages import PartyJoined, SealedState
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.federated.strategies import FedAdam, FedAvg
 
@@ -86,7 +86,7 @@ class Leads:
         leads, admitted = self, set[str]()
 
         class Watched(LeadStates):
-            def admit(self, joined: Joined) -> None:
+            def admit(self, joined: PartyJoined) -> None:
                 try:
                     super().admit(joined)
                 except UpdateRefused:

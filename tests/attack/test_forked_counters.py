@@ -31,7 +31,7 @@ from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.writer import SealedWriter
 from sealtrain.signing.runlog import RunLog
-from sealtrain.training.distributed.wire.frames import NO_FORM, OVERHEAD, Opener, Sealer
+from sealtrain.training.distributed.wire.frames import NO_FORM, OVERHEAD, FrameOpener, Sealer
 from sealtrain_collab.channel.channel import AttestedChannel, accept_over, open_over
 from sealtrain_collab.channel.frames import READY, FrameReader, FrameWriter
 from sealtrain_collab.travelling.capability import WriteCapability
@@ -47,7 +47,7 @@ if not COLLECTING:
     from sealtrain_collab.pads.engine import UnderPads
     from sealtrain_collab.pads.exact import Float64
     from sealtrain_collab.pads.masks import Masks, MaskStream
-    from sealtrain_collab.pads.pads import InGuest, Pads
+    from sealtrain_collab.pads.pads import InGuest, PadSupply
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C70")]
 
@@ -131,7 +131,7 @@ def _wire(stack: ExitStack, _folder: Path) -> Use:
 
 
 def _wire_end(stack: ExitStack, _folder: Path) -> Use:
-    sealer, opener = Sealer(Secret(KEY)), Opener(Secret(KEY))
+    sealer, opener = Sealer(Secret(KEY)), FrameOpener(Secret(KEY))
     frames = []
     for _ in range(4):
         room = memoryview(bytearray(8 + OVERHEAD))
@@ -225,12 +225,12 @@ def _checkpoints(stack: ExitStack, folder: Path) -> Use:
 
 
 def _pads(stack: ExitStack, _folder: Path) -> Use:
-    matrix, pads = random_matrix(), Pads(InGuest(Float64()))
+    matrix, pads = random_matrix(), PadSupply(InGuest(Float64()))
     return lambda: pads.take(matrix, "forward", 1)
 
 
 def _prefetched_pads(stack: ExitStack, _folder: Path) -> Use:
-    matrix, pads = random_matrix(), Pads(InGuest(Float64()), prefetch=1 << 20)
+    matrix, pads = random_matrix(), PadSupply(InGuest(Float64()), prefetch=1 << 20)
     stack.callback(pads.close)
     return lambda: pads.take(matrix, "forward", 1)
 

@@ -28,7 +28,7 @@ from sealtrain.errors import (
     SealtrainError,
     SignatureInvalid,
 )
-from sealtrain.guest.lease import Lease
+from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.store import SealedStore
@@ -48,7 +48,7 @@ class Running:
         self.cut = False
         self.step = 0
         begun = world.clock()
-        self.lease = Lease(
+        self.lease = RunLease(
             lambda: world.clock() + self.guest_clock_ahead,
             elapsed=lambda: float(world.clock() - begun),
         )

@@ -48,7 +48,7 @@ from sealtrain.errors import (
     ReportDataMismatch,
     SealtrainError,
 )
-from sealtrain.guest.lease import Lease
+from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.signing.parties import node_run_id
 from sealtrain_collab.channel.channel import connect
@@ -527,7 +527,7 @@ class _Saying:
 def kept(seconds: float) -> tuple[LeaseKeeper, list[float]]:
     """A lease keeper whose lease the brokers renew each time, and when they did."""
     renewed: list[float] = []
-    lease = Lease(lambda: 0)
+    lease = RunLease(lambda: 0)
 
     def renew(_checkpoint: tuple[int, str] | None = None) -> None:
         renewed.append(time.monotonic())

@@ -21,7 +21,7 @@ from training_world import RUN_ID, PlainDataset, checkpoint_store
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, RankLost, SealtrainError
 from sealtrain.guest.sandbox.events import Restated
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds, connections
 from sealtrain.guest.workload.company import links_of
 from sealtrain.guest.workload.messages import (
@@ -51,7 +51,7 @@ from sealtrain.training.distributed.wire.collectives import Circle
 from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import form_of
 from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.scratch import Scratch
+from sealtrain.training.distributed.wire.scratch import FrameBuffers
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
 from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
 
@@ -134,7 +134,7 @@ class Node:
             store=checkpoint_store(folder / "checkpoints"),
             lease_keeper=FakeLeaseKeeper(),
             lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
-            tally=Tally(),
+            tally=OutputTally(),
         )
         workload = SimpleNamespace(
             ends=tuple(self.ours), status=None, end=self.end, close=self.close
@@ -284,7 +284,7 @@ def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_m
     form = form_of("a broadcast")
 
     def issued(wire: Wire, view: memoryview) -> Operation:
-        circle = Circle(tuple(range(WORLD)), wire.rank, Scratch())
+        circle = Circle(tuple(range(WORLD)), wire.rank, FrameBuffers())
         operation = Operation(
             "a broadcast", lambda work: circle.broadcast(work, form, 0, view), timeout_s=SECONDS
         )

@@ -34,7 +34,7 @@ if not COLLECTING:
     from sealtrain_collab.pads.freivalds import Freivalds
     from sealtrain_collab.pads.masks import Masks, MaskStream, drawn_secret
     from sealtrain_collab.pads.matrix import DIRECTIONS, Direction, PublicMatrix
-    from sealtrain_collab.pads.pads import InGuest, Pads
+    from sealtrain_collab.pads.pads import InGuest, PadSupply
     from sealtrain_collab.pads.pool import OwnPool, Pool, write_pool
     from sealtrain_collab.pads.protect import protect
 
@@ -363,7 +363,7 @@ def test_a_copied_model_shares_the_place_in_the_stream() -> None:
     "secret",
     [
         lambda: UnderPads(Watched()),
-        lambda: Pads(InGuest(Float64())),
+        lambda: PadSupply(InGuest(Float64())),
         lambda: Masks(drawn_secret()),
         lambda: MaskStream(drawn_secret(), 4),
         lambda: Freivalds(drawn_secret()),

@@ -21,7 +21,7 @@ from sealing_world import SealedFolder, json_lines, sealed_folder
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
 from sealtrain.errors import DecryptionLost, RecordInvalid, SealRefused, StorageUnreachable
-from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.frames import (
     BatchLaid,
@@ -44,7 +44,7 @@ if not COLLECTING:
     import torch  # noqa: F401  # with it an opener goes on in this image, and starts in no time
 
 pytestmark = pytest.mark.claim("C558")
-HELD = Held(landlock=7, seccomp=True, unbound=0, memory="private")
+HELD = KernelBorder(landlock=7, seccomp=True, unbound=0, memory="private")
 ROWS = [{"text": f"note {number}", "label": number % 3} for number in range(40)]
 SLOT_BYTES = 1 << 18
 Live = Callable[[Importable, Sequence[socket.socket]], None]
@@ -218,7 +218,9 @@ def test_what_it_says_is_a_strangers_word(
     assert isinstance(caught.value, DecryptionLost | RecordInvalid)
     assert caught.value.column is None
     # What it says of its border counts once, before it had a key.
-    assert rank.opener.weaker(HELD) == Held(landlock=0, seccomp=False, unbound=0, memory="private")
+    assert rank.opener.weaker(HELD) == KernelBorder(
+        landlock=0, seccomp=False, unbound=0, memory="private"
+    )
 
 
 @pytest.mark.parametrize(

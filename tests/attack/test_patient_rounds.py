@@ -28,10 +28,10 @@ from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.channel.answers import Done
-from sealtrain_collab.federated.check import Rounds, Terms, merged_rounds
+from sealtrain_collab.federated.check import FederatedTerms, RoundResults, merged_rounds
 from sealtrain_collab.federated.guest.merging import PatientMerge
 from sealtrain_collab.federated.mathematics import Taken
-from sealtrain_collab.federated.messages import Asked, Joined
+from sealtrain_collab.federated.messages import Asked, PartyJoined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.update import decode_state, encode_state
@@ -129,8 +129,8 @@ def ran(world: FederatedWorld, lead: PatientMerge, *, min_parties: int = 2) -> N
     world.federation(plan, merging=lead).run(encode_state(FORM))
 
 
-def judged(entries: Iterable[dict[str, Any]]) -> Rounds:
-    terms = Terms(
+def judged(entries: Iterable[dict[str, Any]]) -> RoundResults:
+    terms = FederatedTerms(
         rule="ffa",
         rounds=2,
         min_parties=2,
@@ -259,7 +259,7 @@ def test_a_lead_merges_no_round_twice_and_no_two_leads_have_one_noise() -> None:
     merged = []
     for lead in (Lead(), Lead()):
         for name in PARTIES[:2]:
-            lead.admit(Joined(party=name, records=1000, countable=False, patients=100))
+            lead.admit(PartyJoined(party=name, records=1000, countable=False, patients=100))
         lead.plan(PARTIES[:2])
         taken = [
             lead.take(name, 10, encode_state(FORM), encode_state(FORM)) for name in PARTIES[:2]

@@ -20,8 +20,8 @@ from sealtrain.base.hostport import written
 from sealtrain.errors import DataInvalid, SealRefused
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent
-from sealtrain.guest.sandbox.landlock import Held
-from sealtrain.guest.sandbox.output import Tally as Noted
+from sealtrain.guest.sandbox.landlock import KernelBorder
+from sealtrain.guest.sandbox.output import OutputTally as Noted
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
@@ -31,10 +31,10 @@ from sealtrain.guest.workload.messages import (
     OfferMetrics,
     Open,
     OpenModel,
-    Parts,
     ProductsBegun,
     ProductsMade,
     RankReady,
+    RecordParts,
     Seal,
     Sign,
     Spent,
@@ -91,7 +91,7 @@ class Run:
     ) -> None:
         self.recipe = recipe
         self.recorded: list[Any] = []
-        self.closed: list[Held] = []
+        self.closed: list[KernelBorder] = []
         self.released: list[tuple[int, Any]] = []
         self.said: list[str] = []
         self.stepped: list[int] = []
@@ -134,7 +134,7 @@ class Run:
                     step=lambda step, _values: self.stepped.append(step),
                 ),
             ),
-            held=Held(landlock=7, seccomp=True, unbound=0, memory="private"),
+            held=KernelBorder(landlock=7, seccomp=True, unbound=0, memory="private"),
             resume=resume,
             say=self.said.append,
         )
@@ -146,7 +146,7 @@ class Run:
 def tally(*counts: tuple[int, int, int, int]) -> TallyRecords:
     names = ("whole", "truncated", "filtered", "empty")
     return TallyRecords(
-        datasets=tuple(Parts(**dict(zip(names, one, strict=True))) for one in counts)
+        datasets=tuple(RecordParts(**dict(zip(names, one, strict=True))) for one in counts)
     )
 
 

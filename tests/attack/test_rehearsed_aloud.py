@@ -9,7 +9,7 @@ import pytest
 from sealtrain.base.platforms import Platform
 from sealtrain.guest.sandbox.border import enclosed
 from sealtrain.guest.sandbox.events import told
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW, insecure_loud, insecure_shown
 
 pytestmark = pytest.mark.claim("C149")
@@ -50,7 +50,7 @@ def test_the_variable_alone_changes_nothing_inside_the_sandbox(
         print(RECORD)
         raise ValueError(RECORD)
 
-    tally = Tally()
+    tally = OutputTally()
     with (
         enclosed(tally, alone=False, accelerated=False),
         pytest.raises(Exception) as caught,

@@ -34,7 +34,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.files import PlaceRefused
-from sealtrain.guest.sandbox.output import Tally, hushed
+from sealtrain.guest.sandbox.output import OutputTally, hushed
 from sealtrain.guest.sandbox.programs import ProgramRefused
 from sealtrain.recipe.tokenizerfacts import without_template
 
@@ -446,7 +446,7 @@ def test_a_refused_write_is_an_egress(tmp_path: Path) -> None:
 def test_the_terminal_speaks_while_everything_else_is_silent(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    tally = Tally()
+    tally = OutputTally()
     with hushed(tally) as terminal:
         terminal.write("our bar\n")
         print("a record")

@@ -49,7 +49,7 @@ from sealtrain_collab.travelling.capability import (
     Written,
     write_chunk,
 )
-from sealtrain_collab.travelling.check import Terms, Travelled, travelled
+from sealtrain_collab.travelling.check import Travelled, TravellingTerms, travelled
 from sealtrain_collab.travelling.control import Challenge
 from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import Holder, Provision
@@ -1018,7 +1018,7 @@ def test_the_honest_log_holds_and_other_events_are_not_looked_at(
     assert travelled([other, *honest, other], TERMS).trips == 12
 
 
-def _terms(**changed: Any) -> Terms:
+def _terms(**changed: Any) -> TravellingTerms:
     return dataclasses.replace(TERMS, **changed)
 
 

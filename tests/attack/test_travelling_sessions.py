@@ -31,7 +31,7 @@ from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.travelling import accelerator as accelerators
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
 from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection, Written
 from sealtrain_collab.travelling.check import Travelled, travelled
 from sealtrain_collab.travelling.control import Challenge, Turn
@@ -361,7 +361,7 @@ def test_a_challenge_is_not_known_before_its_range_was_overwritten(
 def test_as_many_holders_as_a_run_has_keep_a_connection_each() -> None:
     """More than a port serves at a time where nothing else is said."""
     many = 40
-    accelerator = Accelerator(many * 100, patience=PATIENCE)
+    accelerator = LentAccelerator(many * 100, patience=PATIENCE)
     talk = keyed(CONTROL_PURPOSE, "accelerator", "orchestrator")
     with (
         ExitStack() as stack,

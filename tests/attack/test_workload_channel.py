@@ -30,8 +30,8 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.sandbox.events import Restated
-from sealtrain.guest.sandbox.landlock import Held
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.landlock import KernelBorder
+from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.channel import (
     AskingEnd,
     connections,
@@ -119,7 +119,7 @@ class World:
         self.folder = folder / "run"
         self.released: list[Any] = []
         self.steps: list[int] = []
-        self.closed: list[Held] = []
+        self.closed: list[KernelBorder] = []
         self.recorded: list[Any] = []
         self.ours, self.theirs = connections()
         self.ended = False
@@ -158,7 +158,7 @@ class World:
             store=checkpoint_store(folder / "checkpoints"),
             lease_keeper=FakeLeaseKeeper(),
             lease=self.lease,
-            tally=Tally(),
+            tally=OutputTally(),
             journal=SimpleNamespace(served={}, history=[]),
             record=lambda event, fields: self.recorded.append((event, fields)),
             released_metrics=lambda step, values: self.released.append((step, values)),
@@ -172,7 +172,7 @@ class World:
                 SimpleNamespace(ends=(self.ours,), status=None, end=self.end, close=self.close),
             ),
             cast("Any", SimpleNamespace(released=self.noted, measured=dict_of, step=self.stepped)),
-            held=Held(landlock=7, seccomp=True, unbound=0, memory="private"),
+            held=KernelBorder(landlock=7, seccomp=True, unbound=0, memory="private"),
             resume=None,
         )
         self.outcome: Any = None

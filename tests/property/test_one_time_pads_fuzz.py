@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError
 from sealtrain_collab.channel.answers import receive_answer
@@ -85,7 +85,7 @@ def test_a_dealer_answers_a_message_or_refuses_it(message: bytes) -> None:
     ended: list[SealtrainError | None] = []
 
     def serve(channel: AttestedChannel) -> None:
-        with Matrices(Room(1 << 20), "cpu") as matrices:
+        with Matrices(ByteBudget(1 << 20), "cpu") as matrices:
             matrices.reserve(MATRIX.values.numel())
             matrices.keep(MATRIX.values)
             try:

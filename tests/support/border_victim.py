@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.guest.sandbox.border import Ways, enclosed
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.output import OutputTally
 
 FOLDER = Path(sys.argv[1]).resolve()
 OUTSIDE = FOLDER.parent / "outside"
@@ -509,7 +509,7 @@ def main() -> None:
         assert LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)) == 0
     if job is old_thread_acts:
         OLD.start()
-    tally = Tally()
+    tally = OutputTally()
     held: dict[str, Any] = {}
     host = "localhost" if "names" in sys.argv else "127.0.0.1"
     sockets = [] if "apart" in sys.argv else [FOLDER.parent / "guest.sock"]

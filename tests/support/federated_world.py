@@ -23,7 +23,7 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.engine import FlowerStrategy, Given
+from sealtrain_collab.federated.engine import FlowerStrategy, PartyUpdate
 from sealtrain_collab.federated.federation import Federation, Rounds
 from sealtrain_collab.federated.frames import (
     FROM_RELAY,
@@ -35,14 +35,14 @@ from sealtrain_collab.federated.frames import (
     receive_frame,
     send_frame,
 )
-from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.holding import PartyService
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     PURPOSE,
     Asked,
-    Joined,
+    PartyJoined,
     SealedState,
 )
 from sealtrain_collab.federated.strategies import StrategySettings
@@ -116,8 +116,8 @@ class ByStrategy(Mean):
         self.strategy.recall(memory)
 
     def merge(self, number: int, taken: Any, state: bytes) -> tuple[bytes, Any]:
-        def given(one: Taken) -> Given:
-            return Given(party=one.party, records=one.records, arrays={"x": one.value})
+        def given(one: Taken) -> PartyUpdate:
+            return PartyUpdate(party=one.party, records=one.records, arrays={"x": one.value})
 
         merged = self.strategy.merge(number, [given(one) for one in taken])
         return bytes(merged["x"].tobytes()), {}
@@ -289,10 +289,10 @@ class FederatedWorld:
                 Mailbox(self.folder / f"{place}.sock", turn_bytes=size) as mailbox,
                 noting(refused),
             ):
-                Holding(
+                PartyService(
                     mailbox,
                     changed.get("conversation", conversation(name, "lead")),
-                    lambda: Joined(
+                    lambda: PartyJoined(
                         party=name,
                         records=work.records,
                         countable=work.countable,

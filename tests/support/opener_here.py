@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sealtrain.errors import DecryptionLost
-from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SlotFiller
 from sealtrain.training.data.sources import Source
@@ -20,7 +20,7 @@ class OpenerHere:
         self._filler = SlotFiller(sources, columns)
         self._memory: dict[int, SharedMemory] = {}
 
-    def weaker(self, held: Held) -> Held:
+    def weaker(self, held: KernelBorder) -> KernelBorder:
         return held
 
     def take_slots(self, rank: int, descriptor: int, slot_bytes: int) -> None:

@@ -104,7 +104,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from sealtrain.base.yamltext import parse_yaml
     from sealtrain.errors import RecipeInvalid
     from sealtrain.guest.sandbox.border import Ways, enclosed
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.schema import parse_recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
@@ -129,7 +129,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     out.mkdir()
     store = checkpoint_store(out / "checkpoints")
     history: list[Any] = []
-    tally = Tally()
+    tally = OutputTally()
     OPENED.clear()
     REACHED.clear()
     with (

@@ -23,7 +23,7 @@ def main() -> None:
     from training_world import RUN_ID, Ran, checkpoint_store, sources_of
 
     from sealtrain.guest.sandbox.border import Ways, enclosed
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.backends import needs_group
     from sealtrain.training.distributed.chosen import connected
     from sealtrain.training.distributed.ranks import gathered
@@ -75,7 +75,7 @@ def main() -> None:
     said: list[dict[str, Any]] = []
     try:
         with (
-            enclosed(Tally(), alone=True) as room,
+            enclosed(OutputTally(), alone=True) as room,
             room.closed(ways),
             gathered(
                 backend.ranks,

@@ -76,7 +76,7 @@ def main() -> None:
     from sealtrain.errors import LeaseStale, SealtrainError
     from sealtrain.guest.leasekeeper import Follower
     from sealtrain.guest.sandbox.border import Ways, enclosed
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.backends import divided_among, needs_group, numbers_of
     from sealtrain.training.checkpoints.checkpoint import newest
     from sealtrain.training.distributed.chosen import connected
@@ -96,7 +96,7 @@ def main() -> None:
     store = checkpoint_store(FOLDER)
     history: list[Any] = []
     steps: list[int] = []
-    tally = Tally()
+    tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     said: dict[str, Any] = {}
 

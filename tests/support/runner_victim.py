@@ -23,8 +23,8 @@ from sealtrain.cli.output import report_bug
 from sealtrain.errors import RecordInvalid, SealtrainError
 from sealtrain.guest.sandbox.border import Ways, enclosed
 from sealtrain.guest.sandbox.events import told
-from sealtrain.guest.sandbox.landlock import Held
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.landlock import KernelBorder
+from sealtrain.guest.sandbox.output import OutputTally
 
 SECRET = sys.argv[4] if len(sys.argv) > 4 else ""
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -163,13 +163,13 @@ def goes_around_python() -> dict[str, object]:
 
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
-HELD = Held(landlock=0, seccomp=False, unbound=0, memory="folder")
+HELD = KernelBorder(landlock=0, seccomp=False, unbound=0, memory="folder")
 
 
 def main() -> int:
     global HELD
     job: Callable[[], Any] = globals()[sys.argv[2]]
-    tally = Tally()
+    tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     try:
         with enclosed(tally, alone=True) as room, room.closed(ways):

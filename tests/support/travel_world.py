@@ -18,8 +18,8 @@ from world import signer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain_collab.travelling.check import Terms
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
+from sealtrain_collab.travelling.check import TravellingTerms
 from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
@@ -40,7 +40,7 @@ PROGRAM = ProgramSettings(
 HOLDERS = ("clinic-a", "clinic-b", "clinic-c")
 OTHERS = ("hospital-a", "hospital-b")
 KEYS = {name: DataKey(hashlib.sha256(name.encode()).digest()) for name in (*HOLDERS, *OTHERS)}
-TERMS = Terms(
+TERMS = TravellingTerms(
     program={name: one for name, one in PROGRAM.to_dict().items() if name != "device"},
     buffer_bytes=512,
     limits=dict.fromkeys(HOLDERS),
@@ -90,7 +90,7 @@ def plan_of(
 class TravelWorld:
     """Everybody who listens; tests build orchestrators on it."""
 
-    accelerator: Accelerator
+    accelerator: LentAccelerator
     control: tuple[str, int]
     writes: tuple[str, int]
     holders: dict[str, tuple[str, int]]
@@ -190,7 +190,7 @@ def travel_world(
     max_bytes: int = 1 << 30,
     training: Training | None = None,
 ) -> Iterator[TravelWorld]:
-    accelerator = Accelerator(buffer_bytes, patience=PATIENCE, training=training)
+    accelerator = LentAccelerator(buffer_bytes, patience=PATIENCE, training=training)
     with ExitStack() as stack:
         control, writes = stack.enter_context(
             accelerator.listening(

@@ -20,7 +20,7 @@ from sealtrain.training.checkpoints.checkpoint import load
 from sealtrain_collab.cut.states import (
     STATE_PURPOSE,
     Note,
-    SealedState,
+    SealedCutState,
     ServerStates,
     owner_share,
     require_agreement,
@@ -41,8 +41,8 @@ def cases(name: str) -> Any:
     return pytest.mark.parametrize("case", document(name)["cases"], ids=lambda case: case["name"])
 
 
-def state_of(found: dict[str, Any] | None) -> SealedState | None:
-    return None if found is None else SealedState.model_validate(found)
+def state_of(found: dict[str, Any] | None) -> SealedCutState | None:
+    return None if found is None else SealedCutState.model_validate(found)
 
 
 @cases("owner_shares")

@@ -12,7 +12,7 @@ from collecting import COLLECTING
 from pydantic import TypeAdapter
 from safetensors.numpy import load
 
-from sealtrain_collab.federated.engine import FlowerStrategy, Given
+from sealtrain_collab.federated.engine import FlowerStrategy, PartyUpdate
 from sealtrain_collab.federated.merging import RULES, merge
 from sealtrain_collab.federated.strategies import Strategy
 from sealtrain_collab.federated.update import Update
@@ -63,7 +63,9 @@ def rounds(strategy: FlowerStrategy, numbers: range, state: dict[str, Any]) -> l
             step = arrays(STRATEGIES["steps"][number - 1][party])
             share = np.float32(STRATEGIES["step_share"])
             update = {name: state[name] + share * step[name] for name in state}
-            given.append(Given(party=party, records=STRATEGIES["weights"][party], arrays=update))
+            given.append(
+                PartyUpdate(party=party, records=STRATEGIES["weights"][party], arrays=update)
+            )
         state = strategy.merge(number, given)
         merged.append(state)
     return merged

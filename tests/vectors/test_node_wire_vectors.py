@@ -16,7 +16,7 @@ from sealtrain.errors import ChannelBroken
 from sealtrain.training.distributed.wire.frames import (
     HEAD,
     OVERHEAD,
-    Opener,
+    FrameOpener,
     Sealer,
     form_of,
 )
@@ -62,7 +62,7 @@ def test_forms_are_the_vectors(vector: dict[str, Any]) -> None:
 )
 def test_frames_are_the_vectors(vector: dict[str, Any]) -> None:
     key, per_key = Secret(bytes.fromhex(vector["key"])), vector["frames_per_key"]
-    sealer, opener = Sealer(key, frames_per_key=per_key), Opener(key, frames_per_key=per_key)
+    sealer, opener = Sealer(key, frames_per_key=per_key), FrameOpener(key, frames_per_key=per_key)
     wire = frames_of(vector)
     assert len(wire) == len(vector["frames"])
     for frame, (kind, form, plain) in zip(wire, vector["frames"], strict=True):
@@ -95,7 +95,7 @@ def test_a_frame_opens_once_in_its_place_and_unaltered() -> None:
     ]
     orders = [[wire[0], wire[0]], [wire[1]], [wire[0], wire[2]], [wire[0], wire[1][:-1]], *altered]
     for order in orders:
-        opener = Opener(Secret(bytes.fromhex(vector["key"])))
+        opener = FrameOpener(Secret(bytes.fromhex(vector["key"])))
         *right, wrong = order
         for frame in right:
             opener.open(memoryview(frame), memoryview(bytearray(len(frame) - OVERHEAD)))

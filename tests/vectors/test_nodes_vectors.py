@@ -13,7 +13,7 @@ import pytest
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ClaimContradicted, UsageError
 from sealtrain.signing.parties import node_run_id
-from sealtrain_collab.nodes.check import Terms, meetings_hold
+from sealtrain_collab.nodes.check import NodesTerms, meetings_hold
 
 pytestmark = pytest.mark.claim("C163")
 
@@ -26,8 +26,8 @@ def vectors(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def terms(vector: dict[str, Any]) -> Terms:
-    return Terms(**{name: vector[name] for name in ("run_id", "nodes", "ranks", "world_size")})
+def terms(vector: dict[str, Any]) -> NodesTerms:
+    return NodesTerms(**{name: vector[name] for name in ("run_id", "nodes", "ranks", "world_size")})
 
 
 @pytest.mark.parametrize("vector", vectors("run_ids"), ids=lambda vector: vector["name"])

@@ -14,7 +14,7 @@ import pytest
 from channel_world import talking
 from collecting import COLLECTING
 
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.keys.derive import derive
@@ -31,7 +31,7 @@ if not COLLECTING:
     from sealtrain_collab.pads.masks import Masks, MaskStream, accepted
     from sealtrain_collab.pads.matrix import DIRECTIONS, PublicMatrix
     from sealtrain_collab.pads.multiplying import Device, Matrices
-    from sealtrain_collab.pads.pads import InGuest, Pads
+    from sealtrain_collab.pads.pads import InGuest, PadSupply
     from sealtrain_collab.pads.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ if not COLLECTING:
 def test_every_number_of_a_product_is_the_vectors(exact: str, vector: dict[str, Any]) -> None:
     matrix, direction = public(vector["matrix"]), vector["direction"]
     entries = int32(vector["entries"])
-    pads = Pads(Begun(BACKENDS[exact], Secret(bytes.fromhex(vector["pad_secret"]))))
+    pads = PadSupply(Begun(BACKENDS[exact], Secret(bytes.fromhex(vector["pad_secret"]))))
     assert pads.session == vector["session"]
     pad = pads.take(matrix, direction, len(entries))
     assert pad.mask.tolist() == vector["mask"]
@@ -159,7 +159,7 @@ def test_a_dealer_answers_the_vectors(vector: dict[str, Any]) -> None:
 
     def serve(channel: AttestedChannel) -> None:
         device = Device("cpu", "float64")
-        with Matrices(Room(1 << 30), "cpu") as matrices:
+        with Matrices(ByteBudget(1 << 30), "cpu") as matrices:
             try:
                 Session(secret, matrices, device).attend(channel)
             except SealtrainError as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Room"]
+__all__ = ["ByteBudget"]
 
 
-class Room:
+class ByteBudget:
     """See the module.
 
     Args:

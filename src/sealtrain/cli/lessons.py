@@ -20,7 +20,7 @@ from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_recor
 from sealtrain.recipe.records import dataset_of, one_kind_only
 from sealtrain.recipe.recordvalues import unusable_tokens
 from sealtrain.training.census import require_lessons, require_texts, trained_labels
-from sealtrain.training.inputs.learnable import Tally, counts_records, judge_for, needs_texts
+from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, needs_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class FirstLessons:
         Raises:
             DatasetUnknown: The recipe names no such dataset.
         """
-        self.tally = Tally()
+        self.tally = RecordTally()
         self.missing: str | None = None
         self._recipe, self._base = recipe, base
         dataset = dataset_of(recipe, owner, name)

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from sealtrain.guest.admission import Admitted
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.journal import Journal
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.training.run import Trained
 
-__all__ = ["Held", "LoggedRun", "Outcome", "close_run", "outcome_of", "written"]
+__all__ = ["LoggedRun", "Outcome", "StatedInputs", "close_run", "outcome_of", "written"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class StatedInputs:
     """The data and keys of a run as its manifest states them, whichever guest held them.
 
     Attributes:
@@ -119,7 +119,7 @@ class LoggedRun(Protocol):
         """Of the lock."""
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> OutputTally:
         """Counts of what was not said or was refused."""
 
     @property
@@ -175,10 +175,10 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
     run.lease_keeper.settle()
     files = trained.files | _event_file(run)
 
-    def held() -> Held:
+    def held() -> StatedInputs:
         run.lease.require()  # a manifest that ends after the last lease would be refused
         how = run.recipe.collaboration
-        return Held(
+        return StatedInputs(
             datasets=[one.envelope for one in run.found],
             releases=needed_releases(in_order_of_ledgers(run.journal.releases)),
             collaboration=None if how is None else {"kind": how.kind, "parties": []},
@@ -195,7 +195,7 @@ def written(
     run: LoggedRun,
     trained: Trained,
     files: Mapping[str, bytes],
-    held: Callable[[], Held],
+    held: Callable[[], StatedInputs],
     next_recipe: NextRecipe | None = None,
     next_run: NextRun | None = None,
 ) -> bytes:
@@ -287,7 +287,7 @@ def _predicate(
     trained: Trained,
     model: TrainedModel,
     signer: Ed25519Signer,
-    held: Held,
+    held: StatedInputs,
 ) -> dict[str, Any]:
     """The predicate as JSON, without its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock

@@ -23,7 +23,7 @@ from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.admission import Admitted, admit
 from sealtrain.guest.sandbox.border import Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import Named, told
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.training.silence import silence
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
     from sealtrain.attest.report_data import Binding
     from sealtrain.client.quorum import OnBrokerFailure, Quorum
-    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.sandbox.landlock import KernelBorder
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
@@ -99,7 +99,7 @@ class AttestedGuest:
         self.around = around
         self._clock = around.clock
         self._shared_out = shared_out
-        self.tally = Tally()
+        self.tally = OutputTally()
         self._measuring = threading.RLock()
         self._policy: AppraisalPolicy | None = None
 
@@ -184,7 +184,7 @@ class AttestedGuest:
     def report_failures(self, on_failure: OnBrokerFailure) -> None:
         """From now on, who hears of brokers that did not help. A guest without keys asks none."""
 
-    def closed(self, held: Held) -> None:
+    def closed(self, held: KernelBorder) -> None:
         """Record how far the kernel enforces the sandbox; without a run log, record nothing."""
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
 
 if TYPE_CHECKING:
-    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.sandbox.landlock import KernelBorder
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.guest.workload.opener import Opener
     from sealtrain.sealing.checkpointstore import CheckpointStore
@@ -191,7 +191,7 @@ class GuestRun(DataGuest):
         """Append an event to the run log, and measure its head where the guest can."""
         self._recorder.record(event, fields)
 
-    def closed(self, held: Held) -> None:
+    def closed(self, held: KernelBorder) -> None:
         """Record it in the run log, from which the manifest's limits follow."""
         self.record(BORDER_CLOSED, held.to_dict())
 

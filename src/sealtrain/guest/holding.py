@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sealtrain.errors import UsageError
 from sealtrain.guest.datasets import FoundDataset, find_datasets
 from sealtrain.guest.guest import AttestedGuest, Surroundings
-from sealtrain.guest.lease import Lease
+from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.guest.model_before import ModelBefore, begins_with_last, find_model_before
 from sealtrain.guest.series import Chains, check_entries, check_opened, listed, remembered
@@ -78,7 +78,7 @@ class DataGuest(AttestedGuest):
     series: Chains
     found: tuple[FoundDataset, ...]
     sealed: list[SealedDataset]
-    lease: Lease
+    lease: RunLease
     lease_keeper: LeaseKeeper
     grant: Grants
 
@@ -251,7 +251,7 @@ class DataGuest(AttestedGuest):
         """Step 3; on failure ``undoing`` ends the lease."""
         last = [one.manifest.last_second for one in self.found]
         kept = min((second + 1 for second in last if second is not None), default=None)
-        self.lease = Lease(self._clock, latest=kept)
+        self.lease = RunLease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
         self.lease_keeper = LeaseKeeper(self.lease, self.renew)
         self.grant = self._obtained(before, resuming=self._asking.resuming)

@@ -28,7 +28,7 @@ from sealtrain.guest.fellows import NoFellows
 from sealtrain.guest.helper_machines import helper_desk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
 from sealtrain.guest.phasewords import digests_tokens, privacy_spent, tallied
-from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.served import accelerators_here, environment_here, record_served
 from sealtrain.guest.validating import record_counts
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.training.data.sources import Source
-    from sealtrain.training.inputs.learnable import Tally
+    from sealtrain.training.inputs.learnable import RecordTally
     from sealtrain.training.telemetry.monitor import Monitor
 
 __all__ = ["Keeper"]
@@ -89,7 +89,7 @@ class Keeper(WorkloadKeeper):
         workload: WorkloadProcess,
         monitor: Monitor,
         *,
-        held: Held,
+        held: KernelBorder,
         resume: CheckpointRef | None,
         fellows: Fellows | None = None,
         bar: Bar | None = None,
@@ -128,7 +128,7 @@ class Keeper(WorkloadKeeper):
         recipe = run.recipe
         how = recipe.collaboration
         self._guests = 1 if how is None else how.guests
-        self._tallied: list[tuple[Source, Tally]] = []
+        self._tallied: list[tuple[Source, RecordTally]] = []
         self._untallied = resume is None and not recipe.scripts and counts_records(recipe)
         released = self._release, self._bar.released, monitor.released
         self._gate = MetricGate(run.recipe.release_policy, *released)

@@ -24,7 +24,7 @@ from typing import Final
 from sealtrain.base.clock import Clock, to_rfc3339
 from sealtrain.errors import LeaseStale
 
-__all__ = ["Lease", "seconds_awake_and_asleep"]
+__all__ = ["RunLease", "seconds_awake_and_asleep"]
 
 _ENDS: Final = struct.Struct("=dd")
 
@@ -34,7 +34,7 @@ def seconds_awake_and_asleep() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Lease:
+class RunLease:
     """The lease of one run. Before the first ``extend`` it has ended."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A thread asks the brokers for a later end, with fresh evidence: at half of the lease, and at once
 for a checkpoint that was sealed, which is anchored on the way. What they answer decides the state
-of the lease (``Standing``), and the state decides what happens next:
+of the lease (``LeaseStanding``), and the state decides what happens next:
 
 ==============  ==================================  =============================================
 state           the thread                          training
@@ -46,10 +46,10 @@ from sealtrain.errors import (
 )
 
 if TYPE_CHECKING:
-    from sealtrain.guest.lease import Lease
+    from sealtrain.guest.lease import RunLease
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["Follower", "LeaseKeeper", "Standing", "State"]
+__all__ = ["Follower", "LeaseKeeper", "LeaseStanding", "State"]
 
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
@@ -78,7 +78,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LeaseStanding:
     """The state of a lease, and why it is in it.
 
     Attributes:
@@ -98,7 +98,7 @@ class Standing:
         """No answer changes the state any more."""
         return self.state in (State.REFUSED, State.BROKEN)
 
-    def after_renewal(self, *, ending: bool | None) -> Standing:
+    def after_renewal(self, *, ending: bool | None) -> LeaseStanding:
         """After the brokers extended the lease.
 
         Args:
@@ -106,16 +106,16 @@ class Standing:
         """
         if self.settled:
             return self
-        return Standing(ending=self.ending if ending is None else ending)
+        return LeaseStanding(ending=self.ending if ending is None else ending)
 
-    def after_failure(self, failure: SealtrainError) -> Standing:
+    def after_failure(self, failure: SealtrainError) -> LeaseStanding:
         """After a question that did not extend the lease."""
         if self.settled:
             return self
         state = State.UNANSWERED if _undecided(failure) else State.REFUSED
         return replace(self, state=state, reason=failure)
 
-    def after_bug(self, bug: Exception) -> Standing:
+    def after_bug(self, bug: Exception) -> LeaseStanding:
         """After the thread ended, which it does not do by design."""
         return replace(self, state=State.BROKEN, bug=bug)
 
@@ -151,7 +151,7 @@ class LeaseKeeper:
         lapse: What the run ends with, once training stopped for the sake of the lease.
     """
 
-    def __init__(self, lease: Lease, renew: Renew) -> None:
+    def __init__(self, lease: RunLease, renew: Renew) -> None:
         """Start nothing yet.
 
         Args:
@@ -168,7 +168,7 @@ class LeaseKeeper:
         self._pause = _FIRST_PAUSE
         self._pending: CheckpointRef | None = None
         self._newest = 0
-        self._standing = Standing()
+        self._standing = LeaseStanding()
         self._step = 0
         self._stepped_at: float | None = None
         self._slowest = 0.0

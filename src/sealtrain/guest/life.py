@@ -26,7 +26,7 @@ from sealtrain.guest.sandbox.events import described
 from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
 from sealtrain.guest.workload.company import KeptCompany, links_of
@@ -45,7 +45,7 @@ from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:
-    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.sandbox.landlock import KernelBorder
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.guest.workload.stubs import WorkloadRun
     from sealtrain.recipe.recipe import Recipe
@@ -129,7 +129,7 @@ class Workload:
 
     def work(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it in this image; reports how it ends over the first rank's channel."""
-        recipe, tally = self.recipe, Tally()
+        recipe, tally = self.recipe, OutputTally()
         control = AskingEnd(ends[0].control)
         with ExitStack() as stack:
             room = stack.enter_context(enclosed(tally, alone=True, insecure_shown=self.shown))
@@ -187,12 +187,12 @@ class Workload:
 
         return KeptCompany(first=self.first, world=self.world, links=links)
 
-    def _last_word(self, error: BaseException, tally: Tally) -> WorkloadQuestion:
+    def _last_word(self, error: BaseException, tally: OutputTally) -> WorkloadQuestion:
         if self.first and type(error) is LeaseStale:
             return Stopped()  # all ranks stopped together, as node 0 said
         return self._failed(error, tally)
 
-    def _failed(self, error: BaseException, tally: Tally) -> Failed:
+    def _failed(self, error: BaseException, tally: OutputTally) -> Failed:
         scripts = {str(self.base / path): path for path in self.lock.recipe.scripts}
         return Failed(**described(error, scripts), counts=tally.counts)
 
@@ -262,8 +262,8 @@ class _Rank:
 
     workload: Workload
     room: Room
-    tally: Tally
-    held: Held | None = None
+    tally: OutputTally
+    held: KernelBorder | None = None
 
     def close_border(self) -> None:
         """Have the kernel enforce it, before any code of the recipe runs here. Idempotent."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.guest.leasekeeper import Follower
-from sealtrain.guest.workload.messages import MOST_TALLIED, Parts, Sign, Spent, TallyRecords
+from sealtrain.guest.workload.messages import MOST_TALLIED, RecordParts, Sign, Spent, TallyRecords
 from sealtrain.recipe.backends import numbers_of
 from sealtrain.recipe.kinds import KINDS, load
 from sealtrain.training.backends.ready import make_ready
@@ -99,7 +99,7 @@ def _tally(run: WorkloadRun) -> None:
         return None if named is None else build_tokenizer(recipe, run.base, run.model)
 
     parts = [
-        Parts(
+        RecordParts(
             whole=tally.whole,
             truncated=tally.truncated,
             filtered=tally.filtered,

@@ -14,7 +14,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain.guest.workload.channel import Misused
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.recipe.privacy import PrivateSgd
-from sealtrain.training.inputs.learnable import Tally
+from sealtrain.training.inputs.learnable import RecordTally
 from sealtrain.training.privacy.accounting import sampling_rates
 from sealtrain.training.privacy.record import lot, privacy_of_recipe, spent_record
 
@@ -38,7 +38,7 @@ def draws(recipe: Any) -> bool:
     return not recipe.scripts and (recipe.privacy.dp != "none" or audit is not None)
 
 
-def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Source, Tally]]:
+def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Source, RecordTally]]:
     """What the next training datasets leave to learn.
 
     Args:
@@ -48,7 +48,7 @@ def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Sou
     Raises:
         Misused: The counts are not of these datasets, or one leaves nothing.
     """
-    tallies = [Tally(**parts.to_dict()) for parts in question.datasets]
+    tallies = [RecordTally(**parts.to_dict()) for parts in question.datasets]
     counted = sources[: len(tallies)]
     if [tally.records for tally in tallies] != [_rows(source) for source in counted]:
         raise Misused("counts of other records")

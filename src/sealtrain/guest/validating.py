@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.data.validation.columns import CountTokens
-    from sealtrain.training.inputs.learnable import Tally
+    from sealtrain.training.inputs.learnable import RecordTally
 
 __all__ = [
     "REPORT_NAME",
@@ -96,7 +96,7 @@ def counts_of_records(run: DataGuest, say: Callable[[str], None]) -> PublicCount
 
 
 def record_counts(
-    run: GuestRun, found: Iterable[tuple[Source, Tally]], say: Callable[[str], None]
+    run: GuestRun, found: Iterable[tuple[Source, RecordTally]], say: Callable[[str], None]
 ) -> None:
     """Record what each training dataset leaves to learn.
 
@@ -124,7 +124,7 @@ def log_counts(record: Callable[[str, dict[str, Any]], None], counts: PublicCoun
 
 
 def _public(
-    run: DataGuest, found: Iterable[tuple[Source, Tally]], say: Callable[[str], None]
+    run: DataGuest, found: Iterable[tuple[Source, RecordTally]], say: Callable[[str], None]
 ) -> PublicCounts:
     recipe = run.recipe
     stated = {one.manifest.dataset_id: one.manifest.records for one in run.found}

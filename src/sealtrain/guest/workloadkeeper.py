@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from sealtrain.guest.datasets import FoundDataset
     from sealtrain.guest.desk import RankDesk
     from sealtrain.guest.fellows import HandedLinks
-    from sealtrain.guest.lease import Lease
+    from sealtrain.guest.lease import RunLease
     from sealtrain.guest.leasekeeper import LeaseKeeper
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.guest.workload.messages import Failed, LayBatch, Open, OpenModel, TakeLink
     from sealtrain.guest.workload.opener import Opener
@@ -63,10 +63,10 @@ class KeptGuest(Protocol):
 
     run_id: str
     recipe: Recipe
-    lease: Lease
+    lease: RunLease
     lease_keeper: LeaseKeeper
     found: tuple[FoundDataset, ...]
-    tally: Tally
+    tally: OutputTally
     opener: Opener | None
 
     @property

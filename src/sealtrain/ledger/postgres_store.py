@@ -122,13 +122,13 @@ class PostgresLedger:
         self.kept.remember(made)
         return first
 
-    def pending(self, connection: Any) -> _Pending:
+    def pending(self, connection: Any) -> _PostgresPending:
         """Entries that are part of a transaction of the same database, written at its end.
 
         Args:
             connection: In that transaction.
         """
-        return _Pending(self, connection)
+        return _PostgresPending(self, connection)
 
     def _next(self, connection: psycopg.Connection) -> int:
         """Index of the next entry, for the holder of the ledger's lock."""
@@ -208,7 +208,7 @@ class PostgresLedger:
             raise _set_back(size, "another history")
 
 
-class _Pending:
+class _PostgresPending:
     """Entries of several threads, in memory until ``write``."""
 
     def __init__(self, ledger: PostgresLedger, connection: psycopg.Connection) -> None:

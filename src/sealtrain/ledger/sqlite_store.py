@@ -135,9 +135,9 @@ class LedgerStore:
         self.kept.remember(made)
         return first
 
-    def pending(self, connection: Any) -> _Pending:
+    def pending(self, connection: Any) -> _SqlitePending:
         """Entries to write together, by a connection of the file's own: one sync for all."""
-        return _Pending(self)
+        return _SqlitePending(self)
 
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
@@ -270,7 +270,7 @@ class LedgerStore:
             ) from error
 
 
-class _Pending:
+class _SqlitePending:
     """Entries of several threads, in memory until ``write``."""
 
     def __init__(self, store: LedgerStore) -> None:

@@ -17,7 +17,7 @@ from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.records import one_kind_only
 from sealtrain.training.data.conversations import field_names
 from sealtrain.training.data.stream import read_all
-from sealtrain.training.inputs.learnable import Tally, judge_for, needs_texts
+from sealtrain.training.inputs.learnable import RecordTally, judge_for, needs_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ def census(
     sources: Sequence[Source],
     tokenizer: Callable[[], Any],
     base: Path = Path(),
-) -> list[tuple[Source, Tally]]:
+) -> list[tuple[Source, RecordTally]]:
     """The counts of each training dataset.
 
     Args:
@@ -55,9 +55,9 @@ def census(
     """
     trained = [source for source in sources if source.role == "train"]
     if not needs_texts(recipe):
-        return [(source, Tally(whole=sum(source.dataset.batch_rows))) for source in trained]
+        return [(source, RecordTally(whole=sum(source.dataset.batch_rows))) for source in trained]
     names = field_names(recipe.columns)
-    count: Callable[[Iterable[pa.RecordBatch]], Tally] = _count_tokens
+    count: Callable[[Iterable[pa.RecordBatch]], RecordTally] = _count_tokens
     labels: set[object] = set()
     if recipe.phase == "vlm":
         from sealtrain.training.inputs.images import image_judge
@@ -95,9 +95,9 @@ def _tally_of(
     *,
     texts: bool = True,
     labels: set[object] | None = None,
-) -> Tally:
+) -> RecordTally:
     """Count records; those of texts have the names of the recipe's fields."""
-    tally = Tally()
+    tally = RecordTally()
     rows = _rows(batches)
     while chunk := list(islice(rows, _AT_ONCE)):
         if texts:
@@ -109,12 +109,12 @@ def _tally_of(
     return tally
 
 
-def _count_tokens(batches: Iterable[pa.RecordBatch]) -> Tally:
+def _count_tokens(batches: Iterable[pa.RecordBatch]) -> RecordTally:
     """As the judge of phase ``cpt``, by columns: token shards are large."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    tally = Tally()
+    tally = RecordTally()
     for batch in batches:
         values = batch.column(0)
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -127,7 +127,7 @@ def _count_tokens(batches: Iterable[pa.RecordBatch]) -> Tally:
     return tally
 
 
-def require_lessons(tally: Tally, *, owner: str, dataset: str) -> None:
+def require_lessons(tally: RecordTally, *, owner: str, dataset: str) -> None:
     """Refuse a dataset that has records and nothing to learn: its owner approved a training on it.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Final
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.sandbox.border import Ways, enclosed
 from sealtrain.guest.sandbox.events import told
-from sealtrain.guest.sandbox.output import Tally
+from sealtrain.guest.sandbox.output import OutputTally
 
 __all__ = ["JOBS", "main"]
 
@@ -62,7 +62,7 @@ def main(words: list[str]) -> None:
         words: Name of a job, the run's folder, the job's argument.
     """
     job, folder, argument = words
-    tally = Tally()
+    tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[Path(folder)])
     answer: dict[str, object]
     with enclosed(tally, alone=True, accelerated=False) as room, room.closed(ways):

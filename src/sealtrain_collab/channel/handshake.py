@@ -66,7 +66,7 @@ class _Hello(_Spoken):
     nonce: Hex64
 
 
-class _Answer(_Spoken):
+class _HandshakeAnswer(_Spoken):
     version: Literal[1]
     public_key: _HPKE_KEY
     nonce: Hex64
@@ -80,7 +80,7 @@ class _Finish(_Spoken):
     proof: dict[str, Any]
 
 
-_Message = TypeVar("_Message", _Hello, _Answer, _Finish)
+_Message = TypeVar("_Message", _Hello, _HandshakeAnswer, _Finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def initiate(sock: Stream, conversation: Conversation) -> Keys:
         "nonce": conversation.random(32).hex(),
     }
     _send(sock, hello)
-    answer = _receive(sock, _Answer)
+    answer = _receive(sock, _HandshakeAnswer)
     first: dict[str, JsonValue] = {"hello": hello, "answer": _without_proof(answer)}
     peer = conversation.accept(answer.proof, Binding("channel-responder", first))  # (3)
     theirs = _open(private, answer.sealed, answer_info(hello, answer.public_key, answer.nonce))

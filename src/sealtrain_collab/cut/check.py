@@ -33,7 +33,7 @@ from sealtrain.manifest.checks.counts import Counts, counts_of
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.cut.recipe import Cut
 
-__all__ = ["Received", "Terms", "cut_holds", "received"]
+__all__ = ["CutResults", "CutTerms", "cut_holds", "received"]
 
 _PREFIX: Final = "cut."
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
@@ -67,7 +67,7 @@ _Word = TypeVar("_Word", bound=StrictModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CutTerms:
     """Terms that a cut run must keep.
 
     Attributes:
@@ -92,7 +92,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class CutResults:
     """Results of a cut run.
 
     Attributes:
@@ -112,7 +112,7 @@ def cut_holds(case: Case) -> str:
     collaboration = predicate.collaboration
     if not isinstance(how, Cut):
         raise _broken("another kind of collaboration", getattr(how, "kind", "none"), "cut")
-    terms = Terms(
+    terms = CutTerms(
         how=how,
         consortium=predicate.consortium,
         run_id=predicate.run.run_id,
@@ -134,7 +134,7 @@ def cut_holds(case: Case) -> str:
     return f"{len(came.consents)} owners consented, activations of {came.rows} records came{sparse}"
 
 
-def received(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Received:
+def received(entries: Iterable[Mapping[str, Any]], terms: CutTerms) -> CutResults:
     """Hold a run log to the module's rules.
 
     Args:
@@ -157,7 +157,7 @@ def received(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Received:
     consents = _consents(terms, _said(ours, "cut.joined", _Joined))
     _kept(terms, consents, parts)
     _counted(consents, counts_of(told))
-    return Received(
+    return CutResults(
         consents=consents, rows=sum(part.rows for part in parts), entries=finished[0].entries
     )
 
@@ -181,7 +181,7 @@ def _in_turn(events: Sequence[str]) -> None:
         raise _broken("events in another order", ", ".join(events)[:200], " → ".join(order))
 
 
-def _consents(terms: Terms, joined: Iterable[_Joined]) -> dict[str, SignedConsent]:
+def _consents(terms: CutTerms, joined: Iterable[_Joined]) -> dict[str, SignedConsent]:
     found: dict[str, SignedConsent] = {}
     for one in joined:
         signed = verify_consent(
@@ -207,7 +207,9 @@ def _consents(terms: Terms, joined: Iterable[_Joined]) -> dict[str, SignedConsen
     return found
 
 
-def _kept(terms: Terms, consents: Mapping[str, SignedConsent], parts: Sequence[_Received]) -> None:
+def _kept(
+    terms: CutTerms, consents: Mapping[str, SignedConsent], parts: Sequence[_Received]
+) -> None:
     """Consents name the manifest's datasets; of each came at most what was consented to."""
     listed = {one.dataset_id: one for one in terms.datasets}
     consented = {

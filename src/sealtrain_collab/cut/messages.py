@@ -22,7 +22,7 @@ from sealtrain.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveKey
-from sealtrain_collab.cut.states import SealedState
+from sealtrain_collab.cut.states import SealedCutState
 from sealtrain_collab.parties.party import ReportedCounts
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "PURPOSE",
     "Ask",
-    "Begin",
-    "Joined",
+    "BeginCut",
     "Known",
+    "OwnerJoined",
     "conversation_of",
     "receive_message",
     "send_message",
@@ -58,10 +58,10 @@ class Word(Document):
     form = ("cut", None)
 
 
-class Begin(Word):
+class BeginCut(Word):
     """First word of the server: which run this is, and the sealed state that it goes on from."""
 
-    sealed: SealedState | None = None
+    sealed: SealedCutState | None = None
     run_id: Hex32
     app_id: Hex40
     compose_hash: Hex64
@@ -78,10 +78,10 @@ class Begin(Word):
 class Known(Word):
     """Answer of the client: the newest sealed state that it noted."""
 
-    sealed: SealedState | None = None
+    sealed: SealedCutState | None = None
 
 
-class Joined(Word):
+class OwnerJoined(Word):
     """Next word of the client: consent, signed manifests of datasets, share of the states' key.
 
     ``counts`` are those of ``parties.party.PartyReport``.
@@ -101,7 +101,7 @@ class Ask(Word):
     """
 
     kind: Literal["records", "wait", "sealed", "end"]
-    sealed: SealedState | None = None
+    sealed: SealedCutState | None = None
     dataset_id: Hex32 | None = None
     number: int = Field(default=0, ge=0, le=2**53 - 1)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Random
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
@@ -39,13 +39,13 @@ from sealtrain_collab.cut.messages import (
     MAX_CONTROL_BYTES,
     PURPOSE,
     Ask,
-    Begin,
-    Joined,
+    BeginCut,
     Known,
+    OwnerJoined,
     receive_message,
     send_message,
 )
-from sealtrain_collab.cut.states import Arrived, SealedState, require_agreement
+from sealtrain_collab.cut.states import Arrived, SealedCutState, require_agreement
 from sealtrain_collab.parties.joint import require_counts
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class CutRun:
     consortium: Consortium
     recipe: Recipe
     expected: Expected
-    sealed: SealedState | None = None
+    sealed: SealedCutState | None = None
 
 
 class Clients:
@@ -161,7 +161,7 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._changed = threading.Condition()
         self._kept: dict[tuple[str, int], bytes] = {}
-        self._room = Room(kept_bytes)
+        self._room = ByteBudget(kept_bytes)
         self._received: dict[str, Received] = {}
         self._over = threading.Event()
 
@@ -181,7 +181,7 @@ class Clients:
         with accept(sock, self._conversation, timeout=self._patience) as channel:
             name = self._named(channel)
             self._agree(name, channel)
-            self._take(name, channel, receive_message(channel, Joined))
+            self._take(name, channel, receive_message(channel, OwnerJoined))
             client, spoke = self._clients[name], time.monotonic()
             while not self._over.wait(_POLL_SECONDS):
                 with self._changed:
@@ -227,7 +227,7 @@ class Clients:
         """Each owner's share of the key of the run's states. After ``joined``."""
         return {name: client.share for name, client in self._clients.items()}
 
-    def tell(self, sealed: SealedState) -> None:
+    def tell(self, sealed: SealedCutState) -> None:
         """Have every owner note a sealed state; returns once all have.
 
         Raises:
@@ -370,7 +370,7 @@ class Clients:
         """Tell which run this is, and compare sealed states before a consent or a share comes."""
         with self._changed:
             sealed = self._sealed
-        begin = Begin(run_id=self._run_id, sealed=sealed, **self._target.to_dict())
+        begin = BeginCut(run_id=self._run_id, sealed=sealed, **self._target.to_dict())
         send_message(channel, begin)
         known = receive_message(channel, Known).sealed
         try:
@@ -381,7 +381,7 @@ class Clients:
                 self._changed.notify_all()
             raise
 
-    def _take(self, name: str, channel: AttestedChannel, joined: Joined) -> None:
+    def _take(self, name: str, channel: AttestedChannel, joined: OwnerJoined) -> None:
         consent = verify_consent(
             Envelope.from_dict(joined.consent),
             self._consortium,

@@ -10,26 +10,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ChannelBroken, RunMismatch
 from sealtrain.manifest.checks.counts import counts_public
 from sealtrain.training.census import require_lessons
-from sealtrain.training.inputs.learnable import Tally, counts_records
+from sealtrain.training.inputs.learnable import RecordTally, counts_records
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.cut.activations import encode
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.messages import (
     MAX_MANIFEST_BYTES,
     Ask,
-    Begin,
-    Joined,
+    BeginCut,
     Known,
+    OwnerJoined,
     receive_message,
     send_message,
 )
-from sealtrain_collab.cut.states import Note, SealedState, require_agreement
+from sealtrain_collab.cut.states import Note, SealedCutState, require_agreement
 from sealtrain_collab.parties.party import ReportedCounts
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class OwnDataset:
     records: pa.Table
     counted: bool = False
     counts: dict[str, int] | None = None
-    tally: Tally = field(default_factory=Tally)
+    tally: RecordTally = field(default_factory=RecordTally)
 
     @classmethod
     def read(
@@ -87,7 +87,7 @@ class OwnDataset:
         """
         import pyarrow as pa
 
-        manifest, tally = found.manifest, Tally()
+        manifest, tally = found.manifest, RecordTally()
         if found.role == "train":
             learning: list[bool] = []
             for start in range(0, records.num_rows, _JUDGED_AT_ONCE):
@@ -144,10 +144,10 @@ class Client:
     """Bytes of activations so far."""
     kept_bytes: int = KEPT_BYTES
     _kept: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
-    _room: Room = field(init=False)
+    _room: ByteBudget = field(init=False)
 
     def __post_init__(self) -> None:
-        self._room = Room(self.kept_bytes)
+        self._room = ByteBudget(self.kept_bytes)
 
     def serve(self, channel: AttestedChannel) -> bytes:
         """Consent and answer until the run has ended.
@@ -164,7 +164,7 @@ class Client:
             CheckpointRefused: The server goes on from another state than the owner noted.
             ChannelBroken, PeerUnreachable: The conversation broke off.
         """
-        begun: Begin = receive_message(channel, Begin)
+        begun: BeginCut = receive_message(channel, BeginCut)
         self._refuse_other(begun)
         send_message(channel, Known(sealed=self.note.sealed))
         self._noted(begun.run_id, begun.sealed)
@@ -184,7 +184,7 @@ class Client:
             self.sent += len(message)
             self.on_sent(len(message))
 
-    def _refuse_other(self, begun: Begin) -> None:
+    def _refuse_other(self, begun: BeginCut) -> None:
         facts = [
             ("deployment", begun.compose_hash, self.target.compose_hash),
             ("app id", begun.app_id, self.target.app_id),
@@ -202,13 +202,13 @@ class Client:
                     "another run has another --out",
                 )
 
-    def _noted(self, run_id: str, sealed: SealedState | None) -> None:
+    def _noted(self, run_id: str, sealed: SealedCutState | None) -> None:
         """Write down the server's newest state before anything is sent after it."""
         require_agreement(sealed, self.note.sealed, self.owner.name)
         if (self.note.run_id, self.note.sealed) != (run_id, sealed):
             self.note.keep(run_id, sealed)
 
-    def _joined(self, run_id: str) -> Joined:
+    def _joined(self, run_id: str) -> OwnerJoined:
         consent = Consent.of(
             [
                 ConsentedDataset(
@@ -232,7 +232,7 @@ class Client:
             for dataset in self.datasets
             if dataset.counted
         }
-        return Joined(
+        return OwnerJoined(
             counts=counts if self.counts_records else None,
             owner=self.owner.name,
             share=self.share(run_id).hex(),

@@ -35,7 +35,7 @@ __all__ = [
     "Arrived",
     "Continued",
     "Note",
-    "SealedState",
+    "SealedCutState",
     "ServerStates",
     "owner_share",
     "require_agreement",
@@ -51,7 +51,7 @@ _FORM: Final = re.compile(r"arrived-[0-9]{8,}")
 _Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
 
-class SealedState(StrictModel):
+class SealedCutState(StrictModel):
     """A sealed checkpoint of the server as both sides name it.
 
     Attributes:
@@ -67,14 +67,16 @@ class SealedState(StrictModel):
     previous: Hex64 | None = None
 
     @classmethod
-    def of(cls, ref: CheckpointRef) -> SealedState:
+    def of(cls, ref: CheckpointRef) -> SealedCutState:
         """The state of a sealed checkpoint."""
         return cls(
             counter=ref.counter, step=ref.step, digest=ref.digest, previous=ref.previous or None
         )
 
 
-def require_agreement(server: SealedState | None, known: SealedState | None, owner: str) -> None:
+def require_agreement(
+    server: SealedCutState | None, known: SealedCutState | None, owner: str
+) -> None:
     """Let both sides go on only from the same state.
 
     A server asks every owner to note a state before it seals the next one. So an owner knows the
@@ -104,7 +106,7 @@ def require_agreement(server: SealedState | None, known: SealedState | None, own
     )
 
 
-def _named(state: SealedState | None) -> str:
+def _named(state: SealedCutState | None) -> str:
     return "none" if state is None else f"{state.counter} of step {state.step}, {state.digest}"
 
 
@@ -131,7 +133,7 @@ def owner_share(
 class _NoteFile(StrictModel):
     version: Literal[1]
     run_id: Hex32
-    sealed: SealedState | None
+    sealed: SealedCutState | None
 
 
 @dataclass(slots=True)
@@ -146,7 +148,7 @@ class Note:
 
     path: Path | None = None
     run_id: str | None = None
-    sealed: SealedState | None = None
+    sealed: SealedCutState | None = None
 
     @classmethod
     def load(cls, folder: Path) -> Note:
@@ -162,7 +164,7 @@ class Note:
         found = load_model(_NoteFile, document, DataInvalid, _NOTE)
         return cls(path, found.run_id, found.sealed)
 
-    def keep(self, run_id: str, sealed: SealedState | None) -> None:
+    def keep(self, run_id: str, sealed: SealedCutState | None) -> None:
         """Write down a run and its newest state; both are on disk afterwards.
 
         Raises:
@@ -227,7 +229,7 @@ class ServerStates:
         self._found = (
             newest(self.store, None, complete=self._journals.counters()) if there else None
         )
-        self.newest = None if self._found is None else SealedState.of(self._found)
+        self.newest = None if self._found is None else SealedCutState.of(self._found)
 
     def _set(self, key: DataKey) -> None:
         self.store = CheckpointStore(

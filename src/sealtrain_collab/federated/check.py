@@ -30,13 +30,13 @@ from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.recipe.collaboration import holders_of
 from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.patients_check import Breach, Hiding, Plan, privacy_is
+from sealtrain_collab.federated.patients_check import Breach, Hiding, PlannedFields, privacy_is
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.sessions import PadSessions, SessionSpent
 from sealtrain_collab.pads.facts import PadsBegun
 from sealtrain_collab.pads.recipe import ProductSettings
 
-__all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold", "sum_up"]
+__all__ = ["FederatedTerms", "RoundResults", "merged_rounds", "rounds_hold", "sum_up"]
 
 _PREFIXES: Final = ("federation.", "party.", "round.", "update.")
 _COUNTED: Final = ("products", "rows")
@@ -45,7 +45,7 @@ _Names = Annotated[tuple[OwnerName, ...], Field(min_length=1, max_length=256)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class FederatedTerms:
     """Terms that a federation must keep.
 
     Attributes:
@@ -73,7 +73,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class RoundResults:
     """Results of the rounds of a run.
 
     Attributes:
@@ -156,7 +156,7 @@ def rounds_hold(case: Case) -> str:
     how = recipe.collaboration
     if collaboration is None or not isinstance(how, Federated):
         raise TypeError("rounds are of federated runs")
-    terms = Terms(
+    terms = FederatedTerms(
         rule=how.aggregation,
         rounds=how.rounds,
         min_parties=how.min_parties,
@@ -236,7 +236,7 @@ def sum_up(entries: Iterable[Mapping[str, Any]], how: Federated) -> str:
     )
 
 
-def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Rounds:
+def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: FederatedTerms) -> RoundResults:
     """Check the entries of a run log that tell of rounds; others are not looked at.
 
     Args:
@@ -258,7 +258,7 @@ def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Rounds:
 class _Told:
     """The log as far as it was read."""
 
-    terms: Terms
+    terms: FederatedTerms
     hiding: Hiding
     sessions: PadSessions
     state: str | None = None
@@ -281,7 +281,7 @@ class _Told:
         name = f"run log entry {entry['seq']}"
         step(self, load_model(kind, entry["fields"], ClaimContradicted, name), entry)
 
-    def sum(self) -> Rounds:
+    def sum(self) -> RoundResults:
         if not self.over or self.state is None:
             raise ClaimContradicted("the federation did not finish", check="rounds")
         took_part = {party for parties in self.merged for party in parties}
@@ -292,7 +292,7 @@ class _Told:
                 got=", ".join(sorted(self.terms.windows)),
                 expected=", ".join(sorted(took_part)),
             )
-        return Rounds(
+        return RoundResults(
             merged=tuple(self.merged),
             refused=self.refused,
             left=self.left,
@@ -330,7 +330,7 @@ class _Told:
     def not_let_in(self, said: _NotLetIn, entry: Mapping[str, Any]) -> None:
         """A party that was not let in gave nothing."""
 
-    def plan(self, said: Plan, entry: Mapping[str, Any]) -> None:
+    def plan(self, said: PlannedFields, entry: Mapping[str, Any]) -> None:
         if self.number:
             raise _broken("noise was planned after the first round had begun", entry, "event")
         self._holds(self.hiding.make(said, self.there), entry)
@@ -401,7 +401,7 @@ class _Told:
 
 _STEPS: Final[Mapping[str, tuple[type[StrictModel], Callable[..., None]]]] = {
     "federation.begun": (_Begun, _Told.begin),
-    "federation.planned": (Plan, _Told.plan),
+    "federation.planned": (PlannedFields, _Told.plan),
     "party.joined": (_Joined, _Told.join),
     "party.left": (_Left, _Told.leave),
     "party.refused": (_NotLetIn, _Told.not_let_in),

@@ -27,7 +27,7 @@ from sealtrain_collab.federated.strategies import StrategySettings, arguments_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Arrays", "FlowerStrategy", "Given"]
+__all__ = ["Arrays", "FlowerStrategy", "PartyUpdate"]
 
 Arrays = Mapping[str, "NDArray[Any]"]
 """Adapter tensors by name."""
@@ -38,7 +38,7 @@ _ARRAYS, _METRICS = "arrays", "metrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class PartyUpdate:
     """One party's update.
 
     Attributes:
@@ -109,7 +109,7 @@ class FlowerStrategy:
             random.setstate(before)
         return tuple(sorted(present[one.metadata.dst_node_id - 1] for one in asked))
 
-    def merge(self, number: int, given: Sequence[Given]) -> dict[str, NDArray[np.float32]]:
+    def merge(self, number: int, given: Sequence[PartyUpdate]) -> dict[str, NDArray[np.float32]]:
         """The adapter after a round that ``choose`` began: what ``aggregate_train`` makes of it.
 
         Args:
@@ -214,7 +214,7 @@ def _record(arrays: Arrays) -> Any:
     return ArrayRecord({name: Array(np.asarray(arrays[name])) for name in sorted(arrays)})
 
 
-def _reply(node: int, given: Given) -> Any:
+def _reply(node: int, given: PartyUpdate) -> Any:
     """A party's update as Flower's answer to a message."""
     from flwr.app import Message, MessageType, MetricRecord, RecordDict
 

@@ -30,8 +30,8 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.frames import TURN_BYTES
 from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import Asked, Joined, Learned, SealedState
-from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
+from sealtrain_collab.federated.messages import Asked, LearnedMessage, PartyJoined, SealedState
+from sealtrain_collab.federated.seats import Answered, Came, News, PartyGone, Seat
 from sealtrain_collab.federated.states import LeadStates, Standing
 
 __all__ = ["Federation", "Merged", "Rounds"]
@@ -92,7 +92,7 @@ class _Round:
     state: bytes = b""
     chosen: tuple[str, ...] | None = None
     taken: dict[str, Taken] = field(default_factory=dict)
-    learned: dict[str, Learned] = field(default_factory=dict)
+    learned: dict[str, LearnedMessage] = field(default_factory=dict)
     reports: dict[str, Any] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
     retried: dict[Seat, str] = field(default_factory=dict)
@@ -336,7 +336,7 @@ class Federation:
                 continue
             if isinstance(news, Came):
                 self._came(news)
-            elif isinstance(news, Left):
+            elif isinstance(news, PartyGone):
                 self._left(news)
             else:
                 self._answered(news)
@@ -396,7 +396,7 @@ class Federation:
         self._say("party.joined", besides | {"party": joined.party, "records": told})
         self._ask(joined.party)
 
-    def _let_in(self, joined: Joined) -> dict[str, JsonValue]:
+    def _let_in(self, joined: PartyJoined) -> dict[str, JsonValue]:
         stranger = joined.party not in self._rounds.parties
         if stranger or joined.party in self._present:
             raise UpdateRefused(
@@ -409,7 +409,7 @@ class Federation:
             self._states.admit(joined)
         return self._merging.admit(joined)
 
-    def _left(self, news: Left) -> None:
+    def _left(self, news: PartyGone) -> None:
         party = news.seat.party
         self._round.retried.pop(news.seat, None)
         if party is not None:
@@ -464,7 +464,7 @@ class Federation:
                 expected=this.number or "none any more",
             )
         this.answered.add(party)
-        learned = load_model(Learned, news.words, UpdateRefused, "update")
+        learned = load_model(LearnedMessage, news.words, UpdateRefused, "update")
         if learned.round != number:
             raise UpdateRefused("an update is for another round", owner=party, check="round")
         taken = self._merging.take(party, learned.records, news.data, this.state)

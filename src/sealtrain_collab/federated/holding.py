@@ -18,15 +18,15 @@ from sealtrain.release.messages import load_message
 from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import AttestedChannel, accept_over
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.federated.mailbox import AnsweringStream, Mailbox, Turn
+from sealtrain_collab.federated.mailbox import AnsweringStream, LeadMessage, Mailbox
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     MAX_WORDS_BYTES,
     Asked,
-    Joined,
+    PartyJoined,
 )
 
-__all__ = ["Holding", "Work"]
+__all__ = ["PartyService", "Work"]
 
 _MAX_PENDING = 4
 _POLL_S = 0.5
@@ -54,7 +54,7 @@ class _Talk:
     over: bool = False
 
 
-class Holding:
+class PartyService:
     """Serves a lead until it says that all is done.
 
     Args:
@@ -73,7 +73,7 @@ class Holding:
         self,
         mailbox: Mailbox,
         conversation: Conversation,
-        joined: Callable[[], Joined],
+        joined: Callable[[], PartyJoined],
         work: Work,
         *,
         may_go_on: Callable[[], None],
@@ -130,7 +130,7 @@ class Holding:
                 hint="check that the lead still runs; if it does, join again",
             )
 
-    def _route(self, turn: Turn) -> None:
+    def _route(self, turn: LeadMessage) -> None:
         with self._lock:
             self._threads = [one for one in self._threads if one.is_alive()]
             self._talks = {name: one for name, one in self._talks.items() if not one.over}

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Learned", "Learner", "Terms", "pooled"]
+__all__ = ["Learned", "Learner", "LearnerTerms", "pooled"]
 
 _NO_RUN = "00" * 16
 """Of a training that seals nothing, so that binds nothing to its run."""
 
 
-class Terms(Protocol):
+class LearnerTerms(Protocol):
     """What a learner has to know of ``collaboration``; ``recipe.collaboration`` itself will do."""
 
     @property
@@ -98,7 +98,7 @@ class Learner:
         sources: Sequence[Source],
         *,
         party: str,
-        terms: Terms | None = None,
+        terms: LearnerTerms | None = None,
         seed: int | None = None,
         standins: StandIns | None = None,
     ) -> None:

@@ -21,14 +21,14 @@ from sealtrain_collab.federated.frames import (
     send_frame,
 )
 
-__all__ = ["AnsweringStream", "Mailbox", "Turn"]
+__all__ = ["AnsweringStream", "LeadMessage", "Mailbox"]
 
 _READ_S = 30.0
 _NOT_TAKEN = b"\x01"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class LeadMessage:
     """One message of the lead.
 
     Attributes:
@@ -76,7 +76,7 @@ class Mailbox:
             self.path.unlink()
         self._listener.close()
 
-    def next(self, timeout: float) -> Turn | None:
+    def next(self, timeout: float) -> LeadMessage | None:
         """The next turn; ``None`` when none arrives in time, or another message arrives.
 
         Args:
@@ -97,7 +97,9 @@ class Mailbox:
             relay.close()
             return None
         conversation, number = HEAD.unpack_from(frame)
-        return Turn(conversation=conversation, number=number, data=frame[HEAD.size :], _relay=relay)
+        return LeadMessage(
+            conversation=conversation, number=number, data=frame[HEAD.size :], _relay=relay
+        )
 
 
 class AnsweringStream:
@@ -112,15 +114,15 @@ class AnsweringStream:
 
     def __init__(self, turn_bytes: int = TURN_BYTES) -> None:
         self._most = turn_bytes
-        self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[LeadMessage | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._expected = 0
         self._open = True
-        self._turn: Turn | None = None
+        self._turn: LeadMessage | None = None
         self._out = bytearray()
         self._in = memoryview(b"")
 
-    def deliver(self, turn: Turn) -> None:
+    def deliver(self, turn: LeadMessage) -> None:
         """Hand in a turn; one that is not the next is refused, and nothing comes of it."""
         with self._lock:
             fits = self._open and turn.number == self._expected

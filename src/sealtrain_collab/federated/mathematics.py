@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain_collab.federated.messages import Joined, Learned
+from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
 
 __all__ = ["Merging", "Taken"]
 
@@ -45,7 +45,7 @@ class Merging(Protocol):
     rate: float | None = None
     needed: int = 0
 
-    def admit(self, joined: Joined) -> dict[str, JsonValue]:
+    def admit(self, joined: PartyJoined) -> dict[str, JsonValue]:
         """Further fields of the log about a party that joins. Raises ``UpdateRefused``."""
         return {}
 
@@ -74,7 +74,7 @@ class Merging(Protocol):
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
         """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` for other bytes."""
 
-    def outside(self, party: str, learned: Learned) -> dict[str, JsonValue]:
+    def outside(self, party: str, learned: LearnedMessage) -> dict[str, JsonValue]:
         """Further fields of the log about an update that counts. Raises as ``take``."""
         return {}
 

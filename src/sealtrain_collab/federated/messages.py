@@ -17,8 +17,8 @@ __all__ = [
     "MAX_WORDS_BYTES",
     "PURPOSE",
     "Asked",
-    "Joined",
-    "Learned",
+    "LearnedMessage",
+    "PartyJoined",
     "SealedState",
 ]
 
@@ -45,7 +45,7 @@ class SealedState(StrictModel):
     digest: Hex64
 
 
-class Joined(StrictModel):
+class PartyJoined(StrictModel):
     """A party's first words, once both sides proved themselves.
 
     Attributes:
@@ -87,7 +87,7 @@ class Asked(StrictModel):
     sealed: SealedState | None = Field(default=None, exclude_if=is_none)
 
 
-class Learned(StrictModel):
+class LearnedMessage(StrictModel):
     """A party's answer to ``learn``; its adapter follows.
 
     Attributes:

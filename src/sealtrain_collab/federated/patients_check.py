@@ -27,13 +27,13 @@ from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
 from sealtrain.manifest.predicate import PatientTraining, Predicate
 from sealtrain_collab.federated.patients import PatientPrivacy
 
-__all__ = ["Breach", "Hiding", "Plan", "privacy_is"]
+__all__ = ["Breach", "Hiding", "PlannedFields", "privacy_is"]
 
 _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 _Number = Annotated[float, AllowInfNan(False)]
 
 
-class Plan(StrictModel):
+class PlannedFields(StrictModel):
     """Fields of ``federation.planned``."""
 
     patients: dict[OwnerName, _Count] = Field(min_length=1, max_length=256)
@@ -63,7 +63,7 @@ class Hiding:
     promised: PatientPrivacy | None
     rounds: int
     patients: dict[str, int] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: PlannedFields | None = None
 
     def join(self, party: str, patients: int | None) -> Breach | None:
         """A party joined with so many patients."""
@@ -75,7 +75,7 @@ class Hiding:
             return Breach("patients", f"{party} came again with another number of patients")
         return None
 
-    def make(self, plan: Plan, there: Iterable[str]) -> Breach | None:
+    def make(self, plan: PlannedFields, there: Iterable[str]) -> Breach | None:
         """The plan was made while these parties were there."""
         promised = self.promised
         if promised is None or self.plan is not None:

@@ -25,10 +25,10 @@ from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     MAX_WORDS_BYTES,
     Asked,
-    Joined,
+    PartyJoined,
 )
 
-__all__ = ["Answered", "Came", "Carrying", "Left", "News", "Seat"]
+__all__ = ["Answered", "Came", "Carrying", "News", "PartyGone", "Seat"]
 
 HANDSHAKE_S = 120
 _LONGEST_PAUSE = 10
@@ -42,7 +42,7 @@ class Came:
     """A party proved itself and named itself."""
 
     seat: Seat
-    joined: Joined
+    joined: PartyJoined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +56,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class PartyGone:
     """The party of this seat is gone, or was never let in."""
 
     seat: Seat
     error: SealtrainError
 
 
-News = Came | Answered | Left
+News = Came | Answered | PartyGone
 
 
 class Seat:
@@ -128,7 +128,7 @@ class Seat:
                 self._converse()
                 self._misses = _LONGEST_PAUSE
             except SealtrainError as error:
-                self._news.put(Left(seat=self, error=_dead(error)))
+                self._news.put(PartyGone(seat=self, error=_dead(error)))
                 self._misses = min(self._misses + 1, _LONGEST_PAUSE)
             self._over.wait(self._again_after * self._misses)
 
@@ -141,7 +141,7 @@ class Seat:
         )
         with open_over(stream, self._conversation) as channel:
             words = channel.expect(max_bytes=MAX_WORDS_BYTES)
-            joined = load_message(Joined, words, error=ChannelBroken)
+            joined = load_message(PartyJoined, words, error=ChannelBroken)
             self._news.put(Came(seat=self, joined=joined))
             seconds, self._misses = self._patience, 0
             while (task := self._tasks.get()) is not None:

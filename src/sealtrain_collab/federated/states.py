@@ -24,7 +24,7 @@ from sealtrain.keys.shares import MAX_DOCUMENT_BYTES, MAX_SHARES, join_key, spli
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import party_run_id
-from sealtrain_collab.federated.messages import MAX_STATE_BYTES, Count, Joined, SealedState
+from sealtrain_collab.federated.messages import MAX_STATE_BYTES, Count, PartyJoined, SealedState
 
 __all__ = ["SHARE_PURPOSE", "LeadStates", "Standing", "present_after"]
 
@@ -115,7 +115,7 @@ class LeadStates:
         self.newest: SealedState | None = None
         self.present: tuple[str, ...] = ()
 
-    def admit(self, joined: Joined) -> None:
+    def admit(self, joined: PartyJoined) -> None:
         """Take the share of a party that proved itself, and see what it knows.
 
         Raises:

@@ -30,7 +30,7 @@ from sealtrain_collab.nodes.recipe import MAX_NODES, Nodes
 
 __all__ = [
     "Meeting",
-    "Terms",
+    "NodesTerms",
     "guests_in",
     "meetings_hold",
     "meetings_in",
@@ -74,7 +74,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class NodesTerms:
     """What a run log of nodes is compared with.
 
     Attributes:
@@ -150,7 +150,7 @@ def nodes_hold(case: Case) -> str:
     how = recipe.collaboration
     if not isinstance(how, Nodes):
         raise TypeError("meetings are of runs with nodes")
-    terms = Terms(
+    terms = NodesTerms(
         run_id=run.run_id,
         nodes=how.nodes,
         ranks=recipe.backend.ranks,
@@ -162,7 +162,7 @@ def nodes_hold(case: Case) -> str:
     return f"{terms.nodes} nodes with {each} each{again}"
 
 
-def meetings_hold(entries: Iterable[Mapping[str, Any]], terms: Terms) -> tuple[Meeting, ...]:
+def meetings_hold(entries: Iterable[Mapping[str, Any]], terms: NodesTerms) -> tuple[Meeting, ...]:
     """The meetings of a run log that keeps all rules of the module.
 
     Args:
@@ -191,7 +191,7 @@ def meetings_hold(entries: Iterable[Mapping[str, Any]], terms: Terms) -> tuple[M
     return meetings
 
 
-def _as_the_recipe_says(joined: _Joined, terms: Terms) -> None:
+def _as_the_recipe_says(joined: _Joined, terms: NodesTerms) -> None:
     facts: dict[str, tuple[object, object]] = {
         "nodes": ([node.node for node in joined.nodes], list(range(1, terms.nodes))),
         "ranks": (joined.ranks, terms.ranks),

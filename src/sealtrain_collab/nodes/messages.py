@@ -29,7 +29,7 @@ from sealtrain_collab.nodes.recipe import MAX_NODES
 __all__ = [
     "MAX_RANKS",
     "PURPOSE",
-    "Begin",
+    "BeginNodes",
     "FromLead",
     "FromNode",
     "Greeting",
@@ -119,7 +119,7 @@ class SentCheckpoint(StrictModel):
     size: _Count
 
 
-class Begin(StrictModel):
+class BeginNodes(StrictModel):
     """The word to begin, from a checkpoint where there is one."""
 
     checkpoint: SentCheckpoint | None
@@ -143,7 +143,7 @@ class FromLead(StrictModel):
     refused: ErrorFields | None = None
     welcome: Welcome | None = None
     members: Annotated[tuple[Member, ...], Field(max_length=MAX_NODES * MAX_RANKS)] | None = None
-    begin: Begin | None = None
+    begin: BeginNodes | None = None
 
 
 class FromNode(StrictModel):

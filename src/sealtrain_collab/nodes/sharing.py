@@ -17,7 +17,7 @@ from sealtrain.errors import CheckpointRefused
 from sealtrain.training.distributed.wire.collectives import Circle, Steps
 from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import form_of
-from sealtrain.training.distributed.wire.scratch import Scratch
+from sealtrain.training.distributed.wire.scratch import FrameBuffers
 
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.meeting import Wire
@@ -44,7 +44,7 @@ class Sharing:
             seconds: Longest wait for a piece.
         """
         firsts = tuple(range(0, wire.world, ranks))
-        self._circle = Circle(ranks=firsts, me=firsts.index(wire.rank), scratch=Scratch())
+        self._circle = Circle(ranks=firsts, me=firsts.index(wire.rank), scratch=FrameBuffers())
         self._engine, self._seconds = wire.engine, seconds
         self._number = 0
 

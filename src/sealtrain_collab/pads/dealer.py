@@ -27,7 +27,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
     ChannelBroken,
@@ -191,7 +191,7 @@ class Dealer:
         self._conversation = conversation
         self._device = device
         self._limits = limits
-        self._room = Room(limits.matrix_bytes)
+        self._room = ByteBudget(limits.matrix_bytes)
         self._at_work: dict[str, _AtWork] = {}
         self._lock = threading.Lock()
 

@@ -24,7 +24,7 @@ from sealtrain_collab.pads.field import added, subtracted
 from sealtrain_collab.pads.freivalds import CHECKS, Freivalds
 from sealtrain_collab.pads.masks import OnePlace, drawn_secret
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
-from sealtrain_collab.pads.pads import InGuest, Pad, Pads, Supplier
+from sealtrain_collab.pads.pads import InGuest, Pad, PadSupply, Supplier
 from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
 from sealtrain_collab.pads.tensors import Later, row_parts
 
@@ -155,7 +155,7 @@ class UnderPads(OnePlace):
     ) -> None:
         self._accelerator = accelerator
         # Both secrets are new and have no way in or out: a beginning cannot be repeated.
-        self._pads = Pads(supplier or InGuest(Float64()), prefetch=prefetch)
+        self._pads = PadSupply(supplier or InGuest(Float64()), prefetch=prefetch)
         self._freivalds = Freivalds(drawn_secret(), checks)
         self._failed: SealtrainError | None = None
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ class UnderPads(OnePlace):
 
     @property
     def session(self) -> str:
-        """Name of this beginning (``Pads.session``)."""
+        """Name of this beginning (``PadSupply.session``)."""
         return self._pads.session
 
     @property

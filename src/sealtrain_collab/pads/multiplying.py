@@ -11,7 +11,7 @@ from typing import Final, Self
 
 import torch
 
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain_collab.pads.exact import backend
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix
@@ -76,7 +76,7 @@ class Matrices:
         device: Where they are multiplied.
     """
 
-    def __init__(self, room: Room, device: str) -> None:
+    def __init__(self, room: ByteBudget, device: str) -> None:
         self._room, self._device = room, device
         self._taken = 0
         self._kept: dict[bytes, tuple[PublicMatrix, torch.Tensor]] = {}

@@ -16,7 +16,7 @@ from sealtrain_collab.pads.prefetch import Prefetch
 from sealtrain_collab.pads.supplier import Supplier
 from sealtrain_collab.pads.tensors import Later
 
-__all__ = ["InGuest", "Pad", "Pads", "Supplier"]
+__all__ = ["InGuest", "Pad", "PadSupply", "Supplier"]
 
 _SESSION_BYTES: Final = 16
 
@@ -58,7 +58,7 @@ class InGuest:
         return lambda: self._exact.product(mask, matrix.factor(direction))
 
 
-class Pads(OnePlace):
+class PadSupply(OnePlace):
     """Pads of one beginning. Every row is given out once.
 
     Args:

@@ -116,7 +116,7 @@ def write_pool(  # noqa: PLR0913
     rows: int | Mapping[_Name, int],
     exact: ExactProduct,
     first: Mapping[_Name, int] | None = None,
-    left: Left | None = None,
+    left: LeftRows | None = None,
     masks: Masks | None = None,
     block_rows: int = BLOCK_ROWS,
     overwrite: bool = False,
@@ -168,7 +168,7 @@ def write_pool(  # noqa: PLR0913
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftRows:
     """Rows of an earlier file that were not used.
 
     Attributes:
@@ -188,7 +188,7 @@ class _Making:
     stream: PoolStream
     masks: Masks
     exact: ExactProduct
-    left: Left | None
+    left: LeftRows | None
 
     @property
     def kept(self) -> int:
@@ -410,7 +410,7 @@ class OwnPool:
             rows={name: ends[name] - first[name] for name in names},
             exact=self._exact,
             first=first,
-            left=None if self._pool is None else Left(self._pool, left),
+            left=None if self._pool is None else LeftRows(self._pool, left),
             masks=maker,
             block_rows=self._block_rows,
             overwrite=True,

@@ -23,7 +23,7 @@ from typing import Any, Final
 import torch
 
 from sealtrain.base.processes import end_with_starter
-from sealtrain.base.room import Room
+from sealtrain.base.room import ByteBudget
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelCut,
@@ -55,7 +55,7 @@ class Multiplier:
     def __init__(self, device: Device, limits: Limits) -> None:
         self._device = device
         self._limits = limits
-        self._room = Room(limits.matrix_bytes)
+        self._room = ByteBudget(limits.matrix_bytes)
 
     def serve(self, sock: socket.socket) -> None:
         """Answer a guest until it ends the connection. The first refusal ends it, too.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.errors import ClaimContradicted
-from sealtrain.guest.closing import Held, Outcome, outcome_of, written
+from sealtrain.guest.closing import Outcome, StatedInputs, outcome_of, written
 from sealtrain.guest.validating import log_counts
 from sealtrain.manifest.checks.counts import require_true_counts
 from sealtrain.manifest.checks.parties import role_of
@@ -61,7 +61,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
         }
     log_counts(lead.record, counts)
     how = lead.recipe.collaboration
-    held = Held(
+    held = StatedInputs(
         datasets=[envelope for one in parties for envelope in one.datasets],
         releases=in_order_of_ledgers(
             [release.to_dict() for party in parties for release in party.releases]

@@ -21,7 +21,7 @@ from sealtrain.manifest.limits import BORDER_CLOSED
 if TYPE_CHECKING:
     from sealtrain.client.quorum import OnBrokerFailure, Quorum
     from sealtrain.consortium.members import Consortium
-    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.sandbox.landlock import KernelBorder
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
@@ -45,7 +45,7 @@ class LeadRun(AttestedGuest):
         """Do nothing yet; ``begin`` and ``again`` prepare it, too. Arguments as there."""
         super().__init__(settings, around, shared_out=True)
         self.run_id = run_id
-        self._held: Held | None = None
+        self._held: KernelBorder | None = None
 
     def prepare(self) -> Self:
         """Step 1 of ``guest.guest``, and have the brokers prove themselves.
@@ -132,7 +132,7 @@ class LeadRun(AttestedGuest):
         """Append an event to the run log, and measure its head where the guest can."""
         self._recorder.record(event, fields)
 
-    def closed(self, held: Held) -> None:
+    def closed(self, held: KernelBorder) -> None:
         """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
         self._held = held
         if self.journal.log.entries:  # a lead that takes over has the log of the one before later

@@ -53,7 +53,7 @@ from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite
 from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 from sealtrain_collab.travelling.trainer_program import Training
 
-__all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
+__all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Lane", "LentAccelerator"]
 
 CONTROL_PURPOSE = "travel-control"
 MAX_COMMAND_BYTES = 64 << 10
@@ -97,7 +97,7 @@ class _Prove(_Range):
     nonce: Hex64
 
 
-class Accelerator:
+class LentAccelerator:
     """Memory and program of one accelerator, and who may use them.
 
     Args:

@@ -28,13 +28,13 @@ from sealtrain.signing.logevents import fault
 from sealtrain_collab.travelling.recipe import program_of, width_of
 from sealtrain_collab.travelling.scrub import proof_of
 
-__all__ = ["Terms", "Travelled", "terms_of", "travelled", "trips_hold"]
+__all__ = ["Travelled", "TravellingTerms", "terms_of", "travelled", "trips_hold"]
 
 _PREFIXES: Final = ("travel.", "trip.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class TravellingTerms:
     """Terms that the recipe sets for a travelling run.
 
     Attributes:
@@ -75,15 +75,15 @@ class Travelled:
     model: str
 
 
-def terms_of(recipe: Any, windows: Mapping[str, tuple[int, int]] | None = None) -> Terms:
+def terms_of(recipe: Any, windows: Mapping[str, tuple[int, int]] | None = None) -> TravellingTerms:
     """The terms of a ``Recipe`` whose collaboration is travelling.
 
     Args:
         recipe: Of the run.
-        windows: As in ``Terms``.
+        windows: As in ``TravellingTerms``.
     """
     how = recipe.collaboration
-    return Terms(
+    return TravellingTerms(
         program=program_of(recipe),
         buffer_bytes=how.buffer_bytes,
         limits={name: how.limit_of(name) for name in recipe.owners},
@@ -115,7 +115,7 @@ def trips_hold(case: Case) -> str:
     return f"{came.trips} trips to {len(parties)} holders{refused}{taken}; all chunks wiped"
 
 
-def travelled(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Travelled:
+def travelled(entries: Iterable[Mapping[str, Any]], terms: TravellingTerms) -> Travelled:
     """Check the entries of a run log that tell of trips; others are not looked at.
 
     Args:
@@ -125,7 +125,7 @@ def travelled(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Travelled:
     Raises:
         TranscriptInvalid: The first of the module's rules that is broken.
     """
-    reader = _Reader(terms)
+    reader = _LogReader(terms)
     for entry in entries:
         if str(entry["event"]).startswith(_PREFIXES):
             reader.read(entry)
@@ -142,10 +142,10 @@ class _Trip:
 
 
 @dataclass
-class _Reader:
+class _LogReader:
     """Walks the entries once, in order."""
 
-    terms: Terms
+    terms: TravellingTerms
     holders: dict[str, int] | None = None
     code: str = ""
     model: str = ""

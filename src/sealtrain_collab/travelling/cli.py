@@ -51,7 +51,7 @@ Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartyOptions:
+class HolderOptions:
     """The party, and the accelerator that it gives chunks to."""
 
     party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")]
@@ -85,7 +85,7 @@ class WaitOptions:
 
 def hold(
     lock: LockFile,
-    gives: PartyOptions,
+    gives: HolderOptions,
     guest: GuestOptions,
     inputs: InputOptions,
     out: Annotated[Path, typer.Option(help="Folder for this party's receipts.")],
@@ -304,11 +304,11 @@ def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: boo
     """Be orchestrator or standby of a deployment document (``cli.guest``)."""
     from sealtrain.recipe.lockfile import load_lock
     from sealtrain_collab.travelling.guest.orchestrate import Leading
-    from sealtrain_collab.travelling.guest.standby_folder import Standing
+    from sealtrain_collab.travelling.guest.standby_folder import StandbyStatus
 
     gpu = load_lock(settings.lock).recipe.hardware.gpu
     states = settings.out.parent / "states" if ticket.states is None else Path(ticket.states)
-    begun = Standing.read(states) is not None
+    begun = StandbyStatus.read(states) is not None
     place: Place = "standby" if ticket.role == "standby" else "take-over" if begun else "first"
     how = Leading(
         accelerator=ticket.peer("accelerator"),

@@ -20,7 +20,7 @@ from sealtrain_collab.channel.proofs import Peer
 from sealtrain_collab.travelling.capability import Written
 from sealtrain_collab.travelling.holder import Join, Provision
 
-__all__ = ["Given", "HolderLane", "Joined"]
+__all__ = ["Given", "HolderJoined", "HolderLane"]
 
 _MAX_ANSWER_BYTES = 16 << 10
 _MAX_REPORT_BYTES = 4 << 20
@@ -29,7 +29,7 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class HolderJoined:
     """What a holder says when it joins: bytes it has, and its share of the standby's key."""
 
     size: int
@@ -75,7 +75,7 @@ class HolderLane:
         """The peer."""
         return self._channel.peer
 
-    def join(self, run_id: str, trip: int) -> Joined:
+    def join(self, run_id: str, trip: int) -> HolderJoined:
         """Begin with a holder, or go on with it from a trip.
 
         Raises:
@@ -85,7 +85,7 @@ class HolderLane:
         ok, _ = self._ask("join", Join(run_id=run_id, trip=trip).to_dict())
         said = load_model(_JoinAnswer, ok, ChannelBroken, "answer of a holder")
         try:
-            return Joined(size=said.bytes, share=Secret(from_base64(said.share, length=32)))
+            return HolderJoined(size=said.bytes, share=Secret(from_base64(said.share, length=32)))
         except DataInvalid:
             raise ChannelBroken("the holder's answer has no share", check="holder") from None
 

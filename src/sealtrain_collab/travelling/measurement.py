@@ -60,7 +60,7 @@ class StateMeter:
         self._key = b""
         self._tags: dict[str, list[bytes]] = {}
         self._fixed: set[str] = set()
-        self._reader = _Reader()
+        self._reader = _TensorReader()
 
     def take(self, key: bytes) -> str:
         """Measure at a boundary, after which other tensors than ``fixed`` may have changed.
@@ -111,7 +111,7 @@ class StateMeter:
             place += sum(int.from_bytes(tag[16:]) for tag in tags)
 
 
-class _Reader:
+class _TensorReader:
     """Reads tensors' bytes where they lie, or out of a GPU.
 
     From a GPU they come through two halves of page-locked memory: one fills while the other is

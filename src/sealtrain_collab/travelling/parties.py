@@ -12,7 +12,7 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
-from sealtrain_collab.travelling.holder_client import HolderLane, Joined
+from sealtrain_collab.travelling.holder_client import HolderJoined, HolderLane
 
 if TYPE_CHECKING:
     from sealtrain_collab.channel.proofs import Acceptance, Proof
@@ -79,7 +79,7 @@ class Progress:
 
 def joined(
     parties: Parties, run_id: str, name: str, trip: int, random: Random
-) -> tuple[HolderLane, Joined]:
+) -> tuple[HolderLane, HolderJoined]:
     """Open the channel to a holder and have it join a run.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sealtrain.errors import LeaseStale
-from sealtrain.guest.lease import Lease
+from sealtrain.guest.lease import RunLease
 from sealtrain.sealing.datakey import DataKey
 
 NOW = 1_800_000_000
@@ -31,18 +31,18 @@ def clocks() -> Clocks:
 
 
 @pytest.fixture
-def lease(clocks: Clocks) -> Lease:
-    made = Lease(lambda: clocks.wall, elapsed=lambda: clocks.elapsed)
+def lease(clocks: Clocks) -> RunLease:
+    made = RunLease(lambda: clocks.wall, elapsed=lambda: clocks.elapsed)
     made.extend(NOW + 60, 60.0, made.moment())
     return made
 
 
 def test_nothing_is_leased_before_a_broker_said_so(clocks: Clocks) -> None:
     with pytest.raises(LeaseStale):
-        Lease(lambda: clocks.wall, elapsed=lambda: clocks.elapsed).require()
+        RunLease(lambda: clocks.wall, elapsed=lambda: clocks.elapsed).require()
 
 
-def test_it_ends_at_its_second_and_not_before(lease: Lease, clocks: Clocks) -> None:
+def test_it_ends_at_its_second_and_not_before(lease: RunLease, clocks: Clocks) -> None:
     clocks.pass_by(59)
     lease.require()
     clocks.pass_by(1)
@@ -54,7 +54,9 @@ def test_it_ends_at_its_second_and_not_before(lease: Lease, clocks: Clocks) -> N
 
 @pytest.mark.claim("C64")
 @pytest.mark.parametrize("jump", [-86_400, -30, 30, 86_400])
-def test_a_clock_that_jumps_never_makes_it_longer(lease: Lease, clocks: Clocks, jump: int) -> None:
+def test_a_clock_that_jumps_never_makes_it_longer(
+    lease: RunLease, clocks: Clocks, jump: int
+) -> None:
     clocks.pass_by(10)
     clocks.wall += jump
     assert lease.left() == min(50, 50 - jump)
@@ -64,21 +66,21 @@ def test_a_clock_that_jumps_never_makes_it_longer(lease: Lease, clocks: Clocks, 
 
 
 @pytest.mark.claim("C64")
-def test_a_machine_that_stood_still_finds_its_lease_over(lease: Lease, clocks: Clocks) -> None:
+def test_a_machine_that_stood_still_finds_its_lease_over(lease: RunLease, clocks: Clocks) -> None:
     clocks.elapsed += 3600  # counts while suspended, even where the wall clock was held back
     with pytest.raises(LeaseStale):
         lease.require()
 
 
 def test_the_question_counts_from_when_it_was_sent(clocks: Clocks) -> None:
-    lease = Lease(lambda: clocks.wall, elapsed=lambda: clocks.elapsed)
+    lease = RunLease(lambda: clocks.wall, elapsed=lambda: clocks.elapsed)
     asked = lease.moment()
     clocks.elapsed += 20  # an answer held back on the way
     lease.extend(NOW + 60, 60.0, asked)
     assert lease.left() == 40
 
 
-def test_what_has_ended_for_good_is_not_extended(lease: Lease) -> None:
+def test_what_has_ended_for_good_is_not_extended(lease: RunLease) -> None:
     lease.end()
     lease.extend(NOW + 600, 600.0, lease.moment())
     with pytest.raises(LeaseStale):
@@ -92,7 +94,7 @@ def test_what_has_ended_for_good_is_not_extended(lease: Lease) -> None:
     ids=["reveal", "derive", "mac"],
 )
 def test_a_lent_key_and_what_was_derived_from_it_are_not_used(
-    lease: Lease, use: Callable[[DataKey], object]
+    lease: RunLease, use: Callable[[DataKey], object]
 ) -> None:
     key = DataKey(bytes(32))
     lent = key.lent(lease.require)
@@ -105,7 +107,9 @@ def test_a_lent_key_and_what_was_derived_from_it_are_not_used(
     use(key)
 
 
-def test_a_forked_process_learns_of_extensions_and_of_the_end(lease: Lease, clocks: Clocks) -> None:
+def test_a_forked_process_learns_of_extensions_and_of_the_end(
+    lease: RunLease, clocks: Clocks
+) -> None:
     told, ask = os.pipe()
     answer, say = os.pipe()
     child = os.fork()

@@ -23,8 +23,8 @@ from sealtrain.errors import (
     SealtrainError,
     TooManyRequests,
 )
-from sealtrain.guest.lease import Lease
-from sealtrain.guest.leasekeeper import LeaseKeeper, Standing, State
+from sealtrain.guest.lease import RunLease
+from sealtrain.guest.leasekeeper import LeaseKeeper, LeaseStanding, State
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 NOW, LENGTH = 1_800_000_000, 600
@@ -48,7 +48,7 @@ class World:
         self.answer: SealtrainError | None = None
         self.meanwhile: Callable[[tuple[int, str] | None], None] = lambda _: None
         self.asked: list[tuple[float, tuple[int, str] | None]] = []
-        self.lease = Lease(
+        self.lease = RunLease(
             lambda: NOW + self.jumped + int(self.passed), elapsed=lambda: self.passed
         )
         self.lease_keeper = LeaseKeeper(self.lease, self.renew)
@@ -92,12 +92,12 @@ def world() -> World:
 
 BUG = ZeroDivisionError()
 STANDINGS = {
-    State.RENEWED: Standing(),
-    State.UNANSWERED: Standing(State.UNANSWERED, GONE),
-    State.REFUSED: Standing(State.REFUSED, REVOKED),
-    State.BROKEN: Standing(State.BROKEN, bug=BUG),
+    State.RENEWED: LeaseStanding(),
+    State.UNANSWERED: LeaseStanding(State.UNANSWERED, GONE),
+    State.REFUSED: LeaseStanding(State.REFUSED, REVOKED),
+    State.BROKEN: LeaseStanding(State.BROKEN, bug=BUG),
 }
-EVENTS: dict[str, Callable[[Standing], Standing]] = {
+EVENTS: dict[str, Callable[[LeaseStanding], LeaseStanding]] = {
     "renewal": lambda standing: standing.after_renewal(ending=None),
     "silence": lambda standing: standing.after_failure(GONE),
     "refusal": lambda standing: standing.after_failure(REVOKED),
@@ -132,7 +132,7 @@ def test_transitions_between_states(state: State, after: tuple[State, ...]) -> N
 def test_a_lease_that_is_ending_is_so_until_an_answer_says_otherwise(
     before: bool, told: bool | None, after: bool
 ) -> None:
-    standing = Standing(ending=before).after_failure(GONE)
+    standing = LeaseStanding(ending=before).after_failure(GONE)
     assert standing.ending == before
     assert standing.after_renewal(ending=told).ending == after
 
@@ -314,7 +314,7 @@ class Slow:
     """A broker over a real thread and real clocks."""
 
     def __init__(self, seconds: float) -> None:
-        self.lease = Lease(lambda: int(time.time()))
+        self.lease = RunLease(lambda: int(time.time()))
         self.seconds = seconds
         self.open = threading.Event()
         self.asked = 0

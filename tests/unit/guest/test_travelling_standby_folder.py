@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
-from sealtrain_collab.travelling.guest.standby_folder import Standing, await_run, leading
+from sealtrain_collab.travelling.guest.standby_folder import StandbyStatus, await_run, leading
 
 LEADS = """
 import sys, time
@@ -54,12 +54,12 @@ def test_two_do_not_lead_and_a_killed_one_gives_way(tmp_path: Path) -> None:
 
 
 def test_the_folder_says_which_run_it_is_of(tmp_path: Path) -> None:
-    assert Standing.read(tmp_path) is None
-    Standing(run_id="ab" * 16).write(tmp_path)
-    assert Standing.read(tmp_path) == Standing(run_id="ab" * 16, finished=False)
+    assert StandbyStatus.read(tmp_path) is None
+    StandbyStatus(run_id="ab" * 16).write(tmp_path)
+    assert StandbyStatus.read(tmp_path) == StandbyStatus(run_id="ab" * 16, finished=False)
     (tmp_path / "run.json").write_text('{"version":1,"run_id":"..","finished":false}')
     with pytest.raises(LockInvalid):
-        Standing.read(tmp_path)
+        StandbyStatus.read(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_standby_waits_for_the_run_to_begin_and_leads_nothing_meanwhile(tmp_pa
     def begin() -> None:
         said.append("waits")
         with leading(tmp_path, wait=0.0, waiting=lambda: None):
-            Standing(run_id="5a" * 16).write(tmp_path)
+            StandbyStatus(run_id="5a" * 16).write(tmp_path)
 
     await_run(tmp_path, wait=20.0, waiting=begin)
     assert said == ["waits"]
@@ -86,4 +86,4 @@ def test_a_standby_waits_no_longer_than_it_was_told(tmp_path: Path) -> None:
     said: list[str] = []
     await_run(tmp_path, wait=0.0, waiting=lambda: said.append("waits"))
     assert said == ["waits"]
-    assert Standing.read(tmp_path) is None
+    assert StandbyStatus.read(tmp_path) is None

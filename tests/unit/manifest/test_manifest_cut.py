@@ -17,7 +17,7 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ClaimContradicted, RunMismatch, SignatureInvalid
-from sealtrain_collab.cut.check import Terms, received
+from sealtrain_collab.cut.check import CutTerms, received
 from sealtrain_collab.cut.recipe import Cut
 
 pytestmark = pytest.mark.claim("C84")
@@ -50,7 +50,7 @@ def dataset(owner: str, records: int | None = 40) -> DatasetManifest:
     )
 
 
-TERMS = Terms(
+TERMS = CutTerms(
     how=Cut(kind="cut", policy="policy.yaml", layers=2, spf_share=0.05, wire="int8"),
     consortium=CONSORTIUM,
     run_id=RUN_ID,

@@ -20,7 +20,7 @@ from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.federated.check import Terms, merged_rounds
+from sealtrain_collab.federated.check import FederatedTerms, merged_rounds
 from sealtrain_collab.federated.patients import PatientPrivacy
 
 pytestmark = pytest.mark.claim("C78")
@@ -82,7 +82,7 @@ def log() -> Entries:
     ]
 
 
-def terms(promised: dict[str, Any] | None = PROMISED, **changed: Any) -> Terms:
+def terms(promised: dict[str, Any] | None = PROMISED, **changed: Any) -> FederatedTerms:
     fields: dict[str, Any] = {
         "rule": "ffa",
         "rounds": 3,
@@ -92,7 +92,7 @@ def terms(promised: dict[str, Any] | None = PROMISED, **changed: Any) -> Terms:
         "windows": dict.fromkeys(OWNERS, (RELEASED, RELEASED + 60)),
         "promised": None if promised is None else PatientPrivacy.model_validate(promised),
     }
-    return Terms(**fields | changed)
+    return FederatedTerms(**fields | changed)
 
 
 def put(event: str, nth: int = 0, **changed: Any) -> Callable[[Entries], None]:

@@ -11,7 +11,7 @@ from carrying import carries
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import ClaimContradicted
-from sealtrain_collab.federated.check import Terms, merged_rounds
+from sealtrain_collab.federated.check import FederatedTerms, merged_rounds
 
 pytestmark = pytest.mark.claim("C76")
 
@@ -68,7 +68,7 @@ def good() -> Entries:
     ]
 
 
-def terms(**changed: Any) -> Terms:
+def terms(**changed: Any) -> FederatedTerms:
     fields: dict[str, Any] = {
         "rule": "exact",
         "rounds": 3,
@@ -77,7 +77,7 @@ def terms(**changed: Any) -> Terms:
         "records": dict.fromkeys(PARTIES, 10),
         "windows": dict.fromkeys(PARTIES, (BEGAN, BEGAN + 60)),
     }
-    return Terms(**fields | changed)
+    return FederatedTerms(**fields | changed)
 
 
 def at(entries: Entries, event: str, nth: int = 0) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from training_world import (
 from sealtrain.errors import DataInvalid, ValidationFailed
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.census import census
-from sealtrain.training.inputs.learnable import Tally, judge_for, learns
+from sealtrain.training.inputs.learnable import RecordTally, judge_for, learns
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = pytest.mark.claim("C570")
@@ -74,7 +74,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(seal_records(write_records(folder, made=mixed), folder))
 
 
-def counted(recipe: Recipe, sealed: dict[str, Any], base_dir: Path) -> list[Tally]:
+def counted(recipe: Recipe, sealed: dict[str, Any], base_dir: Path) -> list[RecordTally]:
     sources = sources_of(recipe, sealed)
     found = census(recipe, sources, lambda: build_tokenizer(recipe, base_dir))
     return [tally for _, tally in found]
@@ -85,17 +85,17 @@ def trainer_of(**changed: Any) -> dict[str, Any]:
 
 
 PAIRS = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
-MIXED = Tally(whole=WHOLE, truncated=CUT, empty=NONE)
-RECIPES: dict[str, tuple[Callable[[], Recipe], Tally]] = {
+MIXED = RecordTally(whole=WHOLE, truncated=CUT, empty=NONE)
+RECIPES: dict[str, tuple[Callable[[], Recipe], RecordTally]] = {
     "prompts": (lambda: sft(trainer=trainer_of()), MIXED),
     "packed": (lambda: sft(trainer=trainer_of(packing=True)), MIXED),
     "wrapped": (
         lambda: sft(trainer=trainer_of(packing=True, packing_strategy="wrapped")),
-        Tally(whole=WHOLE + CUT + NONE),
+        RecordTally(whole=WHOLE + CUT + NONE),
     ),
     "text": (
         lambda: sft(columns={"text": "text"}, trainer=trainer_of()),
-        Tally(whole=WHOLE, truncated=CUT + NONE),
+        RecordTally(whole=WHOLE, truncated=CUT + NONE),
     ),
     "dpo": (lambda: preferring("dpo", columns=PAIRS, trainer=trainer_of()), MIXED),
     "orpo": (
@@ -110,13 +110,13 @@ RECIPES: dict[str, tuple[Callable[[], Recipe], Tally]] = {
     ),
     "reward": (
         lambda: preferring("reward", columns=PAIRS, trainer=trainer_of()),
-        Tally(whole=WHOLE, filtered=CUT + NONE),
+        RecordTally(whole=WHOLE, filtered=CUT + NONE),
     ),
     "embed": (
         lambda: embed(trainer=trainer_of(per_device_train_batch_size=2)),
-        Tally(whole=WHOLE, truncated=CUT + NONE),
+        RecordTally(whole=WHOLE, truncated=CUT + NONE),
     ),
-    "cpt": (lambda: cpt(), Tally(whole=WHOLE + CUT + NONE)),
+    "cpt": (lambda: cpt(), RecordTally(whole=WHOLE + CUT + NONE)),
 }
 
 
@@ -211,7 +211,7 @@ def test_blank_texts_teach_no_encoder(tmp_path: Path, base_dir: Path) -> None:
     )
     recipe = embed(trainer=trainer_of(per_device_train_batch_size=2, max_steps=2))
     sealed = dict(seal_records(paths, tmp_path))
-    assert counted(recipe, sealed, base_dir) == [Tally(whole=2, empty=1)] * 2
+    assert counted(recipe, sealed, base_dir) == [RecordTally(whole=2, empty=1)] * 2
     ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
     assert ran.trained.steps == 2
 
@@ -239,9 +239,9 @@ def test_empty_texts_of_pretraining_are_counted_as_the_judge_does(tmp_path: Path
     paths = write_records(tmp_path, made=lambda _count, _label: [{"text": one} for one in written])
     sealed = dict(seal_records(paths, tmp_path))
     recipe = cpt()
-    expected = Tally(whole=2, empty=2)
+    expected = RecordTally(whole=2, empty=2)
     assert counted(recipe, sealed, tmp_path) == [expected, expected]
-    tally = Tally()
+    tally = RecordTally()
     tally.add(judge_for(recipe, None)([{"text": one} for one in written]))
     assert tally == expected
 
@@ -274,7 +274,7 @@ def test_pairs_of_equal_answers_are_left_out_where_only_their_difference_teaches
 
     sealed = dict(seal_records(write_records(tmp_path, made=pairs), tmp_path))
     recipe = preferring(phase, columns=PAIRS, trainer=trainer_of(**trainer))
-    assert counted(recipe, sealed, base_dir) == [Tally(whole=learned, empty=4 - learned)] * 2
+    assert counted(recipe, sealed, base_dir) == [RecordTally(whole=learned, empty=4 - learned)] * 2
     assert rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch) == 2 * learned
 
 
@@ -325,4 +325,4 @@ def test_unpaired_answers_that_train_are_of_both_kinds(base_dir: Path, tmp_path:
     with pytest.raises(ValidationFailed, check=carries(check="columns")):
         counted(recipe, sealed, base_dir)
     longer = kto(trainer=trainer_of(per_device_train_batch_size=2, max_length=200))
-    assert counted(longer, sealed, base_dir) == [Tally(whole=3)] * 2
+    assert counted(longer, sealed, base_dir) == [RecordTally(whole=3)] * 2

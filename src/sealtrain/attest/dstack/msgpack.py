@@ -37,7 +37,7 @@ def unpack(data: bytes) -> Any:
     """
     if len(data) > MAX_BYTES:
         _refuse("is too long")
-    reader = _Reader(data)
+    reader = _MsgpackReader(data)
     value = reader.value(0)
     if reader.at != len(data):
         _refuse("has trailing bytes")
@@ -80,7 +80,7 @@ def _refuse(what: str) -> NoReturn:
     raise EvidenceMalformed(f"attestation blob {what}", check="attestation blob")
 
 
-class _Reader:
+class _MsgpackReader:
     """Cursor over the blob that counts items and never allocates ahead of what it has read."""
 
     __slots__ = ("at", "data", "items")

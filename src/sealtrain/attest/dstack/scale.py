@@ -36,7 +36,7 @@ def unpack_attestation(blob: bytes) -> dict[str, Any]:
         EvidenceMalformed: Truncated, trailing bytes, over the limits, or of an unknown variant.
     """
     kind = kind_of(blob)
-    reader = _Reader(blob)
+    reader = _ScaleReader(blob)
     variant = reader.take(2)[1]
     parts: dict[str, Any] = {"kind": kind}
     if variant in (_NITRO_TPM, _NITRO_ENCLAVE):
@@ -65,7 +65,7 @@ def kind_of(blob: bytes) -> str:
     """
     if len(blob) > MAX_BYTES:
         _refuse("is too long")
-    reader = _Reader(blob)
+    reader = _ScaleReader(blob)
     if reader.take(1) != b"\0":
         _refuse("is not of version 0")
     variant = reader.take(1)[0]
@@ -74,7 +74,7 @@ def kind_of(blob: bytes) -> str:
     return _KINDS[variant]
 
 
-def _sev_snp(reader: _Reader) -> dict[str, Any]:
+def _sev_snp(reader: _ScaleReader) -> dict[str, Any]:
     """SEV-SNP: the report, its certificates, and the text that HOST_DATA commits to."""
     report, count = reader.vector(), reader.compact()
     if count > _MAX_CERTIFICATES:
@@ -83,7 +83,7 @@ def _sev_snp(reader: _Reader) -> dict[str, Any]:
     return {"report": report, "cert_chain": chain, "mr_config": reader.text()}
 
 
-def _tdx(reader: _Reader) -> dict[str, Any]:
+def _tdx(reader: _ScaleReader) -> dict[str, Any]:
     """TDX: the quote, then its event log."""
     return {
         "quote": reader.vector(),
@@ -100,7 +100,7 @@ def _tdx(reader: _Reader) -> dict[str, Any]:
     }
 
 
-def _tpm_quote(reader: _Reader) -> dict[str, Any]:
+def _tpm_quote(reader: _ScaleReader) -> dict[str, Any]:
     """Google's vTPM: its quote, and what came with it; a platform is one byte."""
     message, signature = reader.vector(), reader.vector()
     registers = reader.compact()
@@ -130,7 +130,7 @@ def _refuse(what: str) -> NoReturn:
     raise EvidenceMalformed(f"attestation blob {what}", check="attestation blob")
 
 
-class _Reader:
+class _ScaleReader:
     """Cursor over the blob that never allocates ahead of what it has read."""
 
     __slots__ = ("at", "data")

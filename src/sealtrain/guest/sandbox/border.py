@@ -20,7 +20,13 @@ from sealtrain.base.outbound import outbound
 from sealtrain.base.processes import forked
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.sandbox.compilers import workshop
-from sealtrain.guest.sandbox.landlock import Held, leave_no_memory, other_threads, restrict, unbound
+from sealtrain.guest.sandbox.landlock import (
+    KernelBorder,
+    leave_no_memory,
+    other_threads,
+    restrict,
+    unbound,
+)
 from sealtrain.guest.sandbox.network import address_of, confined_to, is_number
 from sealtrain.guest.sandbox.output import hushed
 from sealtrain.guest.sandbox.programs import Programs, questions
@@ -29,7 +35,7 @@ from sealtrain.guest.sandbox.scratch import Scratch, scratch
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 
 if TYPE_CHECKING:
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
 
 __all__ = ["Room", "Ways", "enclosed", "saying", "telling"]
 
@@ -75,7 +81,7 @@ class Room:
         terminal: TextIO,
         scratch: Scratch,
         programs: Programs,
-        tally: Tally,
+        tally: OutputTally,
         *,
         alone: bool,
         accelerated: bool,
@@ -97,7 +103,7 @@ class Room:
             noted=self._tally.note,
         )
 
-    def lock(self, ways: Ways) -> Held:
+    def lock(self, ways: Ways) -> KernelBorder:
         """Have the kernel enforce it on native code too, for good, in a process of the run only.
 
         Threads start afterwards, so that it binds them too; older threads are counted.
@@ -120,14 +126,14 @@ class Room:
                 _start_driver()
             seccomp = refuse_calls(datagrams=names, network=ways.network, unix=bool(ways.sockets))
         memory = "private" if self.scratch.private else "folder"
-        return Held(
+        return KernelBorder(
             landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older), memory=memory
         )
 
 
 @contextmanager
 def enclosed(
-    tally: Tally,
+    tally: OutputTally,
     *,
     alone: bool,
     accelerated: bool | None = None,

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from sealtrain.guest.sandbox.files import devices
 
-__all__ = ["Held", "leave_no_memory", "other_threads", "restrict", "unbound"]
+__all__ = ["KernelBorder", "leave_no_memory", "other_threads", "restrict", "unbound"]
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 # The same numbers on every architecture.
@@ -55,7 +55,7 @@ _BINDS_ALL_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class KernelBorder:
     """How far the kernel enforces the rules of Python's audit hook.
 
     Attributes:
@@ -73,9 +73,9 @@ class Held:
 
     def weaker(
         self, *, landlock: int, seccomp: bool, unbound: int, memory: str = "private"
-    ) -> Held:
+    ) -> KernelBorder:
         """How far the kernel enforces this border and another one, whose values these are."""
-        return Held(
+        return KernelBorder(
             landlock=min(self.landlock, landlock),
             seccomp=self.seccomp and seccomp,
             unbound=self.unbound + unbound,

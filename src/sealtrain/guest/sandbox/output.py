@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-__all__ = ["Tally", "hushed"]
+__all__ = ["OutputTally", "hushed"]
 
 _LEVELS = ((40, "logged.error"), (30, "logged.warning"), (0, "logged.info"))
 
 
-class Tally:
+class OutputTally:
     """Counts of dropped output and refused calls, by event. It holds names of events only."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Tally:
 
 
 @contextmanager
-def hushed(tally: Tally, *, for_good: bool = False) -> Iterator[TextIO]:
+def hushed(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
     """Silence the process.
 
     Args:
@@ -85,7 +85,7 @@ def hushed(tally: Tally, *, for_good: bool = False) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _counted(tally: Tally) -> Iterator[None]:
+def _counted(tally: OutputTally) -> Iterator[None]:
     """Count log records, warnings and uncaught exceptions instead of printing them."""
     root, handler = logging.getLogger(), _Counting(tally)
     before = root.handlers[:], logging.lastResort, logging.raiseExceptions
@@ -104,7 +104,7 @@ def _counted(tally: Tally) -> Iterator[None]:
             sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
-def _dropping(tally: Tally, event: str) -> Callable[..., None]:
+def _dropping(tally: OutputTally, event: str) -> Callable[..., None]:
     def drop(*_: Any, **__: Any) -> None:
         tally.note(event)
 
@@ -112,7 +112,7 @@ def _dropping(tally: Tally, event: str) -> Callable[..., None]:
 
 
 class _Counting(logging.Handler):
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: OutputTally) -> None:
         super().__init__()
         self._tally = tally
 
@@ -126,7 +126,7 @@ class _Sink(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def __init__(self, tally: Tally, event: str) -> None:
+    def __init__(self, tally: OutputTally, event: str) -> None:
         self._tally = tally
         self._event = event
 
@@ -147,7 +147,7 @@ class _Sink(io.TextIOBase):
 
 
 class _BinarySink(io.RawIOBase):
-    def __init__(self, tally: Tally, event: str) -> None:
+    def __init__(self, tally: OutputTally, event: str) -> None:
         self._tally = tally
         self._event = event
 

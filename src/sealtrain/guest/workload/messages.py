@@ -34,10 +34,10 @@ __all__ = [
     "OfferMetrics",
     "Open",
     "OpenModel",
-    "Parts",
     "ProductsBegun",
     "ProductsMade",
     "RankReady",
+    "RecordParts",
     "Retire",
     "Seal",
     "Sign",
@@ -145,7 +145,7 @@ class OfferMetrics(WorkloadQuestion):
     values: Numbers
 
 
-class Parts(StrictModel):
+class RecordParts(StrictModel):
     """How many records of a dataset fall into each part (``training.inputs.learnable``)."""
 
     whole: Count
@@ -158,7 +158,7 @@ class TallyRecords(WorkloadQuestion):
     """What the next training datasets leave to learn, in the keeper's order."""
 
     ask: Literal["tally"] = "tally"
-    datasets: Annotated[tuple[Parts, ...], Field(min_length=1, max_length=MOST_TALLIED)]
+    datasets: Annotated[tuple[RecordParts, ...], Field(min_length=1, max_length=MOST_TALLIED)]
 
 
 HelperName = Literal["accelerator", "dealer"]

@@ -46,7 +46,7 @@ from sealtrain.sealing.places import FolderReader, Ranges
 
 if TYPE_CHECKING:
     from sealtrain.guest.datasets import FoundDataset
-    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.sandbox.landlock import KernelBorder
     from sealtrain.recipe.importable import Importable
     from sealtrain.sealing.datakey import DataKey
 
@@ -147,7 +147,7 @@ class Opener:
         self._tell(DatasetsGiven(columns=tuple(columns), datasets=tuple(given)))
         self._heard(self._control, BorderClosed)
 
-    def weaker(self, held: Held) -> Held:
+    def weaker(self, held: KernelBorder) -> KernelBorder:
         """How far the kernel enforces its border and another one.
 
         Args:

@@ -44,7 +44,7 @@ from sealtrain.training.telemetry.released import MetricGate
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
@@ -382,7 +382,7 @@ class WorkloadRun:
     store: KeptStore
     lease: KeptLease | None
     metrics: KeptMetrics | None
-    tally: Tally
+    tally: OutputTally
     control: AskingEnd
 
     def ask(self, question: WorkloadQuestion) -> dict[str, Any]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Judge",
     "Part",
-    "Tally",
+    "RecordTally",
     "alike",
     "blank",
     "compares_only",
@@ -62,7 +62,7 @@ _OTHERS: Final = ("unsloth",)
 
 
 @dataclass(slots=True)
-class Tally:
+class RecordTally:
     """How many records of one dataset fall into each part."""
 
     whole: int = 0

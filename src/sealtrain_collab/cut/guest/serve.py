@@ -30,7 +30,7 @@ from sealtrain.signing.parties import party_run_id
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import ProveGuest
 from sealtrain_collab.cut.recipe import Cut
-from sealtrain_collab.cut.states import STATE_PURPOSE, SealedState, ServerStates
+from sealtrain_collab.cut.states import STATE_PURPOSE, SealedCutState, ServerStates
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
@@ -231,7 +231,7 @@ class _Work:
     def _sealed(self, ref: CheckpointRef, clients: Clients) -> None:
         """Make a checkpoint one that a server goes on from, and have the owners note it."""
         self._run.checkpointed(ref, self._states.seal(ref, clients.arrived()))
-        clients.tell(SealedState.of(ref))
+        clients.tell(SealedCutState.of(ref))
 
     def _note_received(
         self, clients: Clients, sources: Sequence[Source], learning: Learning

@@ -18,13 +18,13 @@ from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
-from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.holding import PartyService
 from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.messages import (
     MAX_HEADER_BYTES,
     Asked,
-    Joined,
-    Learned,
+    LearnedMessage,
+    PartyJoined,
     SealedState,
 )
 from sealtrain_collab.federated.patients import patient_privacy_of
@@ -80,14 +80,14 @@ def join(
             begun()
             return secluded(
                 run,
-                lambda terminal: _Work(run, terminal, progress=progress).done(mailbox),
+                lambda terminal: _PartyWork(run, terminal, progress=progress).done(mailbox),
                 peers=addresses(settings),
             )
         finally:
             run.close()
 
 
-class _Work:
+class _PartyWork:
     """What is done while the process holds keys."""
 
     def __init__(self, run: PartyRun, terminal: TextIO, *, progress: bool) -> None:
@@ -114,7 +114,7 @@ class _Work:
             anchor = run.grant.latest_checkpoint
             if anchor is not None:
                 self._sealed = SealedState(counter=anchor.counter, digest=anchor.digest)
-            Holding(
+            PartyService(
                 mailbox,
                 conversation_of(run, run.run_id),
                 self._joined,
@@ -126,9 +126,9 @@ class _Work:
             ).run()
         return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
 
-    def _joined(self) -> Joined:
+    def _joined(self) -> PartyJoined:
         run = self._run
-        return Joined(
+        return PartyJoined(
             party=run.name,
             records=self._learner.records,
             countable=all(one.manifest.records is not None for one in run.found),
@@ -154,7 +154,7 @@ class _Work:
             raise self._run.lease_keeper.lapsed(error) from None
         self._rounds.append(asked.round)
         report = self._run.report(self._run.now())
-        words = Learned(
+        words = LearnedMessage(
             round=asked.round,
             records=self._learner.records,
             steps=steps,

@@ -134,13 +134,13 @@ def _led(
         begun(run.run_id)
         return secluded(
             run,
-            lambda terminal: _Work(run, terms, carrier, terminal if progress else None).done(),
+            lambda terminal: _LeadWork(run, terms, carrier, terminal if progress else None).done(),
         )
     finally:
         run.close()
 
 
-class _Work:
+class _LeadWork:
     """What is done while parties may be connected."""
 
     def __init__(

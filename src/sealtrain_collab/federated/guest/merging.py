@@ -16,7 +16,7 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted, PadsRefused, PrivacyBroken, UpdateRefused
 from sealtrain.recipe.adapters import Lora
 from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import Joined, Learned
+from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.sessions import PadSessions
@@ -58,7 +58,7 @@ class Merge(Merging):
         self._run, self._terms, self._form = run, terms, form
         self.sessions = PadSessions(terms.products, terms.local_steps)
 
-    def admit(self, joined: Joined) -> dict[str, JsonValue]:
+    def admit(self, joined: PartyJoined) -> dict[str, JsonValue]:
         """How a party's session of pads began, for the log, where the recipe has products outside.
 
         Raises:
@@ -69,7 +69,7 @@ class Merge(Merging):
             raise UpdateRefused(breach.what, owner=joined.party, check=breach.field)
         return {} if joined.products is None else {"products": joined.products.to_dict()}
 
-    def outside(self, party: str, learned: Learned) -> dict[str, JsonValue]:
+    def outside(self, party: str, learned: LearnedMessage) -> dict[str, JsonValue]:
         """What a party's session of pads came to, for the log.
 
         Raises:
@@ -171,7 +171,7 @@ class StrategyMerge(Merge):
         """The adapter after round ``number``, as the strategy makes it of the updates."""
         from torch import from_numpy
 
-        from sealtrain_collab.federated.engine import Given
+        from sealtrain_collab.federated.engine import PartyUpdate
         from sealtrain_collab.federated.merging import bounded
         from sealtrain_collab.federated.update import decode_state, encode_state
 
@@ -185,7 +185,7 @@ class StrategyMerge(Merge):
                     name: tensor.float() for name, tensor in bounded(update, previous, most).items()
                 }
             arrays = {name: tensor.numpy() for name, tensor in update.items()}
-            given.append(Given(party=one.party, records=one.records, arrays=arrays))
+            given.append(PartyUpdate(party=one.party, records=one.records, arrays=arrays))
         merged = self._strategy.merge(number, given)
         return encode_state({name: from_numpy(array) for name, array in merged.items()}), {}
 
@@ -202,7 +202,7 @@ class PatientMerge(Merge):
         self._plan: PatientPlan | None = None
         self._adding: PrivateMerging | None = None
 
-    def admit(self, joined: Joined) -> dict[str, JsonValue]:
+    def admit(self, joined: PartyJoined) -> dict[str, JsonValue]:
         """How many patients a party has, for the log.
 
         Raises:

@@ -38,7 +38,7 @@ from sealtrain.recipe.collaboration import of_kind
 from sealtrain.signing.parties import node_run_id
 from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
-from sealtrain_collab.nodes.guest.meeting import Seat, held
+from sealtrain_collab.nodes.guest.meeting import ReadyNode, held
 from sealtrain_collab.nodes.messages import (
     FromNode,
     Member,
@@ -70,7 +70,7 @@ class LeadNode:
     """See the module. Made by ``met``."""
 
     def __init__(
-        self, run: GuestRun, company: NodeCompany, session: str, seats: Sequence[Seat]
+        self, run: GuestRun, company: NodeCompany, session: str, seats: Sequence[ReadyNode]
     ) -> None:
         self.company = company
         self.urls = company.urls
@@ -111,7 +111,7 @@ class LeadNode:
 
     @classmethod
     def _introduced(
-        cls, run: GuestRun, company: NodeCompany, session: str, seats: Sequence[Seat]
+        cls, run: GuestRun, company: NodeCompany, session: str, seats: Sequence[ReadyNode]
     ) -> Self:
         """Tell all nodes of each other."""
         key = to_base64(company.public_key)
@@ -239,7 +239,7 @@ class LeadNode:
         """What the first node ended with that is gone: others may have ended because of it."""
         return next(iter(self._gone.values()), None)
 
-    def _listen(self, seat: Seat) -> None:
+    def _listen(self, seat: ReadyNode) -> None:
         """All that one node says, until it is done or gone."""
         try:
             while (said := receive(seat.channel, FromNode)) is not None:
@@ -287,7 +287,7 @@ def _about_to_end(node: int, code: str) -> SealtrainError:
 
 
 @contextmanager
-def _taking(seat: Seat) -> Iterator[None]:
+def _taking(seat: ReadyNode) -> Iterator[None]:
     """Give a node up that does not take what is sent to it within the block."""
     seat.sock.settimeout(_TAKING_SECONDS)
     yield

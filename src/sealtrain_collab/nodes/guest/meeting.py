@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain_collab.nodes.messages import Welcome
 
-__all__ = ["Seat", "held"]
+__all__ = ["ReadyNode", "held"]
 
 _BYTE_SECONDS: Final = 60.0
 _TICK_SECONDS: Final = 0.2
@@ -64,7 +64,7 @@ _KEEPALIVE: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class ReadyNode:
     """A node that is ready.
 
     Attributes:
@@ -99,7 +99,7 @@ def held(
     *,
     seconds: float,
     stage: AbstractContextManager[object],
-) -> Iterator[tuple[Seat, ...]]:
+) -> Iterator[tuple[ReadyNode, ...]]:
     """Wait for every other node; their channels last as long as the block.
 
     Args:
@@ -134,7 +134,7 @@ class _Meeting:
     """The lead's view of a meeting."""
 
     def __init__(self, run: GuestRun, welcome: Welcome) -> None:
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, ReadyNode] = {}
         self._welcome = welcome
         self._lease_keeper = run.lease_keeper
         self._datasets = [(one.manifest.dataset_id, one.manifest.root) for one in run.found]
@@ -223,7 +223,9 @@ class _Meeting:
         host = str(sock.getpeername()[0])
         with self._guard:
             sock.kept = True
-            self.seats[node] = Seat(node=node, host=host, sock=sock, channel=channel, ready=ready)
+            self.seats[node] = ReadyNode(
+                node=node, host=host, sock=sock, channel=channel, ready=ready
+            )
         self._came.set()
 
     def _numbered(self, channel: AttestedChannel) -> int:

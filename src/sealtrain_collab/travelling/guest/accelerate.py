@@ -15,7 +15,7 @@ from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
 from sealtrain_collab.travelling.recipe import Travelling, program_of
 from sealtrain_collab.travelling.trainer_program import Training
 
@@ -74,7 +74,7 @@ def accelerate(
         transformers.GPT2LMHeadModel  # noqa: B018  # imported now: so that no trip waits for it
     torch.set_num_threads(threads)
     how = of_kind(guest.recipe, Travelling)
-    accelerator = Accelerator(
+    accelerator = LentAccelerator(
         how.buffer_bytes,
         patience=ports.patience,
         program=program_of(guest.recipe),

@@ -135,7 +135,7 @@ def hold(
         part = Part(party=party, run_id=run_id, resume=how.resume)
         run = PartyRun.begin(settings, part, around)
         stack.callback(run.close)
-        work = _Work(run, how, talk)
+        work = _HolderWork(run, how, talk)
         stack.callback(work.close)
         return secluded(
             run,
@@ -235,7 +235,7 @@ def _run_of(channel: AttestedChannel, party: str) -> str:
     return context.run_id
 
 
-class _Work:
+class _HolderWork:
     """What is done while the process holds keys."""
 
     def __init__(self, run: PartyRun, how: Holding, talk: Conversation) -> None:

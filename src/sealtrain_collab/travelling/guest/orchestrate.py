@@ -34,7 +34,7 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import checked_report, close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
-from sealtrain_collab.travelling.guest.standby_folder import Standing, await_run, leading
+from sealtrain_collab.travelling.guest.standby_folder import StandbyStatus, await_run, leading
 from sealtrain_collab.travelling.history import first_open
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
@@ -118,7 +118,7 @@ def orchestrate(
         none_yet = partial(say, "standing by: no orchestrator has begun")
         await_run(how.states, wait=how.wait, waiting=none_yet)
     with leading(how.states, wait=wait, waiting=waiting), ExitStack() as stack:
-        before = Standing.read(how.states)
+        before = StandbyStatus.read(how.states)
         if how.place == "first":
             if before is not None:
                 raise AlreadyExists(
@@ -135,8 +135,8 @@ def orchestrate(
             lead = LeadRun.again(settings, before.run_id, around)
             settings.out.mkdir(exist_ok=True)
         stack.callback(lead.close)
-        work = _Work(lead, how)
-        Standing(run_id=lead.run_id).write(how.states)
+        work = _OrchestratorWork(lead, how)
+        StandbyStatus(run_id=lead.run_id).write(how.states)
         outcome = secluded(
             lead,
             lambda terminal: work.done(terminal if progress else None, before is not None),
@@ -145,7 +145,7 @@ def orchestrate(
             ],
             writable=[how.states],
         )
-        Standing(run_id=lead.run_id, finished=True).write(how.states)
+        StandbyStatus(run_id=lead.run_id, finished=True).write(how.states)
         return outcome
 
 
@@ -168,7 +168,7 @@ class _Told:
         self.bar.step(self.steps, {})
 
 
-class _Work:
+class _OrchestratorWork:
     """What is done once the process is secluded."""
 
     def __init__(self, lead: LeadRun, how: Leading) -> None:

@@ -18,13 +18,13 @@ from sealtrain.base.files import atomic_write, locked, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
 
-__all__ = ["Standing", "await_run", "leading"]
+__all__ = ["StandbyStatus", "await_run", "leading"]
 
 _POLL_S: Final = 0.2
 _MAX_BYTES: Final = 4096
 
 
-class Standing(StrictModel):
+class StandbyStatus(StrictModel):
     """Which run the states are of, and whether it is over."""
 
     version: Literal[1] = 1
@@ -32,7 +32,7 @@ class Standing(StrictModel):
     finished: bool = False
 
     @classmethod
-    def read(cls, folder: Path) -> Standing | None:
+    def read(cls, folder: Path) -> StandbyStatus | None:
         """What lies in a folder; ``None`` where no run began.
 
         Raises:
@@ -62,9 +62,9 @@ def await_run(folder: Path, *, wait: float, waiting: Callable[[], None]) -> None
         LockInvalid: What says which run it is is malformed.
     """
     until = time.monotonic() + wait
-    if Standing.read(folder) is None:
+    if StandbyStatus.read(folder) is None:
         waiting()
-    while Standing.read(folder) is None and time.monotonic() < until:
+    while StandbyStatus.read(folder) is None and time.monotonic() < until:
         time.sleep(_POLL_S)
 
 

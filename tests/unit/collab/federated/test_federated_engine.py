@@ -15,7 +15,7 @@ from collecting import COLLECTING
 from pydantic import TypeAdapter, ValidationError
 
 from sealtrain.errors import CheckpointRefused, TooFewParties, UpdateRefused
-from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, Given
+from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, PartyUpdate
 from sealtrain_collab.federated.strategies import (
     ENGINE_ARGUMENTS,
     Strategy,
@@ -77,7 +77,7 @@ def sealed(strategy: FlowerStrategy, rounds: Iterable[int], state: Arrays) -> di
     for number in rounds:
         asked = strategy.choose(number, PARTIES, merged)
         given = [
-            Given(party=one, records=RECORDS[one], arrays=learned(one, number, merged))
+            PartyUpdate(party=one, records=RECORDS[one], arrays=learned(one, number, merged))
             for one in reversed(asked)
         ]
         merged = dict(strategy.merge(number, given))
@@ -228,10 +228,10 @@ def test_a_merge_that_is_not_finite_is_refused() -> None:
     strategy = FlowerStrategy(settings("FedAvg"), seed=3)
     strategy.choose(1, PARTIES[:2], start())
     huge = {name: np.full(shape, 3e38, "<f4") for name, shape in SHAPES.items()}
-    given = [Given(party=one, records=1 << 53, arrays=huge) for one in PARTIES[:2]]
+    given = [PartyUpdate(party=one, records=1 << 53, arrays=huge) for one in PARTIES[:2]]
     strategy.merge(1, given)
     strategy = FlowerStrategy(settings("FedAdagrad", eta=1e6, tau=1e-30), seed=3)
     strategy.choose(1, PARTIES[:2], huge)
     wide = {name: -array for name, array in huge.items()}
     with pytest.raises(UpdateRefused, check=carries(check="numbers")):
-        strategy.merge(1, [Given(party=one, records=5, arrays=wide) for one in PARTIES[:2]])
+        strategy.merge(1, [PartyUpdate(party=one, records=5, arrays=wide) for one in PARTIES[:2]])

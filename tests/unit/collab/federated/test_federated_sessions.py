@@ -14,7 +14,7 @@ from run_logs import fields_of
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, PadsRefused, ProductAltered, UpdateRefused
 from sealtrain_collab.federated.guest.merging import Merge
-from sealtrain_collab.federated.messages import Joined, Learned
+from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
 from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.pads.facts import PadsBegun
 
@@ -30,22 +30,22 @@ def merge(how: dict[str, Any] = HOW) -> Merge:
     return Merge(run, Federated.model_validate(how), {})
 
 
-def joined(party: str = A, **changed: Any) -> Joined:
+def joined(party: str = A, **changed: Any) -> PartyJoined:
     begun = load_model(PadsBegun, BEGUN | changed, DataInvalid, "products")
-    return Joined(party=party, records=10, countable=True, products=begun)
+    return PartyJoined(party=party, records=10, countable=True, products=begun)
 
 
-def learned(session: str, products: int, **changed: int) -> Learned:
+def learned(session: str, products: int, **changed: int) -> LearnedMessage:
     spent = {
         "session": session, "products": products, "rows": 8 * products,
         "bytes_out": 64 * products, "bytes_in": 32 * products,
     } | changed  # fmt: skip
-    return Learned.model_validate(
+    return LearnedMessage.model_validate(
         {"round": 1, "records": 10, "steps": STEPS, "loss": 0.5, "report": {}, "products": spent}
     )
 
 
-def silent() -> Learned:
+def silent() -> LearnedMessage:
     return learned(ONE, 3).model_copy(update={"products": None})
 
 
@@ -78,7 +78,7 @@ def test_sessions_that_go_forward_are_in_the_log() -> None:
 )
 @pytest.mark.parametrize("resumed", [False, True])
 def test_an_update_of_pads_that_were_used_or_not_used_is_refused(
-    party: str, told: Learned, field: str, resumed: bool
+    party: str, told: LearnedMessage, field: str, resumed: bool
 ) -> None:
     lead = merge()
     lead.admit(joined(A))

@@ -29,7 +29,7 @@ from federated_world import (
 
 from sealtrain_collab.federated.engine import FlowerStrategy
 from sealtrain_collab.federated.messages import Asked
-from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
+from sealtrain_collab.federated.seats import Answered, Came, News, PartyGone, Seat
 from sealtrain_collab.federated.strategies import FedAdam, FedAvg, StrategySettings
 
 if not COLLECTING:
@@ -101,7 +101,7 @@ if not COLLECTING:
                     continue
                 if isinstance(news, Answered):
                     replies.append(self._reply(asked.pop(news.seat), news))
-                elif isinstance(news, Left):
+                elif isinstance(news, PartyGone):
                     asked.pop(news.seat, None)  # as Flower: an error reply, or none in time
             return sorted(replies, key=lambda one: one.metadata.src_node_id)
 

@@ -12,7 +12,7 @@ from collecting import COLLECTING
 from sealtrain.errors import TranscriptInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_collab.channel.channel import AttestedChannel
-from sealtrain_collab.travelling.check import Terms, travelled
+from sealtrain_collab.travelling.check import TravellingTerms, travelled
 from sealtrain_collab.travelling.orchestrator import Orchestrator
 
 if not COLLECTING:
@@ -68,7 +68,7 @@ def test_a_log_shows_what_its_program_is_bounded_by() -> None:
     meant = {name: one for name, one in program.to_dict().items() if name != "device"}
     limits: dict[str, int | None] = dict.fromkeys(HOLDERS)
     buffer = run.log.entries[0]["fields"]["buffer"]
-    terms = Terms(program=meant, buffer_bytes=buffer, limits=limits)
+    terms = TravellingTerms(program=meant, buffer_bytes=buffer, limits=limits)
     assert travelled(run.log.entries, terms).trips > 2
     for event, told in (("trip.trained", "moved"), ("travel.finished", "privacy")):
         silent = [

@@ -14,7 +14,7 @@ from run_logs import fields_of
 
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.travelling.check import Terms, travelled
+from sealtrain_collab.travelling.check import TravellingTerms, travelled
 from sealtrain_collab.travelling.history import rotation_after, spent_of
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.schedule import HolderPlan, Places, Plan, Rotation, Trip
@@ -211,7 +211,9 @@ def test_a_chunk_that_is_refused_while_the_next_one_is_lent_brings_no_sequence_i
     assert set(sequences.values()) == {1}
     limits: dict[str, int | None] = dict.fromkeys(names)
     meant = {key: value for key, value in plan.program.to_dict().items() if key != "device"}
-    came = travelled(log.entries, Terms(program=meant, buffer_bytes=2 * CHUNK, limits=limits))
+    came = travelled(
+        log.entries, TravellingTerms(program=meant, buffer_bytes=2 * CHUNK, limits=limits)
+    )
     assert came.refused
     spent = spent_of(plan, log)
     assert spent is not None

@@ -12,10 +12,10 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import ChannelBroken, ChannelRefused
 from sealtrain.training.distributed.wire.collectives import Circle
 from sealtrain.training.distributed.wire.engine import Operation
-from sealtrain.training.distributed.wire.frames import Opener, Sealer, form_of
+from sealtrain.training.distributed.wire.frames import FrameOpener, Sealer, form_of
 from sealtrain.training.distributed.wire.link import Link, Piece
 from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.scratch import Scratch
+from sealtrain.training.distributed.wire.scratch import FrameBuffers
 
 if not COLLECTING:
     from wire_world import World, in_threads
@@ -27,7 +27,7 @@ SECONDS = 20.0
 
 def issued(wire: Wire, number: int, view: memoryview) -> Operation:
     """A broadcast of rank 0 on one end of it."""
-    circle = Circle(tuple(range(wire.world)), wire.rank, Scratch())
+    circle = Circle(tuple(range(wire.world)), wire.rank, FrameBuffers())
     form = form_of(f"broadcast {number}")
     operation = Operation(
         "broadcast", lambda work: circle.broadcast(work, form, 0, view), timeout_s=SECONDS
@@ -79,7 +79,7 @@ def test_a_rank_takes_its_connection_to_each_other_rank_and_no_fewer() -> None:
 def test_a_link_is_not_handed_over_within_an_operation() -> None:
     here, there = socket.socketpair()
     with here, there:
-        link = Link(1, here, Sealer(Secret(bytes(32))), Opener(Secret(bytes(32))))
+        link = Link(1, here, Sealer(Secret(bytes(32))), FrameOpener(Secret(bytes(32))))
         link.expect(Piece(bytes(8), 1, memoryview(bytearray(1)), lambda: None))
         with pytest.raises(ChannelBroken):
             link.handed_over()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES
 from sealtrain.training.distributed.wire.link import Piece
-from sealtrain.training.distributed.wire.scratch import Scratch
+from sealtrain.training.distributed.wire.scratch import FrameBuffers
 
 if TYPE_CHECKING:  # it loads PyTorch, which a keeper does not
     from sealtrain.training.distributed.wire.tensors import Flat, Reduction
@@ -69,7 +69,7 @@ class Circle:
 
     ranks: tuple[int, ...]
     me: int
-    scratch: Scratch
+    scratch: FrameBuffers
 
     @cached_property
     def size(self) -> int:

@@ -33,7 +33,7 @@ __all__ = [
     "NO_FORM",
     "OVERHEAD",
     "READY",
-    "Opener",
+    "FrameOpener",
     "Position",
     "Sealer",
     "form_of",
@@ -143,7 +143,7 @@ class Sealer(_Direction):
         return size + OVERHEAD
 
 
-class Opener(_Direction):
+class FrameOpener(_Direction):
     """Opens the frames of the direction that this end receives."""
 
     def open(self, frame: memoryview, target: memoryview) -> None:

@@ -28,13 +28,13 @@ from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import form_of
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.parts import (
-    Parts,
+    TensorParts,
     all_of,
     require_count,
     require_size,
     split,
 )
-from sealtrain.training.distributed.wire.scratch import Scratch
+from sealtrain.training.distributed.wire.scratch import FrameBuffers
 from sealtrain.training.distributed.wire.staging import STAGED, staging_of
 from sealtrain.training.distributed.wire.tensors import (
     Flat,
@@ -58,7 +58,7 @@ class _Joined:
 
     wire: Wire | None = None
     staged: Collection[str] = STAGED
-    scratch = Scratch()
+    scratch = FrameBuffers()
     undo: Callable[[], None] | None = None
 
 
@@ -193,13 +193,15 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> WireWork:
         """Gather every rank's tensor in every rank."""
-        return self._gather_all([Parts(list(output)) for output in outputs], inputs, opts, outputs)
+        return self._gather_all(
+            [TensorParts(list(output)) for output in outputs], inputs, opts, outputs
+        )
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> WireWork:
         """As ``allgather``, of several tensors; the outputs are lists by rank."""
-        parts = [Parts(list(of_tensor)) for of_tensor in zip(*outputs, strict=True)]
+        parts = [TensorParts(list(of_tensor)) for of_tensor in zip(*outputs, strict=True)]
         return self._gather_all(parts, inputs, opts, outputs)
 
     def all_gather_single(
@@ -212,11 +214,11 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> WireWork:
         """As ``all_gather_single``, of several tensors."""
-        parts = [Parts([output], whole=True) for output in outputs]
+        parts = [TensorParts([output], whole=True) for output in outputs]
         return self._gather_all(parts, inputs, opts, outputs)
 
     def _gather_all(
-        self, outputs: list[Parts], inputs: Tensors, opts: Any, result: Any
+        self, outputs: list[TensorParts], inputs: Tensors, opts: Any, result: Any
     ) -> WireWork:
         circle = self._circle
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -236,7 +238,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
     ) -> WireWork:
         """Reduce over all ranks; each rank gets its part."""
-        return self._scatter_reduced(outputs, [Parts(list(parts)) for parts in inputs], opts)
+        return self._scatter_reduced(outputs, [TensorParts(list(parts)) for parts in inputs], opts)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
@@ -248,10 +250,10 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> WireWork:
         """As ``reduce_scatter_single``, of several tensors."""
-        parts = [Parts([tensor], whole=True) for tensor in inputs]
+        parts = [TensorParts([tensor], whole=True) for tensor in inputs]
         return self._scatter_reduced(outputs, parts, opts)
 
-    def _scatter_reduced(self, outputs: Tensors, inputs: list[Parts], opts: Any) -> WireWork:
+    def _scatter_reduced(self, outputs: Tensors, inputs: list[TensorParts], opts: Any) -> WireWork:
         reductions = _reductions(outputs, opts)
         circle = self._circle
         for output, parts in zip(outputs, inputs, strict=True):
@@ -271,7 +273,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> WireWork:
         """Gather every rank's tensor in one rank."""
         circle, root = self._circle, _root(opts)
-        at_root = [Parts(list(output)) for output in outputs] if circle.me == root else []
+        at_root = [TensorParts(list(output)) for output in outputs] if circle.me == root else []
         for output, tensor in zip(at_root, inputs, strict=bool(at_root)):
             output.require(tensor, circle.size)
 
@@ -301,7 +303,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> WireWork:
         """Send each rank its tensor of one rank's list."""
         circle, root = self._circle, _root(opts)
-        at_root = [Parts(list(parts)) for parts in inputs] if circle.me == root else []
+        at_root = [TensorParts(list(parts)) for parts in inputs] if circle.me == root else []
         for output, parts in zip(outputs, at_root, strict=bool(at_root)):
             parts.require(output, circle.size)
 

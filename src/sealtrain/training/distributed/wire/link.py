@@ -24,7 +24,7 @@ from sealtrain.training.distributed.wire.frames import (
     NO_FORM,
     OVERHEAD,
     READY,
-    Opener,
+    FrameOpener,
     Position,
     Sealer,
 )
@@ -103,7 +103,7 @@ class Link:
         opener: For the direction in.
     """
 
-    def __init__(self, rank: int, sock: socket.socket, sealer: Sealer, opener: Opener) -> None:
+    def __init__(self, rank: int, sock: socket.socket, sealer: Sealer, opener: FrameOpener) -> None:
         self.rank = rank
         self.socket = sock
         self.descriptor = sock.fileno()
@@ -128,7 +128,7 @@ class Link:
             handed.rank,
             handed.sock,
             Sealer(sends.key, number=sends.number),
-            Opener(receives.key, number=receives.number),
+            FrameOpener(receives.key, number=receives.number),
         )
 
     def handed_over(self) -> HandedLink:

@@ -25,7 +25,7 @@ from sealtrain.base.connections import Caps, Connection, Connections, listener_e
 from sealtrain.base.secret import Random
 from sealtrain.errors import ChannelCut, ChannelRefused, PeerUnreachable, SealtrainError, UsageError
 from sealtrain.training.distributed.wire.engine import Engine
-from sealtrain.training.distributed.wire.frames import Opener, Sealer
+from sealtrain.training.distributed.wire.frames import FrameOpener, Sealer
 from sealtrain.training.distributed.wire.handshake import (
     SESSION_BYTES,
     Keys,
@@ -346,7 +346,7 @@ class _Gathering:
             with self._changed:
                 self._callers.discard(sock)
             out, back = back, out
-        link = Link(keys.peer, sock, Sealer(out), Opener(back))
+        link = Link(keys.peer, sock, Sealer(out), FrameOpener(back))
         link.exchange_ready(stream.fill)
         with self._changed:
             if self._over:

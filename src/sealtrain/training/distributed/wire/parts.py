@@ -12,10 +12,10 @@ import torch
 from sealtrain.errors import UsageError
 from sealtrain.training.distributed.wire.tensors import Flat
 
-__all__ = ["Parts", "all_of", "require_count", "require_size", "split"]
+__all__ = ["TensorParts", "all_of", "require_count", "require_size", "split"]
 
 
-class Parts:
+class TensorParts:
     """One tensor for each rank, or one tensor that is cut into equal parts for the ranks."""
 
     def __init__(self, tensors: list[torch.Tensor], *, whole: bool = False) -> None:
@@ -46,8 +46,8 @@ class Parts:
         return [row.part(rank * step, (rank + 1) * step) for rank in range(count)]
 
 
-def all_of(parts: Sequence[Parts]) -> list[torch.Tensor]:
-    """The tensors of all parts, in the order in which ``Parts.views`` takes their rows."""
+def all_of(parts: Sequence[TensorParts]) -> list[torch.Tensor]:
+    """The tensors of all parts, in the order in which ``TensorParts.views`` takes their rows."""
     return [tensor for each in parts for tensor in each.tensors]
 
 

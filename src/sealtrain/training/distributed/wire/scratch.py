@@ -8,10 +8,10 @@ import numpy as np
 
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES
 
-__all__ = ["Scratch"]
+__all__ = ["FrameBuffers"]
 
 
-class Scratch:
+class FrameBuffers:
     """Buffers of one frame each for what is received and then reduced, used again and again."""
 
     def __init__(self) -> None:
