@@ -186,10 +186,11 @@ def test_a_label_that_means_no_listed_one_is_refused(sft: dict[str, Any], found:
 @pytest.mark.claim("C621")
 def test_images_of_hugging_face_datasets_are_read_as_their_bytes(sft: dict[str, Any]) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    images = pa.array([{"bytes": b"a", "path": "a.png"}, {"bytes": b"b", "path": None}], kind)
+    first, second = (b"\x89PNG\r\n\x1a\n" + rest for rest in (b"a", b"b"))
+    images = pa.array([{"bytes": first, "path": "a.png"}, {"bytes": second, "path": None}], kind)
     recipe = recipe_of(sft, "classify images")
     [batch, _] = checked(recipe, {"i": images, "l": TEXTS})
-    assert batch.column("i").to_pylist() == [b"a", b"b"]
+    assert batch.column("i").to_pylist() == [first, second]
     assert batch.schema.field("i").type == pa.binary()
     elsewhere = pa.array([{"bytes": None, "path": "a.png"}] * 2, kind)
     with pytest.raises(RecordInvalid, check=carries(column="i", got="record 1")):
