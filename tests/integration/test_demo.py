@@ -14,7 +14,6 @@ pytestmark = pytest.mark.long
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "three_hospitals" / "demo.py"
 
 
-@pytest.mark.nightly
 @pytest.mark.slow
 def test_three_hospitals_train_and_plaintext_gives_the_same_losses(tmp_path: Path) -> None:
     out = tmp_path / "out"
