@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.guestrun import Stored
     from sealtrain.training.telemetry.monitor import Monitor
 
-__all__ = ["Outcome", "resume", "start"]
+__all__ = ["Outcome", "RunSteps", "resume", "start"]
 
 
 def start(
@@ -63,7 +63,7 @@ def start(
     expect_helpers(settings)
     expect_listening(settings)
     run = GuestRun.begin(settings, around, stored=stored)
-    return _Work(run, resuming=False, progress=progress).done(metrics_port)
+    return RunSteps(run, resuming=False, progress=progress).outcome(metrics_port)
 
 
 def resume(
@@ -84,24 +84,37 @@ def resume(
     expect_helpers(settings)
     expect_listening(settings)
     run = GuestRun.again(out, around, stored=stored, ranks=ranks)
-    return _Work(run, resuming=True, progress=progress, ranks=ranks).done(metrics_port)
+    return RunSteps(run, resuming=True, progress=progress).outcome(metrics_port)
 
 
-class _Work:
-    """The work of the run while the process holds keys."""
+class RunSteps:
+    """What a run does while its process holds keys: meet, close the border, train, close.
 
-    def __init__(
-        self, run: GuestRun, *, resuming: bool, progress: bool, ranks: int | None = None
-    ) -> None:
+    ``GuestRun.prepare`` came before: admit, keys, open.
+    """
+
+    def __init__(self, run: GuestRun, *, resuming: bool, progress: bool) -> None:
+        """Do nothing yet.
+
+        Args:
+            run: It holds its keys.
+            resuming: From its newest checkpoint.
+            progress: Show a bar on the terminal.
+        """
         self._run = run
         self._resuming = resuming
         self._progress = progress
 
-    def done(self, metrics_port: int | None) -> Outcome:
+    def outcome(self, metrics_port: int | None) -> Outcome:
+        """All of it; workload and opener are gone afterwards.
+
+        Raises:
+            SealtrainError: What ended the run; the brokers were told its code.
+        """
         run = self._run
         try:
             with fellows_of(run) as fellows:
-                return self._with(fellows, metrics_port)
+                return self._inside(fellows, metrics_port)
         except SealtrainError as error:
             ended = run.lease_keeper.lapsed(error)
             run.quorum.report_failure(ended.code, run.grant)
@@ -112,7 +125,8 @@ class _Work:
             if run.opener is not None:
                 run.opener.end()
 
-    def _with(self, fellows: Fellows, metrics_port: int | None) -> Outcome:
+    def _inside(self, fellows: Fellows, metrics_port: int | None) -> Outcome:
+        """Train behind the border, and tell an error as far as the release policy allows."""
         run = self._run
         guest = run.admitted.guest
         shown = insecure_shown(run.settings.platform)
@@ -136,7 +150,7 @@ class _Work:
             run.quorum.on_failure = telling(room.terminal)
             try:
                 return told(
-                    lambda: self._with_workload(fellows, monitor, room, ways),
+                    lambda: self._train(fellows, monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     scripts={str(run.base / path): path for path in run.recipe.scripts},
@@ -146,8 +160,8 @@ class _Work:
             except SealtrainError as error:
                 raise fellows.why(error) from None
 
-    def _with_workload(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
-        """Keep the workload, which was forked before there were keys."""
+    def _train(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
+        """Keep the workload, which was forked before there were keys; its last word closes."""
         from sealtrain.guest.keeper import Keeper
         from sealtrain.training.telemetry.bar import progress_bar
 
