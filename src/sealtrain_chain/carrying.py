@@ -71,12 +71,12 @@ def votes_of(decisions: Sequence[ChainDecision]) -> list[tuple[int, int, bytes, 
     """Votes as the contract takes them, in ascending order of their owners."""
     return [
         (
-            one.not_after,
-            one.last_second,
-            bytes.fromhex(one.statement),
-            bytes.fromhex(one.signature),
+            decision.not_after,
+            decision.last_second,
+            bytes.fromhex(decision.statement),
+            bytes.fromhex(decision.signature),
         )
-        for one in sorted(decisions, key=lambda one: one.owner)
+        for decision in sorted(decisions, key=lambda one: one.owner)
     ]
 
 

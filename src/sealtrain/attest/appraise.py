@@ -70,7 +70,7 @@ class Verdict:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """Of all submodules, in their order."""
-        return tuple(claim for one in self.submods.values() for claim in one.claims)
+        return tuple(claim for submod in self.submods.values() for claim in submod.claims)
 
     @property
     def label(self) -> str:

@@ -238,7 +238,7 @@ def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
     from sealtrain.broker.http.app import broker_app
     from sealtrain.broker.http.metrics import Metrics, metrics_page
 
-    public_urls = tuple(public_url(one) for one in config.public_urls)
+    public_urls = tuple(public_url(url) for url in config.public_urls)
     metrics = Metrics(broker)
     app = broker_app(broker, metrics, public_urls=public_urls)
     if config.metrics_port is None:

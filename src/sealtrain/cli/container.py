@@ -196,7 +196,7 @@ def _mounted(root: Path, mounts: list[_Mount]) -> Iterator[str]:
 
     Nothing is written into the image's folder, so it still proves itself at the next start.
     """
-    placed = [(_resolved(root, one.target), one.words) for one in mounts]
+    placed = [(_resolved(root, mount.target), mount.words) for mount in mounts]
     grown = sorted(
         {target.parent for target, _ in placed if not _below(root, target).exists()},
         key=lambda folder: len(folder.parts),

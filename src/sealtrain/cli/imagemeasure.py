@@ -106,7 +106,7 @@ def measure(
     The values go into an appraisal policy. What no file can tell is named, with the reason.
     """
     machines = (domain.firmware, launch.snp_firmware, unified.uki, eif)
-    named = [one is not None for one in machines]
+    named = [machine is not None for machine in machines]
     if sum(named) != 1:
         raise UsageError(
             "name one machine to measure",

@@ -105,7 +105,7 @@ def check(
         if not unfit:
             done += ["metrics", "adapter and lengths"]
             done += [] if members is None else ["owners and recipients"]
-    absent = [one for one in wanted.hub_models.values() if not (base / one.path).exists()]
+    absent = [model for model in wanted.hub_models.values() if not (base / model.path).exists()]
     if absent:
         left.append(f"models and tokenizers: sealtrain lock brings {absent[0].id} from the hub")
     else:
@@ -193,4 +193,6 @@ def _everyone(recipe: Recipe) -> list[str]:
 
 def _data(recipe: Recipe) -> list[str]:
     """Datasets of records; a sealed model comes of a run."""
-    return [f"{one.owner}.{one.name}" for one in recipe.datasets if one.role != "model"]
+    return [
+        f"{dataset.owner}.{dataset.name}" for dataset in recipe.datasets if dataset.role != "model"
+    ]

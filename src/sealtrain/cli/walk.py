@@ -83,8 +83,8 @@ def walk(
             for line in _story(*pair):
                 typer.echo(line)
     rows = _table(outcomes) if play_all else ()
-    emit(as_json, {"simulated": True, "outcomes": [_told(one) for one in outcomes]}, rows)
-    broken = [one for one in outcomes if not one.as_promised]
+    emit(as_json, {"simulated": True, "outcomes": [_told(outcome) for outcome in outcomes]}, rows)
+    broken = [outcome for outcome in outcomes if not outcome.as_promised]
     if broken:
         raise _missing(broken)
 
@@ -129,11 +129,11 @@ def _story(on: StepOutcome, off: StepOutcome) -> Iterator[str]:
 def _table(outcomes: Iterable[StepOutcome]) -> list[str]:
     """Every switch that was switched off, one a line."""
     rows = []
-    for one in outcomes:
-        if one.off:
-            error = one.refusal
+    for outcome in outcomes:
+        if outcome.off:
+            error = outcome.refusal
             refused = ("nothing", "", "") if error is None else _refused(error)
-            rows.append((one.switch.step, one.switch.name, one.switch.claim, *refused))
+            rows.append((outcome.switch.step, outcome.switch.name, outcome.switch.claim, *refused))
     return table(rows, header=("step", "switched off", "promise", "refused with", "exit", "check"))
 
 

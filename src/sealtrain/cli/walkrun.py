@@ -138,7 +138,7 @@ def _play(folder: Path, on_step: Callable[[str], None]) -> None:
     identities = {name: Identity.generate(name) for name in OWNERS}
     private = {name: one.save_pair(folder / name)[0] for name, one in identities.items()}
     consortium = Consortium.found(
-        name="walk", owners=[one.public for one in identities.values()], approve=2
+        name="walk", owners=[identity.public for identity in identities.values()], approve=2
     )
     consortium.save(folder / "consortium.json")
     on_step("a broker starts in a simulated guest")

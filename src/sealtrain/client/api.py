@@ -370,7 +370,7 @@ class BrokerClient:
                     owner_id=owner_id,
                     dataset_id=some,
                 )
-                found |= {OwnedId(owner_id, one) for one in page.dataset_ids if one in some}
+                found |= {OwnedId(owner_id, id_) for id_ in page.dataset_ids if id_ in some}
         return frozenset(found)
 
     def registered_of(

@@ -512,8 +512,12 @@ def _pinned(
 
 def _unregistered(manifests: Iterable[DatasetManifest], me: str, recipe: Recipe) -> tuple[str, ...]:
     """Names of an owner's datasets in a recipe that are not among some."""
-    there = {one.name for one in manifests}
-    return tuple(one.name for one in recipe.datasets if one.owner == me and one.name not in there)
+    there = {manifest.name for manifest in manifests}
+    return tuple(
+        dataset.name
+        for dataset in recipe.datasets
+        if dataset.owner == me and dataset.name not in there
+    )
 
 
 def _submit(

@@ -358,9 +358,9 @@ def _named(
 ) -> str:
     """(5) By which id the lock names the broker: of several, the newest."""
     ids = [broker_id(one) for one in (key, *(rotation.old for rotation in rotations))]
-    for one in ids:
-        if one in brokers:
-            return one
+    for id_ in ids:
+        if id_ in brokers:
+            return id_
     raise BrokerNotApproved(
         f"the recipe's lock does not name the broker at {pin.url}",
         check="broker",

@@ -322,8 +322,8 @@ class Quorum:
             raise _worst(misses)
         longest, *others = sorted(answers.values(), key=len, reverse=True)
         merged = list(longest)
-        for one in (one for listed in others for one in listed if one not in merged):
-            merged.insert(_place(one, merged, consortium), one)
+        for other in (one for listed in others for one in listed if one not in merged):
+            merged.insert(_place(other, merged, consortium), other)
         return merged
 
     def closings(self, grants: Grants) -> tuple[Closing, ...]:

@@ -280,7 +280,7 @@ class Together:
         """How many brokers a dataset needs: all where none of them knows it."""
         if self.threshold is not None:
             return self.threshold
-        stated = [one.thresholds.get((owner, dataset)) for one in self.brokers.values()]
+        stated = [broker.thresholds.get((owner, dataset)) for broker in self.brokers.values()]
         known = [threshold for threshold in stated if threshold is not None]
         return max(known, default=len(self.brokers))
 
@@ -298,7 +298,7 @@ class Together:
         """Whether enough brokers would release; not known before the guest is proven."""
         if self.obstacle is not None:
             return "refused"
-        proven = [one for one in self.brokers.values() if one.proven]
+        proven = [broker for broker in self.brokers.values() if broker.proven]
         return "released" if self._short(proven) is None else "guest-unproven"
 
     @property
@@ -310,7 +310,7 @@ class Together:
         short = self._short(list(self.brokers.values()))
         if short is None:
             return None
-        found = [one.obstacle_to(*short) for one in self.brokers.values()]
+        found = [broker.obstacle_to(*short) for broker in self.brokers.values()]
         known = [obstacle for obstacle in found if obstacle is not None]
         refused = [one for one in known if not isinstance(one.error, Unreachable)]
         return (refused or known)[0]
@@ -318,7 +318,7 @@ class Together:
     def _short(self, brokers: Sequence[Readiness]) -> tuple[str, str] | None:
         """The first dataset of whose key too few of these brokers would lend a part."""
         for dataset in self.datasets:
-            lent = sum(one.obstacle_to(*dataset) is None for one in brokers)
+            lent = sum(broker.obstacle_to(*dataset) is None for broker in brokers)
             if lent < self.needed_for(*dataset):
                 return dataset
         return None

@@ -67,7 +67,7 @@ def registered_at(
         try:
             if kind == Withdrawal.entry_kind:
                 gone = verify_owned(Withdrawal, Envelope.from_dict(body["envelope"]), consortium)
-                withdrawn.update((gone.owner.name, one) for one in gone.document.datasets)
+                withdrawn.update((gone.owner.name, dataset) for dataset in gone.document.datasets)
             elif kind == "dataset" and (owned := _owned(body)) in wanted:
                 wanted.discard(owned)  # an older entry counts for nothing
                 manifest = verify_dataset(Envelope.from_dict(body["envelope"]), consortium)

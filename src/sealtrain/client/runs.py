@@ -261,7 +261,7 @@ class RunDesk:
             manifest_digest=manifest.digest,
             outputs=None
             if outputs is None
-            else {str(one["name"]): str(one["sha256"]) for one in outputs},
+            else {str(output["name"]): str(output["sha256"]) for output in outputs},
         )
 
     def _require_named(self, shown: ShownSubmission, run_id: str) -> None:

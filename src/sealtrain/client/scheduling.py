@@ -183,7 +183,7 @@ def _seen(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: 
         due=due,
         now=now,
         spent=len(runs) >= schedule.runs,
-        running=any(not one.is_over for one in runs),
+        running=any(not run.is_over for run in runs),
     )
 
 

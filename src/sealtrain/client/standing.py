@@ -155,7 +155,7 @@ def chains_named(
                 hint="leave --series out: the approval pins the dataset",
             )
         members = [one for one in registered if (one.owner, one.name) == (me, name)]
-        chain = chain_of(one for one in members if one.series is not None)
+        chain = chain_of(member for member in members if member.series is not None)
         if not chain:
             raise DatasetUnknown(
                 f"no member of the series {name} is registered for this recipe",
@@ -186,7 +186,7 @@ def terms_of(
         UsageError: A budget for a recipe that reserves no privacy of the owner's data.
     """
     if request.epsilon is not None:
-        own = [one.epsilon for one in spendings(recipe) if one.owner == me]
+        own = [spending.epsilon for spending in spendings(recipe) if spending.owner == me]
         if not own or max(own) > request.epsilon:
             raise UsageError(
                 "no run of this recipe fits the budget"

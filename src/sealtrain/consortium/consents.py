@@ -95,7 +95,7 @@ class Consent(OwnedDocument):
             StatementInvalid: The document would break its format.
         """
         listed: list[JsonValue] = [
-            one.to_dict() for one in sorted(datasets, key=lambda one: one.dataset_id)
+            dataset.to_dict() for dataset in sorted(datasets, key=lambda one: one.dataset_id)
         ]
         own: dict[str, JsonValue] = {
             "run_id": run_id,

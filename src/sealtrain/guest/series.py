@@ -128,7 +128,9 @@ def listed(
         SeriesMismatch: Members with a gap, a fork or a broken bound; or no broker lists any.
         SignatureInvalid, StatementInvalid, DatasetMismatch: A member is not its owner's.
     """
-    wanted = [(one.owner, one.name) for one in recipe.datasets if one.series is not None]
+    wanted = [
+        (dataset.owner, dataset.name) for dataset in recipe.datasets if dataset.series is not None
+    ]
     found: dict[_Key, SeriesMembers] = {}
     for answer in answers:
         for one in answer:
@@ -161,7 +163,9 @@ def check_entries(grants: Grants, chains: Chains) -> None:
     """
     for grant in grants.held.values():
         first = grant.receipts[0]
-        released = {OwnedId(one.owner_id, one.dataset_id) for one in first.receipt.datasets}
+        released = {
+            OwnedId(dataset.owner_id, dataset.dataset_id) for dataset in first.receipt.datasets
+        }
         body = first.proof.entry.get("body")
         stated = body.get("series", []) if isinstance(body, dict) else []
         said = {
@@ -170,7 +174,7 @@ def check_entries(grants: Grants, chains: Chains) -> None:
             if isinstance(one, dict)
         }
         for key, chain in chains.of.items():
-            members = (OwnedId(one.owner_id, one.dataset_id) for one in chain.members)
+            members = (OwnedId(member.owner_id, member.dataset_id) for member in chain.members)
             handed_out = not released.isdisjoint(members)
             expected = newest_of(chain.members).to_dict()
             if (key in said or handed_out) and said.get(key) != expected:

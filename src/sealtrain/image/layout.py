@@ -200,7 +200,7 @@ def _described(blobs: _Blobs) -> tuple[Described, tuple[_Descriptor, ...]]:
         digest=f"sha256:{sha256_hex(data)}",
         name=manifest.annotations[TITLE],
         config=config.config,
-        diff_ids=tuple(one.removeprefix("sha256:") for one in config.rootfs.diff_ids),
+        diff_ids=tuple(id_.removeprefix("sha256:") for id_ in config.rootfs.diff_ids),
     )
     return said, manifest.layers
 

@@ -100,7 +100,9 @@ def _unpack(layout: Path, said: Described, folder: Path, progress: Progress) -> 
     for entry in image.entries.values():
         if entry.kind == "link":
             (root / entry.name).symlink_to(entry.target)
-    (filling / _NAMES).write_bytes(canonical_json({"layers": [list(one) for one in image.layers]}))
+    (filling / _NAMES).write_bytes(
+        canonical_json({"layers": [list(layer) for layer in image.layers]})
+    )
     filling.rename(folder)
 
 

@@ -274,22 +274,22 @@ class Auditor:
 
     def _compare_heads(self) -> None:
         good = 0
-        for one in sorted(self._heads, key=lambda one: one.size):
-            got = self._roots.get(one.size)
+        for head in sorted(self._heads, key=lambda one: one.size):
+            got = self._roots.get(head.size)
             if got is None:
                 self.add_finding(
                     "checkpoint",
                     f"the ledger has {self._tree.size} entries, and a tree head was signed when "
-                    f"it had {one.size}: entries are gone",
+                    f"it had {head.size}: entries are gone",
                 )
-            elif got != one.root:
+            elif got != head.root:
                 self.add_finding(
                     "checkpoint",
-                    f"the entries give the root {got} at size {one.size}, and {one.root} was "
-                    f"signed: one of the entries {good} to {one.size - 1} is not what it was",
+                    f"the entries give the root {got} at size {head.size}, and {head.root} was "
+                    f"signed: one of the entries {good} to {head.size - 1} is not what it was",
                 )
             else:
-                good = one.size
+                good = head.size
 
 
 def _claimed_size(note: str) -> int | None:

@@ -86,7 +86,7 @@ class Uses:
     """Feed it every entry of a ledger, in order."""
 
     def __init__(self, dataset_ids: Iterable[str]) -> None:
-        self._datasets: dict[str, dict[str, DatasetUse]] = {one: {} for one in dataset_ids}
+        self._datasets: dict[str, dict[str, DatasetUse]] = {id_: {} for id_ in dataset_ids}
         self._runs: dict[str, RunUse] = {}
 
     def entry(self, index: int, entry: Any) -> None:

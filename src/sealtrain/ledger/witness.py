@@ -113,9 +113,9 @@ def verify_witnessed(
     head = verify_tree_head(note, public_key, origin=origin)
     signed = SignedNote.from_text(note)
     known = {
-        (name, cosignature_key_id(name, one.witness_bytes)): one
-        for one in witnesses
-        for name in (witness_name(one.name),)
+        (name, cosignature_key_id(name, witness.witness_bytes)): witness
+        for witness in witnesses
+        for name in (witness_name(witness.name),)
     }
     times: dict[str, int] = {}
     lines: dict[str, NoteSignature] = {}

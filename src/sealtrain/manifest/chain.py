@@ -229,21 +229,25 @@ def _require_follows(digest: str, earlier: Predicate, later: Predicate) -> None:
 def _link(report: Report, predicate: Predicate) -> ChainedRun:
     datasets = report.facts.datasets or ()
     members: dict[tuple[str, str], dict[int, str]] = {}
-    for one in datasets:
-        if one.series is not None:
-            members.setdefault((one.owner, one.name), {})[one.series.number] = one.dataset_id
+    for dataset in datasets:
+        if dataset.series is not None:
+            members.setdefault((dataset.owner, dataset.name), {})[dataset.series.number] = (
+                dataset.dataset_id
+            )
     return ChainedRun(
         number=number_of(predicate.continues),
         digest=report.digest,
         run_id=predicate.run.run_id,
         started_at=predicate.run.started_at,
         finished_at=predicate.run.finished_at,
-        data={(one.owner, one.name, one.dataset_id): one.root for one in datasets},
+        data={
+            (dataset.owner, dataset.name, dataset.dataset_id): dataset.root for dataset in datasets
+        },
         members=members,
         replaced=frozenset(
-            (one.owner, one.name)
-            for one in datasets
-            if one.series is not None and one.series.mode == "replace"
+            (dataset.owner, dataset.name)
+            for dataset in datasets
+            if dataset.series is not None and dataset.series.mode == "replace"
         ),
         simulated=report.simulated,
     )
@@ -274,7 +278,7 @@ def _spent(read: Sequence[tuple[Report, Predicate]]) -> tuple[ChainSpending, ...
     sums: dict[tuple[str, str], list[tuple[float, float] | None]] = defaultdict(list)
     for report, predicate in read:
         costs = _costs(report, predicate)
-        names = {(one.owner, one.name) for one in report.facts.datasets or ()}
+        names = {(dataset.owner, dataset.name) for dataset in report.facts.datasets or ()}
         for name in names:
             sums[name].append(costs.get(name))
     return tuple(_sum(name, costs) for name, costs in sorted(sums.items()))
@@ -285,10 +289,10 @@ def _costs(report: Report, predicate: Predicate) -> dict[tuple[str, str], tuple[
     privacy = predicate.privacy
     if privacy.dp == "sgd":
         found: dict[tuple[str, str], tuple[float, float]] = {}
-        for one in privacy.datasets:
+        for dataset in privacy.datasets:
             # Members of a series have one name, and a record may be in any: the largest counts.
-            known = found.get((one.owner, one.name), (0.0, 0.0))
-            found[one.owner, one.name] = (max(known[0], one.epsilon), privacy.delta)
+            known = found.get((dataset.owner, dataset.name), (0.0, 0.0))
+            found[dataset.owner, dataset.name] = (max(known[0], dataset.epsilon), privacy.delta)
         return found
     lock = report.facts.lock
     if privacy.dp == "counts" and lock is not None:

@@ -28,8 +28,8 @@ def draw_flow(predicate: Predicate, facts: Facts) -> Html:
     heading = tag("h2", "Where the data went")
     if facts.datasets is None or facts.brokers is None:
         return tag("section", heading, missing())
-    sources = [(f"{one.owner}/{one.name}", "sealed data") for one in facts.datasets]
-    sources += [(f"broker {one[:8]}", "keys") for one in sorted(set(facts.brokers))]
+    sources = [(f"{dataset.owner}/{dataset.name}", "sealed data") for dataset in facts.datasets]
+    sources += [(f"broker {broker[:8]}", "keys") for broker in sorted(set(facts.brokers))]
     stated = predicate.outputs
     targets = [(name, "sealed model") for name in stated.recipients]
     if stated.dataset is not None:

@@ -401,7 +401,9 @@ def _trains_uncounted(predicate: Predicate) -> bool:
     datasets = recipe.get("datasets") if isinstance(recipe, Mapping) else None
     if not isinstance(datasets, list | tuple):
         return False
-    return any(isinstance(one, Mapping) and one.get("role") == "train" for one in datasets)
+    return any(
+        isinstance(dataset, Mapping) and dataset.get("role") == "train" for dataset in datasets
+    )
 
 
 def _is_kernels(fields: Mapping[str, Any]) -> bool:

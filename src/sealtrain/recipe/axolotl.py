@@ -272,10 +272,10 @@ class _Translation:
                 "datasets", f"{len(datasets)} of them; name as many with --dataset OWNER.NAME"
             )
             return {}
-        if not all(isinstance(one, dict) for one in datasets):
+        if not all(isinstance(dataset, dict) for dataset in datasets):
             self.refuse("datasets", "each of them is a mapping with path and type")
             return {}
-        kinds = [self._read_as(dict(one), rl) for one in datasets]
+        kinds = [self._read_as(dict(dataset), rl) for dataset in datasets]
         if any(kind != kinds[0] for kind in kinds):
             self.refuse("datasets", "their records differ in form; a recipe reads one form")
             return {}

@@ -43,7 +43,7 @@ def written_labels(recipe: Any) -> Any:
     if not isinstance(labels, list):
         return recipe
     return recipe | {
-        "labels": [_as_text(one) if isinstance(one, bool | int) else one for one in labels]
+        "labels": [_as_text(label) if isinstance(label, bool | int) else label for label in labels]
     }
 
 

@@ -100,7 +100,7 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _series_are_for_one_guest(self) -> Self:
-        if self.collaboration is not None and any(one.series for one in self.datasets):
+        if self.collaboration is not None and any(dataset.series for dataset in self.datasets):
             raise ValueError("datasets name a series, which a collaboration does not read")
         return self
 

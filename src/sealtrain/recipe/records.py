@@ -89,10 +89,13 @@ def dataset_of(recipe: Recipe, owner: str, name: str) -> Dataset:
     Raises:
         DatasetUnknown: The recipe names none of this name and owner.
     """
-    found = next((one for one in recipe.datasets if (one.owner, one.name) == (owner, name)), None)
+    found = next(
+        (dataset for dataset in recipe.datasets if (dataset.owner, dataset.name) == (owner, name)),
+        None,
+    )
     if found is not None:
         return found
-    own = [one.name for one in recipe.datasets if one.owner == owner]
+    own = [dataset.name for dataset in recipe.datasets if dataset.owner == owner]
     meant = nearest(name, own)
     raise DatasetUnknown(
         f"the recipe does not name this dataset of {owner}"
@@ -102,7 +105,9 @@ def dataset_of(recipe: Recipe, owner: str, name: str) -> Dataset:
         owner=owner,
         dataset=name,
         got=f"{owner}/{name}",
-        expected=", ".join(sorted(f"{one.owner}/{one.name}" for one in recipe.datasets)),
+        expected=", ".join(
+            sorted(f"{dataset.owner}/{dataset.name}" for dataset in recipe.datasets)
+        ),
         hint=f"write --name {meant}"
         if meant
         else "write the name that the recipe uses, with the identity of that owner",
@@ -203,9 +208,9 @@ class RecordCheck:
         return replace(
             declared,
             text=frozenset(
-                one.name for one in self._columns if one.kind in ("text", "either", "name")
+                column.name for column in self._columns if column.kind in ("text", "either", "name")
             ),
-            numbers=frozenset(one.name for one in self._columns if one.kind == "number"),
+            numbers=frozenset(column.name for column in self._columns if column.kind == "number"),
         )
 
     def __call__(self, opened: Opened) -> Opened:
@@ -449,7 +454,7 @@ class RecordCheck:
             owner=self._dataset.owner,
             dataset=self._dataset.name,
             column=texts[0].name,
-            got=", ".join(f"{one.title}: {schema.field(one.name).type}" for one in texts),
+            got=", ".join(f"{column.title}: {schema.field(column.name).type}" for column in texts),
             expected=f"conversations, as in {', '.join(spoken)}, or texts in every column",
             hint="write a text as a list of one message: [{role: user, content: …}]",
         )

@@ -358,7 +358,7 @@ class _Seen:
             return
         self.point = self.point and is_number(text)
         self.comma = self.comma and is_number(text, "comma")
-        self.dates = tuple(one for one in self.dates if is_date(text, one))
+        self.dates = tuple(date for date in self.dates if is_date(text, date))
 
 
 def _as_class(value: Any) -> str:

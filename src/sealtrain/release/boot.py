@@ -200,9 +200,9 @@ def decide_boot(
             f"{len(consortium.owners)} owners",
             hint="have the owners review and approve this deployment",
         )
-    for one in tallies:
-        if one.revoked:
-            require(one)
+    for tally in tallies:
+        if tally.revoked:
+            require(tally)
     return require(max(tallies, key=lambda one: (not one.sealed, one.progress)))
 
 

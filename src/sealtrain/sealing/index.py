@@ -89,7 +89,9 @@ class BatchTable(Sequence[Batch]):
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> Self:
         """The table of these batches."""
-        return cls(b"".join(_ENTRY.pack(one.offset, one.length, one.rows) for one in batches))
+        return cls(
+            b"".join(_ENTRY.pack(batch.offset, batch.length, batch.rows) for batch in batches)
+        )
 
     def __len__(self) -> int:
         """Number of batches."""

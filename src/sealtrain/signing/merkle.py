@@ -235,14 +235,14 @@ def _subtree_of(leaf_hashes: Sequence[bytes]) -> Subtree:
 
 
 def _leaves(leaf_hashes: Sequence[bytes]) -> None:
-    if any(len(one) != HASH_BYTES for one in leaf_hashes):
+    if any(len(hash_) != HASH_BYTES for hash_ in leaf_hashes):
         raise ValueError("a tree is over leaf hashes of 32 bytes: apply leaf_hash to each entry")
 
 
 def _lengths(hashes: Sequence[bytes]) -> None:
-    for one in hashes:
-        if len(one) != HASH_BYTES:
-            _refuse("hash has the wrong length", f"{len(one)} bytes", f"{HASH_BYTES} bytes")
+    for hash_ in hashes:
+        if len(hash_) != HASH_BYTES:
+            _refuse("hash has the wrong length", f"{len(hash_)} bytes", f"{HASH_BYTES} bytes")
 
 
 def _same(got: bytes, expected: bytes, what: str) -> None:

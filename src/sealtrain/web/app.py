@@ -66,8 +66,8 @@ def console_app(
         headers = {"cache-control": "public, max-age=31536000, immutable"}
         return Response(asset.content, media_type=asset.media_type, headers=headers)
 
-    for one in pages:
-        app.include_router(one.router)
+    for page in pages:
+        app.include_router(page.router)
     app.add_exception_handler(SealtrainError, _refusal)
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(RequestValidationError, _malformed)

@@ -176,7 +176,9 @@ def _recipe(
     members = sources.members()
     _require_same(lock, members)
     others = [
-        one.read for one in sources.documents() if one.read is not None and one.read[1] != target
+        document.read
+        for document in sources.documents()
+        if document.read is not None and document.read[1] != target
     ]
     earlier = None if before is None else sources.document(before)
     return page(

@@ -145,7 +145,7 @@ def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tupl
     if sum(file.size for file in model.files) > _MOST_OUTPUT_BYTES:
         return None, ()
     stamps = []
-    for path in (folder / MODEL_FOLDER, *(folder / one.name for one in manifest.subjects)):
+    for path in (folder / MODEL_FOLDER, *(folder / subject.name for subject in manifest.subjects)):
         try:
             found = path.lstat()
             stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))

@@ -96,7 +96,7 @@ def entries_of(
         place: int | None = 0
         for _ in range(_MOST_PAGES):
             page = client.ledger_search(start=place or 0, **asked)
-            found |= {one.index: one.entry for one in page.entries}
+            found |= {entry.index: entry.entry for entry in page.entries}
             if page.end is None or page.end <= (place or 0):
                 place = None
                 break

@@ -257,7 +257,7 @@ def _missing(manifest: Manifest | None, index: OutputIndex) -> list[SealtrainErr
     """An output that the manifest names and the index does not."""
     if manifest is None:
         return []
-    absent = [one.name for one in manifest.subjects if one.name not in index.files]
+    absent = [subject.name for subject in manifest.subjects if subject.name not in index.files]
     if not absent:
         return []
     return [

@@ -60,7 +60,7 @@ def _runs(request: Request) -> Response:
         chains=chains_of(found),
         brokers=len(sources.brokers),
         stores=sources.reads_stores,
-        documents=[one for one in sources.documents() if one.read is not None],
+        documents=[document for document in sources.documents() if document.read is not None],
     )
 
 
@@ -103,9 +103,13 @@ def _series(request: Request) -> Response:
         if document.read is None:
             continue
         lock, target = document.read
-        if all(one.series is None for one in lock.recipe.datasets):
+        if all(dataset.series is None for dataset in lock.recipe.datasets):
             continue
-        named = [(one.owner, one.name) for one in lock.recipe.datasets if one.series is not None]
+        named = [
+            (dataset.owner, dataset.name)
+            for dataset in lock.recipe.datasets
+            if dataset.series is not None
+        ]
         asked = sources.ask(partial(_listed, target, named))
         rows += [(lock.recipe.name, one) for one in asked]
     return part("series.html", rows=rows)
@@ -129,7 +133,7 @@ def _run(request: Request, run_id: RunId) -> Response:
         "run.html",
         run_id=run_id,
         run=run,
-        twice=[one.path.name for one in _locals(sources, run_id)[1:]],
+        twice=[local.path.name for local in _locals(sources, run_id)[1:]],
         trusted=bool(sources.trusts),
         judged=unjudged(),
         records=None
@@ -148,7 +152,14 @@ def _ledger(request: Request, run_id: RunId) -> Response:
     sources = sources_of(request)
 
     def at(client: BrokerClient, _pin: BrokerPin) -> tuple[RunEntries, ShownSubmission | None]:
-        mine = next((one for one in client.submissions(limit=100) if run_id in _run_ids(one)), None)
+        mine = next(
+            (
+                submission
+                for submission in client.submissions(limit=100)
+                if run_id in _run_ids(submission)
+            ),
+            None,
+        )
         named = None if mine is None else mine.submission_id
         return entries_of(client, run_id=run_id, submission_id=named), mine
 
@@ -258,7 +269,7 @@ def _local(sources: Sources, run_id: str) -> LocalRun | None:
 
 
 def _locals(sources: Sources, run_id: str) -> list[LocalRun]:
-    return [one for one in local_runs(sources.runs) if one.run_id == run_id]
+    return [run for run in local_runs(sources.runs) if run.run_id == run_id]
 
 
 def _states(run: LocalRun | None) -> dict[str, Any]:
@@ -282,8 +293,8 @@ def _run_ids(shown: ShownSubmission) -> Sequence[str]:
 def _reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str, float]]:
     """What a run of these deployments reserves of each dataset, as its recipe says."""
     return [
-        (one.owner, one.name, one.epsilon)
+        (spending.owner, spending.name, spending.epsilon)
         for document in sources.documents()
         if document.read is not None and document.read[1].compose_hash in hashes
-        for one in spendings(document.read[0].recipe)
+        for spending in spendings(document.read[0].recipe)
     ]

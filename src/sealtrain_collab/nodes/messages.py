@@ -232,7 +232,9 @@ def refuse_other_data(releases: Iterable[Release], datasets: Collection[tuple[st
         NodeRefused: It was released other data, or less.
     """
     receipts = map(_receipt_of, releases)
-    held = {(one.dataset_id, one.root) for receipt in receipts for one in receipt.datasets}
+    held = {
+        (dataset.dataset_id, dataset.root) for receipt in receipts for dataset in receipt.datasets
+    }
     if held != set(datasets):
         raise NodeRefused(
             "a node holds other data than the lead",

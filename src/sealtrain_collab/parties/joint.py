@@ -82,7 +82,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
     )
     manifest = written(lead, trained, trained.files, lambda: held)
     if held.releases:  # brokers keep manifests of runs that they released keys to
-        shown = [one.to_closing() for party in parties for one in party.closings]
+        shown = [closing.to_closing() for party in parties for closing in party.closings]
         lead.quorum.submit_manifest(manifest, shown)
     lead.close()
     return outcome_of(lead, trained)

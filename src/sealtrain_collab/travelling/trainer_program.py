@@ -153,7 +153,9 @@ class TrainerProgram:
         self._optimizer: Any = self._feed.trainer.optimizer
         self._random = _random_states(settings.device)
         """Of the training alone: between chunks others may draw in this process."""
-        self._trained = [one for one in self._model.named_parameters() if one[1].requires_grad]
+        self._trained = [
+            parameter for parameter in self._model.named_parameters() if parameter[1].requires_grad
+        ]
         if state is not None:
             self.restore(state)
 

@@ -85,7 +85,7 @@ class MeasuredQuote(VerifiedQuote):
     @classmethod
     def of(cls, signed: VerifiedQuote, measured: MeasuredGuest, **further: Any) -> Self:
         """A quote with the measurements that its log replays to, and what a subclass adds."""
-        quote = {one.name: getattr(signed, one.name) for one in fields(signed)}
+        quote = {field.name: getattr(signed, field.name) for field in fields(signed)}
         return cls(measured=measured, **quote, **further)
 
 

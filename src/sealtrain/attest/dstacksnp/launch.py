@@ -70,7 +70,7 @@ class ConfiguredReport(VerifiedReport):
     @classmethod
     def of(cls, verified: VerifiedReport, config: LaunchConfig) -> Self:
         """A verified report with its launch configuration."""
-        known = {one.name: getattr(verified, one.name) for one in fields(verified)}
+        known = {field.name: getattr(verified, field.name) for field in fields(verified)}
         return cls(config=config, **known)
 
 

@@ -171,9 +171,9 @@ def token_fields(token: str) -> list[Field]:
 def claims_fields(claims: dict[str, Any]) -> list[Field]:
     """Claims, decoded."""
     return [
-        one
+        claim
         for name, said in claims.items()
-        for one in _claims(name, said if isinstance(said, dict) else {})
+        for claim in _claims(name, said if isinstance(said, dict) else {})
     ]
 
 

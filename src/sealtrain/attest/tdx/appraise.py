@@ -167,9 +167,14 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy, logged: bool) -> C
     if policy.measurements == "any":
         return unlooked("guest image", got, source=QUOTE)
     named = quote.rtmr[0]
-    for one in policy.measurements:
-        by_log = one.rtmr0 == "log" and logged
-        if found == (one.mrtd, named if by_log else one.rtmr0, one.rtmr1, one.rtmr2):
+    for measurement in policy.measurements:
+        by_log = measurement.rtmr0 == "log" and logged
+        if found == (
+            measurement.mrtd,
+            named if by_log else measurement.rtmr0,
+            measurement.rtmr1,
+            measurement.rtmr2,
+        ):
             expected = got.replace(f"rtmr0 {named}", "rtmr0 log") if by_log else got
             return Claim(
                 name="guest image", got=got, expected=expected, source=QUOTE, outcome="equal"

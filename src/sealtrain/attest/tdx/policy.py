@@ -69,7 +69,9 @@ class TdxPolicy(QuotePolicy):
 
     @model_validator(mode="after")
     def _without_log(self) -> TdxPolicy:
-        if self.measurements != "any" and any(one.rtmr0 == "log" for one in self.measurements):
+        if self.measurements != "any" and any(
+            measurement.rtmr0 == "log" for measurement in self.measurements
+        ):
             raise ValueError("a tdx guest shows no event log: name the value of rtmr0")
         return self
 

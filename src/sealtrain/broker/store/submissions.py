@@ -145,7 +145,7 @@ class Submissions:
         failed = (
             sa.select(entry_index.c.subject, sa.func.max(entry_index.c.ledger_index).label("entry"))
             .where(
-                entry_index.c.subject.in_([f"run_id:{one}" for one in run_ids]),
+                entry_index.c.subject.in_([f"run_id:{id_}" for id_ in run_ids]),
                 entry_index.c.kind == "failure",
             )
             .group_by(entry_index.c.subject)

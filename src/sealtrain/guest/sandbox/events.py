@@ -449,10 +449,10 @@ def _sayings_in(source: bytes, *, put_together: bool = False) -> Iterator[_Sayin
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             kind = getattr(errors, node.func.id, None)
-            hints = [one.value for one in node.keywords if one.arg == "hint"]
+            hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
             if id(kind) in _KNOWN:
                 messages: list[str | None] = [*_texts(node.args[:1])]
-                if put_together and any(_is_put_together(one) for one in node.args[:1]):
+                if put_together and any(_is_put_together(arg) for arg in node.args[:1]):
                     messages.append(None)
                 for message, hint in product(messages, _texts(hints) or (None,)):
                     yield id(kind), message, hint

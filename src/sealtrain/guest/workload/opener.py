@@ -113,7 +113,7 @@ class Opener:
         Raises:
             DecryptionLost: It ended, or did not open what the keeper opened.
         """
-        found = [one for one in datasets if one.role != "model"]
+        found = [dataset for dataset in datasets if dataset.role != "model"]
         here = [str(one.folder.resolve()) for one in found if isinstance(one.folder, Path)]
         self._tell(DataPlaces(places=tuple(here)))
         self._held = self._heard(self._control, BorderClosed)

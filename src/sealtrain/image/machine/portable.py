@@ -79,7 +79,7 @@ class Portable:
 
     def content(self, name: str) -> memoryview | None:
         """What is in a section, without the padding; ``None`` without such a section."""
-        found = [one for one in self.sections if one.name == name]
+        found = [section for section in self.sections if section.name == name]
         if not found:
             return None
         if len(found) > 1:

@@ -94,7 +94,7 @@ def secure_boot_off(algorithm: Algorithm) -> str:
         (_SECURITY, "db", b""),
         (_SECURITY, "dbx", b""),
     )
-    digests = [variable_digest(*one, algorithm) for one in variables]
+    digests = [variable_digest(*variable, algorithm) for variable in variables]
     return extend([*digests, digest_of(SEPARATOR, algorithm)], algorithm).hex()
 
 

@@ -228,9 +228,9 @@ def _named(case: Case, ids: Sequence[str]) -> str:
             this is no manifest of that code, whomever its reader trusts.
     """
     brokers = case.need_lock().brokers
-    for one in ids:
-        if one in brokers:
-            return one
+    for id_ in ids:
+        if id_ in brokers:
+            return id_
     raise BrokerNotApproved(
         "a receipt is by a broker that the recipe's lock does not name",
         check="releases",

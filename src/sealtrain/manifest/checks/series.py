@@ -56,7 +56,9 @@ def chains_hold(
     series = case.predicate.series
     stated = [(one.owner, one.name) for one in series]
     asked = [
-        (one.owner, one.name) for one in case.need_lock().recipe.datasets if one.series is not None
+        (dataset.owner, dataset.name)
+        for dataset in case.need_lock().recipe.datasets
+        if dataset.series is not None
     ]
     if stated != asked:
         raise ClaimContradicted(
@@ -65,7 +67,7 @@ def chains_hold(
             got=_keys(stated),
             expected=_keys(asked),
         )
-    by_id = {one.dataset_id: one for one in datasets}
+    by_id = {dataset.dataset_id: dataset for dataset in datasets}
     return {(one.owner, one.name): _chain(case, one, by_id) for one in series}
 
 
@@ -134,7 +136,7 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
             check="series",
             got=_keys(sorted(said.keys() - case.chains.keys())),
         )
-    released = {OwnedId(one.owner_id, one.dataset_id) for one in receipt.datasets}
+    released = {OwnedId(dataset.owner_id, dataset.dataset_id) for dataset in receipt.datasets}
     for key, chain in case.chains.items():
         item, newest = said.get(key), newest_of(chain)
         members = (OwnedId(one.owner_id, one.dataset_id) for one in chain)

@@ -146,9 +146,9 @@ def _base_model(facts: ModelFacts) -> dict[str, Any]:
     pin = facts.lock.model
     sealed = [
         _property(name, value)
-        for one in facts.datasets
-        if one.role == "model"
-        for name, value in (("owner", one.owner), ("ciphertext-root", one.root))
+        for dataset in facts.datasets
+        if dataset.role == "model"
+        for name, value in (("owner", dataset.owner), ("ciphertext-root", dataset.root))
     ]
     return {
         "type": "machine-learning-model",

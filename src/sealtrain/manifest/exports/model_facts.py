@@ -148,9 +148,9 @@ def statements(datasets: Iterable[Data]) -> list[str]:
     Nothing where no owner states anything.
     """
     lines = [
-        f"- {plain(one.owner)} states of {plain(one.name)}: {name}: {plain(text)}"
-        for one in datasets
-        for name, text in one.data_use.items()
+        f"- {plain(dataset.owner)} states of {plain(dataset.name)}: {name}: {plain(text)}"
+        for dataset in datasets
+        for name, text in dataset.data_use.items()
     ]
     return [*lines, ""] if lines else []
 

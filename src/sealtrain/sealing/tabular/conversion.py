@@ -121,7 +121,7 @@ class _Pattern:
             )  # fmt: skip
         parts = re.split(f"({_PARTS.pattern})", text)
         return cls(
-            text, re.compile("".join(_TOKENS.get(one, re.escape(one)) for one in parts)), timed
+            text, re.compile("".join(_TOKENS.get(part, re.escape(part)) for part in parts)), timed
         )
 
     def read(self, text: str, *, as_number: bool) -> str | None:

@@ -97,8 +97,8 @@ def _load_axolotl() -> None:
     for name, classes in _GONE.items():
         if find_spec(name) is None:
             module = _stand_in(name)
-            for one in classes:
-                setattr(module, one, type(one, (), {}))
+            for class_ in classes:
+                setattr(module, class_, type(class_, (), {}))
     import axolotl.train  # noqa: F401
 
 

@@ -75,7 +75,9 @@ class RunLightning(Callback):
                 hint="set devices=1",
             )
         trainer.loggers = []
-        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Checkpoint)]
+        trainer.callbacks = [
+            callback for callback in trainer.callbacks if not isinstance(callback, Checkpoint)
+        ]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the checkpoint to continue from, if there is one."""
@@ -165,7 +167,9 @@ class RunLightning(Callback):
                 "progress": trainer.fit_loop.state_dict(),
             },
             "model": finite_state(pl_module),
-            "optimizers": [one.state_dict() for one in trainer.optimizers],
-            "schedulers": [one.scheduler.state_dict() for one in trainer.lr_scheduler_configs],
+            "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            "schedulers": [
+                config.scheduler.state_dict() for config in trainer.lr_scheduler_configs
+            ],
             "random": random_states(),
         }

@@ -84,4 +84,4 @@ def _bytes(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
     tensors = (one for one in state.values() if hasattr(one, "element_size"))
-    return sum(one.numel() * one.element_size() for one in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -246,7 +246,9 @@ class LeadNode:
                 if said.renewed is not None:
                     own = node_run_id(self._run.run_id, self._session, seat.node)
                     refuse_other_receipts(said.renewed.releases, own=own)
-                    self._run.keep_receipts([one.to_dict() for one in said.renewed.releases])
+                    self._run.keep_receipts(
+                        [release.to_dict() for release in said.renewed.releases]
+                    )
                 elif said.stopping is not None:
                     self._run.lease_keeper.end_soon(_about_to_end(seat.node, said.stopping.code))
                 elif said.done is not None:
