@@ -117,7 +117,7 @@ class Node:
         guest = SimpleNamespace(
             run_id=RUN_ID,
             sources=[source],
-            found=[SimpleNamespace(role="train", folder=folder / "notes.sealed")],
+            sealed_datasets=[SimpleNamespace(role="train", folder=folder / "notes.sealed")],
             recipe=SimpleNamespace(
                 columns=SimpleNamespace(kind="text", names=["prompt", "completion"]),
                 release_policy=policy,

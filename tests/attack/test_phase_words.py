@@ -100,7 +100,7 @@ class Run:
         run = SimpleNamespace(
             run_id=RUN_ID,
             sources=opened,
-            found=[
+            sealed_datasets=[
                 SimpleNamespace(
                     role="train",
                     folder=folder / source.owner,

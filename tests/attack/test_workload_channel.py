@@ -136,7 +136,7 @@ class World:
         self.run = SimpleNamespace(
             run_id=RUN_ID,
             sources=[source],
-            found=[
+            sealed_datasets=[
                 SimpleNamespace(
                     role="train",
                     folder=folder / "notes.sealed",

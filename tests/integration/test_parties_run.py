@@ -122,7 +122,10 @@ def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> 
     reports = [PartyReport.from_bytes(one.report(until).to_bytes()) for one in parties]
     assert [len(one.releases) for one in reports] == [1, 3, 1]
     trained_on = [
-        one.manifest.dataset_id for party in parties for one in party.found if one.role == "train"
+        one.manifest.dataset_id
+        for party in parties
+        for one in party.sealed_datasets
+        if one.role == "train"
     ]
     counts = {
         dataset_id: said for one in reports for dataset_id, said in (one.counts or {}).items()

@@ -122,7 +122,9 @@ class Run:
         self.checkpoint_key = DataKey(b"c" * 32)
         self.store = SealedStore(folder, self.checkpoint_key, label=self.run_id)
         self.lease_keeper = ToldLeaseKeeper()
-        self.found = [SimpleNamespace(manifest=dataset) for dataset in world.receipt().datasets]
+        self.sealed_datasets = [
+            SimpleNamespace(manifest=dataset) for dataset in world.receipt().datasets
+        ]
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.receipts: list[dict[str, Any]] = []
         self.address: tuple[str, int] | None = None

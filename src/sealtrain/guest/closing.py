@@ -179,7 +179,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         run.lease.require()  # a manifest that ends after the last lease would be refused
         how = run.recipe.collaboration
         return StatedInputs(
-            datasets=[one.envelope for one in run.found],
+            datasets=[dataset.envelope for dataset in run.sealed_datasets],
             releases=needed_releases(in_order_of_ledgers(run.journal.releases)),
             collaboration=None if how is None else {"kind": how.kind, "parties": []},
             series=run.series.to_list(),

@@ -63,8 +63,8 @@ class DataGuest(AttestedGuest):
         next_recipe: Where the run's model is handed on to; ``None`` where it has recipients.
         next_run: Where the recipe's next run begins with this run's model.
         series: The members of the recipe's series.
-        found: The guest's datasets, sealed.
-        sealed: The same datasets, opened.
+        sealed_datasets: The guest's datasets, sealed.
+        opened_datasets: The same datasets, opened.
         lease: Until when the guest may use its keys.
         lease_keeper: Renews the lease while its context is entered.
         grant: The brokers' last release.
@@ -76,8 +76,8 @@ class DataGuest(AttestedGuest):
     next_recipe: NextRecipe | None
     next_run: NextRun | None
     series: Chains
-    found: tuple[FoundDataset, ...]
-    sealed: list[SealedDataset]
+    sealed_datasets: tuple[FoundDataset, ...]
+    opened_datasets: list[SealedDataset]
     lease: RunLease
     lease_keeper: LeaseKeeper
     grant: Grants
@@ -145,7 +145,7 @@ class DataGuest(AttestedGuest):
                 columns=one.columns,
                 missing=missing_values(self.recipe),
             )
-            for one, dataset in zip(self.found, self.sealed, strict=True)
+            for one, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
             if one.role != "model"
         ]
 
@@ -154,7 +154,7 @@ class DataGuest(AttestedGuest):
         """The opened model, where the recipe names a sealed one or the run follows another."""
         if self._model_before is not None:
             return self._model_before
-        opened = zip(self.found, self.sealed, strict=True)
+        opened = zip(self.sealed_datasets, self.opened_datasets, strict=True)
         return next((dataset for one, dataset in opened if one.role == "model"), None)
 
     @property
@@ -165,13 +165,20 @@ class DataGuest(AttestedGuest):
         no two runs share noise and no run draws its noise twice. Brokers charge each id's privacy
         once.
         """
-        roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
+        roots = sorted(
+            f"{dataset.manifest.dataset_id} {dataset.manifest.root}"
+            for dataset in self.sealed_datasets
+        )
         return self.grant.run_key.derive("training-secret", *roots)
 
     @property
     def stores(self) -> tuple[str, ...]:
         """URLs of the servers that hold sealed data of this run, besides this machine."""
-        return tuple(host for one in self.found for host in getattr(one.folder, "hosts", ()))
+        return tuple(
+            host
+            for dataset in self.sealed_datasets
+            for host in getattr(dataset.folder, "hosts", ())
+        )
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -205,7 +212,7 @@ class DataGuest(AttestedGuest):
         """End the use of the keys and close the opened datasets."""
         self.lease.end()
         self.quorum.close()
-        for dataset in self.sealed:
+        for dataset in self.opened_datasets:
             dataset.close()
 
     def _before_keys(self, undoing: ExitStack) -> None:
@@ -235,21 +242,21 @@ class DataGuest(AttestedGuest):
         self.next_run = self._next_run()
         before = find_model_before(self.settings, self.recipe, self.consortium)
         self.series = self._series()
-        self.found = find_datasets(
+        self.sealed_datasets = find_datasets(
             self.settings.data,
             self.recipe,
             self.consortium,
             owner=self._asking.owner,
             chains={key: chain.members for key, chain in self.series.of.items()},
         )
-        for one in self.found:
-            if not isinstance(one.folder, Path):
-                undoing.callback(one.folder.close)
+        for dataset in self.sealed_datasets:
+            if not isinstance(dataset.folder, Path):
+                undoing.callback(dataset.folder.close)
         return before
 
     def _obtain_keys(self, before: ModelBefore | None, undoing: ExitStack) -> None:
         """Step 3; on failure ``undoing`` ends the lease."""
-        last = [one.manifest.last_second for one in self.found]
+        last = [dataset.manifest.last_second for dataset in self.sealed_datasets]
         kept = min((second + 1 for second in last if second is not None), default=None)
         self.lease = RunLease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
@@ -264,7 +271,7 @@ class DataGuest(AttestedGuest):
 
         key = self.grant.model_key
         self._model_before = None if before is None or key is None else before.opened(key)
-        self.sealed = [
+        self.opened_datasets = [
             undoing.enter_context(
                 SealedDataset.open(
                     one.folder,
@@ -272,13 +279,13 @@ class DataGuest(AttestedGuest):
                     root=one.manifest.root,
                 )
             )
-            for one in self.found
+            for one in self.sealed_datasets
         ]
         check_opened(
             self.series,
             {
                 one.manifest.dataset_id: dataset
-                for one, dataset in zip(self.found, self.sealed, strict=True)
+                for one, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
             },
         )
 
@@ -328,7 +335,7 @@ class DataGuest(AttestedGuest):
             self.collect,
             run_id=self.asked_as,
             recipe_hash=self.lock.recipe_hash,
-            datasets=[one.wanted for one in self.found],
+            datasets=[dataset.wanted for dataset in self.sealed_datasets],
             resume=resuming,
             model=None if before is None else before.wanted,
             submission_id=self.settings.submission_id,

@@ -171,7 +171,10 @@ class RunSteps:
         fellows.connect()
         held = room.lock(ways)
         run.opener.open(
-            run.found, run.grant.data_keys, run.recipe.columns.names, missing_values(run.recipe)
+            run.sealed_datasets,
+            run.grant.data_keys,
+            run.recipe.columns.names,
+            missing_values(run.recipe),
         )
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None

@@ -104,7 +104,7 @@ def record_served(run: GuestRun, rows: Mapping[str, int]) -> None:
             if counts_public(run.recipe, found.manifest.records)
             else None,
         )
-        for found in run.found
+        for found in run.sealed_datasets
         if found.role != "model"
     ]
     for at in range(0, len(listed), _MOST_DATASETS):

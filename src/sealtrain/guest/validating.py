@@ -127,7 +127,9 @@ def _public(
     run: DataGuest, found: Iterable[tuple[Source, RecordTally]], say: Callable[[str], None]
 ) -> PublicCounts:
     recipe = run.recipe
-    stated = {one.manifest.dataset_id: one.manifest.records for one in run.found}
+    stated = {
+        dataset.manifest.dataset_id: dataset.manifest.records for dataset in run.sealed_datasets
+    }
     counted: PublicCounts = {}
     for source, tally in found:
         dataset_id = source.dataset.dataset_id

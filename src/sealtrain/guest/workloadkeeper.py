@@ -65,7 +65,7 @@ class KeptGuest(Protocol):
     recipe: Recipe
     lease: RunLease
     lease_keeper: LeaseKeeper
-    found: tuple[FoundDataset, ...]
+    sealed_datasets: tuple[FoundDataset, ...]
     tally: OutputTally
     opener: Opener | None
 
@@ -310,7 +310,7 @@ class WorkloadKeeper:
                 "digest": resume.digest,
                 "previous": resume.previous,
             },
-            "datasets": stated_datasets(guest.found, self._sources, self._projections),
+            "datasets": stated_datasets(guest.sealed_datasets, self._sources, self._projections),
             "model": None if model is None else list(model.file_names),
             "secret": to_base64(guest.secret.reveal()) if draws(guest.recipe) else None,
         }

@@ -287,7 +287,7 @@ class PartyRun(DataGuest):
                 "name": self.name,
                 "role": role,
                 "run_id": self.asked_as,
-                "datasets": tuple(one.envelope for one in self.found),
+                "datasets": tuple(dataset.envelope for dataset in self.sealed_datasets),
                 "releases": tuple(
                     Release.model_validate_json(canonical_json(release))
                     for release in self._kept.releases

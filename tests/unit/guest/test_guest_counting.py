@@ -38,7 +38,7 @@ def counted(sealed: dict[str, Any], *, records: int | None = 3, **changed: Any) 
         base=Path(),
         model=None,
         sources=sources,
-        found=[
+        sealed_datasets=[
             SimpleNamespace(
                 manifest=SimpleNamespace(dataset_id=one.dataset.dataset_id, records=records)
             )

@@ -24,7 +24,7 @@ def run_of(recorded: list[Any], *, logs: str = "structured", count: int = 2) -> 
         return SimpleNamespace(role=role, manifest=manifest)
 
     return SimpleNamespace(
-        found=[
+        sealed_datasets=[
             found(0, "model", None),
             *(found(number, "train", 9) for number in range(1, count)),
             found(count, "test", None),

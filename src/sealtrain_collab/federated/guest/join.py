@@ -131,7 +131,7 @@ class _PartyWork:
         return PartyJoined(
             party=run.name,
             records=self._learner.records,
-            countable=all(one.manifest.records is not None for one in run.found),
+            countable=all(dataset.manifest.records is not None for dataset in run.sealed_datasets),
             patients=None if self._patients is None else self._patients.patients,
             share=None if self._patients is not None else run.share(SHARE_PURPOSE).hex(),
             sealed=self._sealed,

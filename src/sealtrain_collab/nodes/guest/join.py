@@ -266,7 +266,7 @@ class _Work:
         try:
             room.lock(ways)
             opener.open(
-                guest.found,
+                guest.sealed_datasets,
                 guest.grant.data_keys,
                 guest.recipe.columns.names,
                 missing_values(guest.recipe),

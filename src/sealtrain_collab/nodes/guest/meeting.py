@@ -137,7 +137,9 @@ class _Meeting:
         self.seats: dict[int, ReadyNode] = {}
         self._welcome = welcome
         self._lease_keeper = run.lease_keeper
-        self._datasets = [(one.manifest.dataset_id, one.manifest.root) for one in run.found]
+        self._datasets = [
+            (dataset.manifest.dataset_id, dataset.manifest.root) for dataset in run.sealed_datasets
+        ]
         self._conversation = Conversation(
             purpose=PURPOSE,
             context=None,
