@@ -67,7 +67,15 @@ CHAPTERS = {
     ],
     "Concepts": [
         f"docs/concepts/{name}"
-        for name in ("how-a-run-works", "architecture", "threat-model", "privacy", "glossary")
+        for name in (
+            "how-a-run-works",
+            "architecture",
+            "threat-model",
+            "privacy",
+            "glossary",
+            "follow-one-row",
+            "follow-one-quote",
+        )
     ],
 }
 
