@@ -35,7 +35,7 @@ if not COLLECTING:
     from pads_world import DEVICE, random_entries, random_matrix
 
     from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.multiplying import ServerLimits as AcceleratorLimits
+    from sealtrain_collab.pads.multiplying import Limits as AcceleratorLimits
     from sealtrain_collab.pads.serving import Multiplier
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C44")]

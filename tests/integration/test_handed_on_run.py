@@ -329,7 +329,7 @@ def test_a_withdrawn_model_is_released_to_no_further_run(
         "withdraw", model, "--identity", world.identity("clinic-c"),
         "--broker", world.broker, "--yes",
     )  # fmt: skip
-    answer = world.try_run("evaluate", *world.train_words(room, "later")[1:])
+    answer = world.try_run(*world.train_words(room, "later"))
     assert (answer.code, answer.error) == (3, "dataset-withdrawn")
 
 
