@@ -64,7 +64,7 @@ def room(world: Stage, trained: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def measured(world: Stage, room: Path) -> Any:
-    return world.run("evaluate", *world.train_words(room, "measured")[1:])
+    return world.run(*world.train_words(room, "measured"))
 
 
 def trust(world: Stage, room: Path) -> Path:
@@ -122,7 +122,7 @@ def test_another_sealing_of_the_model_gets_no_key(
     )  # fmt: skip
     words = world.train_words(room, "swapped")[1:]
     words[words.index("--data") + 1] = data
-    answer = world.try_run("evaluate", *words)
+    answer = world.try_run("train", *words)
     assert (answer.code, answer.error) == (3, "dataset-mismatch")
     assert not (world.folder / "swapped").exists()
 
