@@ -315,7 +315,7 @@ def test_a_document_of_too_many_values_is_refused_before_any_is_built() -> None:
 HOSTILE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.dstack.msgpack import unpack
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.evidence import Evidence

@@ -111,7 +111,7 @@ def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -
         port = int(broker.url.rpartition(":")[2])
         site.decide(broker, a)
         site.copy("restored", "backup")
-        words = (str(site.deployment), *me, "--broker", file, *state, "--yes")
+        words = ("--deployment", str(site.deployment), *me, "--broker", file, *state, "--yes")
         approved = run(site, "approve", *words, "--unpinned", "--json")
         assert approved.exit_code == 0, approved.output
         assert json.loads(approved.stdout)["progress"] == 2

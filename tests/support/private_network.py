@@ -94,6 +94,8 @@ def proxy(
     def handle(client: socket.socket) -> None:
         with suppress(OSError), client:
             head = head_of(client)
+            if not head:  # the caller only tried whether the port is open
+                return
             made.asked.append(head)
             target = to or head.split(b" ")[1].decode()
             target = (names or {}).get(target, target)

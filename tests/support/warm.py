@@ -38,7 +38,7 @@ from sealtrain.recipe.schema import parse_recipe
 
 WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
-CLOSED = ("evaluate", "federate", "join", "resume", "split", "train")
+CLOSED = ("federate", "join", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
 STARTING = ("deploy run", "ready", "rehearse", "run serve", "up")
 """Commands that start commands."""
