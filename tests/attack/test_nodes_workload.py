@@ -55,7 +55,7 @@ from sealtrain.training.distributed.wire.scratch import FrameBuffers
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
 from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
 
-pytestmark = pytest.mark.claim("C607")
+pytestmark = [pytest.mark.claim("C607"), pytest.mark.long]
 
 RANKS = 2
 """Of each of the two nodes."""

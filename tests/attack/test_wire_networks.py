@@ -15,6 +15,7 @@ from programs import need_namespaces
 pytestmark = [
     pytest.mark.claim("C157"),
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(150),
     pytest.mark.needs("iproute2", "util-linux"),
 ]

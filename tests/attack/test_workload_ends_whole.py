@@ -20,7 +20,7 @@ from sealtrain.guest.workload.fork import WorkloadProcess, end_orphans, keep_orp
 from sealtrain.guest.workload.opener import Opener
 from sealtrain.recipe.importable import Importable
 
-pytestmark = pytest.mark.claim("C542")
+pytestmark = [pytest.mark.claim("C542"), pytest.mark.long]
 _COMETS = 12
 _SECONDS = 15.0
 _NO_FILTER, _LEFT, _BOUND, _NO_RULE = 1, 2, 3, 4

@@ -130,7 +130,7 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:
         ["pyarrow"],
         "validate",
         str(tmp_path / "recipe.yaml"),
-        "--data",
+        "--records",
         f"{first['owner']}.{first['name']}={records}",
     )
     assert (code, error["code"], error["got"]) == (2, "extra-missing", "pyarrow")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
-from sealtrain.sealing.arrowtypes import is_deep
+from sealtrain.sealing.arrowtypes import MAX_DEPTH, is_deep
 from sealtrain.sealing.tabular.jsontypes import (
     as_found,
     holds_beyond,
@@ -39,6 +39,10 @@ BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
 # Arrow would turn such an integer into a float and silently lose digits.
 _LONG_INTEGER = re.compile(rb"[:\[,][ \t]*-?[0-9]{19,}[ \t]*[,\]}]")
+_OPEN = 2 * MAX_DEPTH
+"""Brackets inside each other before Arrow is not asked any more: its time grows with their square."""
+_OTHERS = bytes(set(range(256)) - set(b"[]{}\n"))
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 _INT64 = range(-(1 << 63), 1 << 63)
 
 Progress = Callable[[int], None]
@@ -183,6 +187,11 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
 
     if not block.isascii():
         block.decode()  # Arrow does not look whether text is UTF-8
+    brackets = block.translate(None, _OTHERS)
+    if max(map(len, brackets.split(b"\n"))) > _OPEN and any(
+        map(_has_deep_brackets, block.split(b"\n"))
+    ):
+        raise pa.ArrowInvalid("too many brackets inside each other")
     table = pa_json.read_json(
         pa.BufferReader(block),
         read_options=pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
@@ -197,6 +206,20 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
     if is_deep(table.schema):
         raise pa.ArrowInvalid("too many types inside each other")
     return table
+
+
+def _has_deep_brackets(line: bytes) -> bool:
+    """Whether brackets outside of texts are deeper than any record that is sealed."""
+    depth = 0
+    for found in _BRACKETS.finditer(line):
+        mark = found[0]
+        if mark in b"[{":
+            depth += 1
+            if depth > _OPEN:
+                return True
+        elif mark in b"]}":
+            depth -= 1
+    return False
 
 
 def _line_count(block: bytes) -> int:

@@ -41,7 +41,7 @@ the third::
 A run that was interrupted after 13 rows continues with the first round of the next epoch::
 
     >>> order.place(13)
-    Place(epoch=1, round=0)
+    StreamPlace(epoch=1, round=0)
 """
 
 from __future__ import annotations

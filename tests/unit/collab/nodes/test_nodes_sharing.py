@@ -19,7 +19,7 @@ from sealtrain_collab.nodes.sharing import PIECE_BYTES, Sharing
 if not COLLECTING:
     from wire_world import Relay, ranks
 
-pytestmark = pytest.mark.claim("C271")
+pytestmark = [pytest.mark.claim("C271"), pytest.mark.long]
 
 SECONDS = 20.0
 
