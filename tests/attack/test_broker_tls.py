@@ -22,13 +22,14 @@ from world import identity
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer
 from sealtrain.base.tlsserver import ServerCertificate
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.http.server import serving
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import ConfigError, KeyFileInvalid, UsageError
 from sealtrain.signing.dsse import Envelope
 
 if not COLLECTING:
     from fastapi import FastAPI, Request
+
+    from sealtrain.broker.http.server import serving
 
 pytestmark = pytest.mark.claim("C637")
 

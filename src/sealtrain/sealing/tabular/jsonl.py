@@ -40,7 +40,7 @@ MAX_LINE_BYTES = 256 << 20
 # Arrow would turn such an integer into a float and silently lose digits.
 _LONG_INTEGER = re.compile(rb"[:\[,][ \t]*-?[0-9]{19,}[ \t]*[,\]}]")
 _OPEN = 2 * MAX_DEPTH
-"""Brackets inside each other before Arrow is not asked any more: its time grows with their square."""
+"""Brackets inside each other before Arrow is not asked: its time grows with their square."""
 _OTHERS = bytes(set(range(256)) - set(b"[]{}\n"))
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 _INT64 = range(-(1 << 63), 1 << 63)

@@ -28,11 +28,13 @@ def content(size: int) -> bytes:
     return (b"%015d\n" % size) * (size // 16) + b"x" * (size % 16)
 
 
-def shared(rank: int, wire: Wire, *, of_node: int, size: int) -> tuple[str, int]:
+def shared(
+    rank: int, wire: Wire, *, of_node: int, size: int, seconds: float = SECONDS
+) -> tuple[str, int]:
     """Digest of what a node ends with, and how many bytes it sent for that."""
     if rank % of_node:
         return "", 0
-    sharing = Sharing(wire, of_node, seconds=SECONDS)
+    sharing = Sharing(wire, of_node, seconds=seconds)
     before = wire.engine.bytes_sent
     if rank == 0:
         sharing.send(io.BytesIO(content(size)), size)
@@ -94,7 +96,7 @@ def test_bytes_that_are_altered_or_cut_on_the_way_are_no_checkpoint(tmp_path: Pa
         return None if number == 9 else [frame]
 
     def work(rank: int, wire: Wire) -> object:
-        return shared(rank, wire, of_node=1, size=PIECE_BYTES)
+        return shared(rank, wire, of_node=1, size=PIECE_BYTES, seconds=3.0)
 
     for meddle, error in ((flipped, ChannelBroken), (cut, ChannelCut)):
         _lead, node = ranks(2, work, through=Relay(meddle=meddle))
