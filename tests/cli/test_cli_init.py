@@ -194,6 +194,8 @@ def test_with_other_owners_it_founds_their_consortium(tmp_path: Path) -> None:
     assert recipe.release_policy.model.recipients == ("clinic-a",)
     batch = recipe.trainer.per_device_train_batch_size * recipe.trainer.gradient_accumulation_steps
     assert recipe.trainer.max_steps == 3 * 3 * 64 // batch
+    shown = max(recipe.trainer.logging_steps, recipe.release_policy.every_n_steps)
+    assert recipe.trainer.max_steps // shown >= 10
     assert [path.name for path in tmp_path.rglob("*.identity.json")] == ["clinic-a.identity.json"]
 
 

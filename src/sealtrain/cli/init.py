@@ -47,6 +47,8 @@ _PASSES: Final = 3
 """Over the sample of each owner, where the ready recipe does not train for less."""
 _WARMUP: Final = 0.1
 """Part of a short run's steps in which the learning rate rises."""
+_POINTS: Final = 10
+"""Losses at least that a report shows as a curve, where the run has so many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,9 +258,9 @@ def _recipe(
     batch = trainer["per_device_train_batch_size"] * trainer.get("gradient_accumulation_steps", 1)
     steps = max(1, min(trainer["max_steps"], _PASSES * records * len(owners) // batch))
     trainer["max_steps"] = steps
-    for interval in ("logging_steps", "save_steps"):
-        if trainer.get(interval, 0) > steps:
-            trainer[interval] = steps
+    for interval, most in (("logging_steps", max(1, steps // _POINTS)), ("save_steps", steps)):
+        if trainer.get(interval, 0) > most:
+            trainer[interval] = most
     if trainer.get("warmup_steps", 0) > steps * _WARMUP:  # a run that only warms up learns little
         trainer["warmup_steps"] = _WARMUP
     recipe |= {
@@ -276,7 +278,11 @@ def _recipe(
             "key_provider_id": None,
         },
     }
-    recipe["release_policy"] |= {"metrics": ["loss"], "model": {"recipients": [owners[0]]}}
+    recipe["release_policy"] |= {
+        "metrics": ["loss"],
+        "every_n_steps": trainer.get("logging_steps", 1),
+        "model": {"recipients": [owners[0]]},
+    }
     if proposal.labels:
         recipe["labels"] = list(proposal.labels)
     if proposal.gaps:  # unlike a mean, it tells no figure about records
