@@ -44,7 +44,7 @@ deployed: $(STAMP) ## guests that come and go, and four that train one model (4 
 	@$(BIN)/python examples/deployed/run.py
 	@$(BIN)/python examples/several_nodes/run.py
 
-test: $(STAMP) ## run the tests (25 to 45 minutes on two cores, by their speed); LANES=pads or TEST_FLAGS="tests/unit -x" narrows them
+test: $(STAMP) ## run the tests (20 to 45 minutes on two cores, by their speed); LANES=pads or TEST_FLAGS="tests/unit -x" narrows them
 ifdef TEST_FLAGS
 	$(BIN)/python -m pytest $(TEST_FLAGS)
 else

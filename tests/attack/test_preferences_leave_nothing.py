@@ -10,6 +10,8 @@ from preference_world import merging_tokenizer, preferring, write_preferences
 from remains import Remains, remains_of
 from training_world import CANARY, checkpoint_store, run, seal_records, sources_of
 
+pytestmark = pytest.mark.long
+
 OURS = ("owner", "sealed", "checkpoints", "tokenizer")
 
 

@@ -24,6 +24,8 @@ from sealtrain.training.checkpoints.saver import CheckpointSaver
 if not COLLECTING:
     import torch
 
+pytestmark = pytest.mark.long
+
 WEIGHTS = 600_000
 
 

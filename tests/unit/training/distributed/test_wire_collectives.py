@@ -23,6 +23,8 @@ if not COLLECTING:
 
     from sealtrain.training.distributed.wire.staging import STAGED, staging_of
 
+pytestmark = pytest.mark.long
+
 SIZES = (0, 1, 5, 4_097, 300_001)
 LARGE = 700_003
 

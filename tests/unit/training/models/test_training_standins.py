@@ -31,6 +31,7 @@ if not COLLECTING:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
 ]
 SHORT = {"max_steps": 4, "save_steps": 2, "logging_steps": 1, "per_device_eval_batch_size": 8}
