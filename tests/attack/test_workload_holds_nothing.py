@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,20 @@ import pytest
 from stage import DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.guest.sandbox.scratch import SHARED_MEMORY
+from sealtrain.guest.workload.channel import ChannelEnds
+from sealtrain.guest.workload.fork import WorkloadProcess, keep_orphans
 from sealtrain.manifest import form
 from sealtrain.sealing.file import read_header
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C540")]
 PLANTED = "planted-5d1c77"
+CREDENTIALS = (
+    "AWS_SECRET_ACCESS_KEY",
+    "HF_TOKEN",
+    "NVIDIA_API_KEY",
+    "TORCH_HUB_TOKEN",
+    "UNSLOTH_LICENSE_KEY_FILE",
+)
 SCRIPTED = ("app-compose.json", "recipe.lock.json", "train.py")
 """Files that hold the text of the script."""
 SCRIPT = """
@@ -211,7 +221,7 @@ def done(world: Stage) -> subprocess.CompletedProcess[str]:
         [*world.command(*world.train_words(folder, out.name)), "--json"],
         capture_output=True,
         text=True,
-        env=world.environment() | {"AWS_SECRET_ACCESS_KEY": PLANTED, "HF_TOKEN": PLANTED},
+        env=world.environment() | dict.fromkeys(CREDENTIALS, PLANTED),
         cwd=world.folder,
         timeout=DEADLINE_SECONDS,
     )
@@ -252,7 +262,31 @@ def test_it_holds_its_channel_its_memory_and_nothing_else(found: dict[str, Any])
 def test_its_environment_has_settings_of_libraries_alone(found: dict[str, Any]) -> None:
     assert PLANTED not in found["started with"] + str(found["environment"])
     assert found["planted"] == 0  # nowhere in its memory
-    assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "XDG_CACHE_HOME"} & set(found["environment"])
+    assert not {*CREDENTIALS, "XDG_CACHE_HOME"} & set(found["environment"])
+
+
+def test_a_credential_under_a_librarys_prefix_stays_with_the_keeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"NVIDIA_VISIBLE_DEVICES": "all", "TOKENIZERS_PARALLELISM": "false"}
+    for name, value in (settings | dict.fromkeys(CREDENTIALS, PLANTED)).items():
+        monkeypatch.setenv(name, value)
+    reader, writer = os.pipe()
+
+    def live(_ends: Sequence[ChannelEnds]) -> None:
+        os.write(writer, json.dumps(dict(os.environ)).encode())
+
+    workload = WorkloadProcess(live, ranks=1, kept={writer})
+    os.close(writer)
+    try:
+        with os.fdopen(reader, "rb") as said:
+            kept = json.load(said)
+    finally:
+        workload.end()
+        workload.close()
+        keep_orphans(kept=False)
+    assert not {*CREDENTIALS} & set(kept)
+    assert settings.items() <= kept.items()
 
 
 def test_it_reads_nothing_of_run_operator_or_keeper(found: dict[str, Any]) -> None:

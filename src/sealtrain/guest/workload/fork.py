@@ -59,7 +59,9 @@ _SETTINGS: Final = re.compile(
     r"|HF_(DATASETS|HUB)_(OFFLINE|DISABLE_\w+)|(COMET|WANDB)_(MODE|DISABLED)|DISABLE_MLFLOW\w+"
     r"|CC|CXX|DO_NOT_TRACK|LANG|LANGUAGE|LD_LIBRARY_PATH|PATH|SEALTRAIN_INSECURE_SHOW|TZ"
 )
-"""Variables that libraries read and that hold no secret of any service."""
+"""Variables that libraries read."""
+_CREDENTIALS: Final = re.compile(r"\w+_(\w*KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)(_\w+)?")
+"""Those of services among them, such as ``NVIDIA_API_KEY``."""
 _FILTERED: Final = "Seccomp:\t2"
 _GROUP: Final = "NSpgid:\t"
 _LOOK_SECONDS: Final = 0.002
@@ -318,7 +320,11 @@ def give_up_capabilities(kept: int = 0) -> None:
 
 
 def _forget_environment() -> None:
-    """Keep the settings of libraries."""
-    settings = {name: text for name, text in os.environ.items() if _SETTINGS.fullmatch(name)}
+    """Keep the settings of libraries, and no secret of any service."""
+    settings = {
+        name: text
+        for name, text in os.environ.items()
+        if _SETTINGS.fullmatch(name) and not _CREDENTIALS.fullmatch(name)
+    }
     os.environ.clear()
     os.environ.update(settings)
