@@ -298,6 +298,8 @@ def test_behind_its_border_there_is_nothing_but_sealed_data(
     sealed: SealedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sealed.folder.parent / "secret").write_text("secret")
+    link = sealed.folder / "up"  # to a folder, which no file of sealed data is
+    link.symlink_to(sealed.folder.parent)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with mmap.mmap(-1, 1 << 16) as shown:
         opener = Opener(ranks=1, importable=Importable(), live=tries(sealed.folder, shown))
@@ -307,6 +309,7 @@ def test_behind_its_border_there_is_nothing_but_sealed_data(
         finally:
             opener.end()
             opener.close()
+            link.unlink()
     status = found["status"]
     assert int(status["CapEff"], 16) & ~(1 << 2) == int(status["CapPrm"], 16) & ~(1 << 2) == 0
     assert status["Seccomp"] == "2"
@@ -315,6 +318,22 @@ def test_behind_its_border_there_is_nothing_but_sealed_data(
     assert found["reads"]
     assert all(found["refused"].values())
     assert not found["landlock"] or all(found["refused by landlock"].values())
+
+
+def test_it_keeps_no_keeper_that_waits_for_its_datasets(sealed: SealedFolder) -> None:
+    def live(_importable: Importable, ends: Sequence[socket.socket]) -> None:
+        receive_frame(ends[0], DataPlaces)
+        send_frame(ends[0], BorderClosed(landlock=9, seccomp=True, unbound=0))
+        signal.pause()
+
+    opener = Opener(ranks=1, importable=Importable(), live=live)
+    try:
+        with pytest.raises(DecryptionLost):
+            opener.open(*given(sealed), seconds=0.3)
+        assert opener.status == -9
+    finally:
+        opener.end()
+        opener.close()
 
 
 def test_its_death_is_told(sealed: SealedFolder, started: Callable[..., Rank]) -> None:

@@ -175,6 +175,7 @@ class RunSteps:
             run.grant.data_keys,
             run.recipe.columns.names,
             missing_values(run.recipe),
+            seconds=run.lease.left(),
         )
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None

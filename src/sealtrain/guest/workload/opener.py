@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Opener"]
 
 _PR_SET_PDEATHSIG: Final = 1
+_OPENING_SECONDS: Final = 15 * 60.0
 _Answer = TypeVar("_Answer", bound=StrictModel)
 
 
@@ -101,6 +102,8 @@ class Opener:
         keys: Mapping[str, DataKey],
         columns: Sequence[str],
         missing: Mapping[str, float | str] = MappingProxyType({}),
+        *,
+        seconds: float = _OPENING_SECONDS,
     ) -> None:
         """Have it close its border, then give it what it opens.
 
@@ -109,10 +112,26 @@ class Opener:
             keys: By dataset id.
             columns: Names of the recipe.
             missing: What stands for a missing value, by the recipe's name of its column.
+            seconds: Until it is ended without an answer: it reads what owners chose.
 
         Raises:
             DecryptionLost: It ended, or did not open what the keeper opened.
         """
+        timer = threading.Timer(seconds, self.end)
+        timer.daemon = True
+        timer.start()
+        try:
+            self._open(datasets, keys, columns, missing)
+        finally:
+            timer.cancel()
+
+    def _open(
+        self,
+        datasets: Sequence[FoundDataset],
+        keys: Mapping[str, DataKey],
+        columns: Sequence[str],
+        missing: Mapping[str, float | str],
+    ) -> None:
         found = [dataset for dataset in datasets if dataset.role != "model"]
         here = [str(one.folder.resolve()) for one in found if isinstance(one.folder, Path)]
         self._tell(DataPlaces(places=tuple(here)))

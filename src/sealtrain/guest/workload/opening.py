@@ -206,8 +206,8 @@ def close_border(places: Sequence[Path]) -> BorderClosed:
 
 
 def _linked(folder: Path) -> list[Path]:
-    """Files of a folder that lie elsewhere on this machine."""
-    return [file for file in folder.iterdir() if file.is_symlink()]
+    """Files of a folder that lie elsewhere; a link to a folder would show all that is in it."""
+    return [file for file in folder.iterdir() if file.is_symlink() and file.is_file()]
 
 
 def _opened(number: int, given: GivenDataset, stores: _Stores) -> Source:

@@ -270,6 +270,7 @@ class _Work:
                 guest.grant.data_keys,
                 guest.recipe.columns.names,
                 missing_values(guest.recipe),
+                seconds=guest.lease.left(),
             )
             with guest.lease_keeper:
                 checkpoint = guest.take_checkpoint(self._company)
