@@ -181,6 +181,17 @@ def test_a_node_that_is_done_too_early_does_not_end_the_run(trained: Training) -
         trained.lead.finish()
 
 
+@pytest.mark.claim("C542")
+def test_a_node_that_says_nothing_keeps_no_lead_beyond_its_lease(trained: Training) -> None:
+    one, _two = trained.nodes
+    one.channel.tell("done", {})
+    trained.run.lease_seconds = 0.0
+    began = time.monotonic()
+    with pytest.raises(NodeLost):
+        trained.lead.finish()
+    assert time.monotonic() - began < 10
+
+
 SPEECH: dict[str, tuple[Callable[[Node], tuple[str, Any]], type[SealtrainError]]] = {
     "ready twice": (
         lambda node: ("ready", {

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -101,7 +103,7 @@ def both() -> tuple[NodeCompany, NodeCompany]:
 class Node:
     """The keeper of node 1, and the ends of its workload's ranks."""
 
-    def __init__(self, folder: Path, company: NodeCompany) -> None:
+    def __init__(self, folder: Path, company: NodeCompany, **given: float) -> None:
         pairs = [connections() for _ in range(RANKS)]
         self.ours = [ours for ours, _ in pairs]
         self.theirs: list[ChannelEnds] = [theirs for _, theirs in pairs]
@@ -139,7 +141,9 @@ class Node:
         workload = SimpleNamespace(
             ends=tuple(self.ours), status=None, end=self.end, close=self.close
         )
-        self.keeper = NodeKeeper(cast("Any", guest), cast("Any", workload), company, resume=None)
+        self.keeper = NodeKeeper(
+            cast("Any", guest), cast("Any", workload), company, resume=None, **given
+        )
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._keep)
         self._thread.start()
@@ -194,8 +198,8 @@ def companies() -> Iterator[tuple[NodeCompany, NodeCompany]]:
         thread.join()
 
 
-def kept(folder: Path, company: NodeCompany) -> Iterator[Node]:
-    made = Node(folder, company)
+def kept(folder: Path, company: NodeCompany, **given: float) -> Iterator[Node]:
+    made = Node(folder, company, **given)
     yield made
     for ends in made.theirs:
         for each in ends.all:
@@ -343,3 +347,20 @@ def test_a_node_whose_ranks_stopped_together_asks_the_lead_why(node: Node) -> No
     node.ready()
     node.says(Stopped())
     assert isinstance(node.over(), NodeLost)
+
+
+def test_a_workload_that_goes_on_ends_with_the_lead(tmp_path: Path) -> None:
+    line, lead = socket.socketpair()
+    opened = NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS)
+    with (
+        line,
+        opened as company,
+        contextmanager(kept)(tmp_path, company, leaving_seconds=0.3) as node,
+    ):
+        company.watch({"the lead": line})
+        node.ready()
+        lead.sendall(b"a word that the node reads afterwards")
+        time.sleep(0.8)
+        assert not node.ended
+        lead.close()
+        assert isinstance(node.over(), NodeLost)

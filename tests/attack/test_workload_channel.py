@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 import pytest
 from opener_here import OpenerHere
+from polling import wait_until
 from training_world import KEY, RUN_ID, PlainDataset, checkpoint_store
 
 from sealtrain.base.canonical import canonical_json
@@ -34,11 +35,13 @@ from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.channel import (
     AskingEnd,
+    Reply,
     connections,
 )
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
     MAX_QUESTION_BYTES,
+    ConnectHelper,
     Ended,
     Failed,
     FileDelivered,
@@ -165,12 +168,12 @@ class World:
             checkpointed=lambda ref: self.released.append(ref.counter),
             closed=self.closed.append,
         )
+        self.workload = SimpleNamespace(
+            ends=(self.ours,), status=None, end=self.end, close=self.close
+        )
         self.keeper = Keeper(
             cast("Any", self.run),
-            cast(
-                "Any",
-                SimpleNamespace(ends=(self.ours,), status=None, end=self.end, close=self.close),
-            ),
+            cast("Any", self.workload),
             cast("Any", SimpleNamespace(released=self.noted, measured=dict_of, step=self.stepped)),
             held=KernelBorder(landlock=7, seccomp=True, unbound=0, memory="private"),
             resume=None,
@@ -593,6 +596,37 @@ def test_the_end_of_the_lease_ends_the_workload(world: World) -> None:
     assert isinstance(world.over(), LeaseStale)
 
 
+@pytest.mark.claim("C542")
+@pytest.mark.parametrize("gone", ["the workload", "the lease"])
+def test_a_machine_that_says_nothing_keeps_no_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+    reader, writer = os.pipe()
+
+    def answer(_question: WorkloadQuestion) -> Reply:
+        asked.set()
+        answers.wait(60)
+        return Reply({}, writer)
+
+    silent = SimpleNamespace(answer=answer, waits=())
+    monkeypatch.setattr("sealtrain.guest.keeper.helper_desk", lambda _run: silent)
+    world = World(tmp_path)
+    world.ready()
+    world.theirs.control.sendall(framed(ConnectHelper(name="dealer").to_bytes()))
+    assert asked.wait(20)
+    if gone == "the lease":
+        world.lease.seconds = 0
+    else:
+        world.workload.status = -9
+    assert isinstance(world.over(), LeaseStale if gone == "the lease" else RankLost)
+    answers.set()
+    assert os.read(reader, 1) == b""  # the connection that came too late is closed
+    os.close(reader)
+    for each in world.theirs.all:
+        each.close()
+
+
 def test_a_step_is_told_once(world: World) -> None:
     world.ready()
     control = AskingEnd(world.theirs.control)
@@ -689,6 +723,31 @@ def test_nothing_is_stored_once_the_manifest_is_signed(
     assert ended_by(world) == ("script-failed", "channel")
     assert [list(files) for files in signed] == [["model.safetensors"]]
     assert world.run.store.names() == ()
+
+
+@pytest.mark.claim("C542")
+def test_a_workload_ends_with_its_lease_while_the_manifest_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def close_run(_run: object, _trained: object) -> Any:
+        assert go.wait(20)
+        return SimpleNamespace(manifest="/out/manifest.json")
+
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", close_run)
+    world.ready()
+    store = AskingEnd(world.theirs.store)
+    store.ask(MakeRoom(size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16))
+    sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
+    world.theirs.control.sendall(framed(sign.to_bytes()))
+    wait_until(lambda: "rows.served" in dict(world.recorded), 20)
+    world.lease.seconds = 0
+    wait_until(lambda: world.ended, 20)
+    go.set()
+    assert world.over() is None
+    assert world.outcome.manifest == "/out/manifest.json"
 
 
 @pytest.mark.claim("C605")

@@ -122,6 +122,8 @@ class Run:
         self.checkpoint_key = DataKey(b"c" * 32)
         self.store = SealedStore(folder, self.checkpoint_key, label=self.run_id)
         self.lease_keeper = ToldLeaseKeeper()
+        self.lease_seconds = 60.0
+        self.lease = SimpleNamespace(left=lambda: self.lease_seconds)
         self.sealed_datasets = [
             SimpleNamespace(manifest=dataset) for dataset in world.receipt().datasets
         ]

@@ -49,11 +49,14 @@ class HelperDesk(Protocol):
         """
 
     def require_told(self) -> None:
-        """See that the run log says what helpers did so far.
+        """See that the workload said what helpers did so far.
 
         Raises:
-            Misused: It does not.
+            Misused: It did not.
         """
+
+    def log(self) -> None:
+        """Write what the workload said last into the run log: at a checkpoint and at the end."""
 
 
 class _NoHelpers:
@@ -65,6 +68,8 @@ class _NoHelpers:
         raise Misused("the recipe has no helper")
 
     def require_told(self) -> None: ...
+
+    def log(self) -> None: ...
 
 
 def expect_helpers(settings: RunSettings) -> None:

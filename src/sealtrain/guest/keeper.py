@@ -19,6 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from sealtrain.errors import CheckpointRefused, ModelNotReloaded
@@ -34,6 +35,7 @@ from sealtrain.guest.validating import record_counts
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
+    ConnectHelper,
     Failed,
     FileDelivered,
     OfferMetrics,
@@ -118,7 +120,7 @@ class Keeper(WorkloadKeeper):
         self._bar, self._say = Bar() if bar is None else bar, say
         self.storing = threading.Lock()
         self._sign_seconds: float | None = None
-        self._signing = False
+        self._signing = self._lapsed = False
         self._outcome: Outcome | None = None
         self._ready: RankReady | None = None
         self._newest = resume
@@ -158,7 +160,12 @@ class Keeper(WorkloadKeeper):
     def _must_end(self) -> bool:
         if not self._signing:
             return super()._must_end()
-        return self._sign_seconds is not None and time.monotonic() >= self._sign_seconds
+        if self._sign_seconds is not None:
+            return time.monotonic() >= self._sign_seconds
+        # Brokers or nodes keep the manifest waiting, which is signed nevertheless if it still may
+        # be. A run that has closed has no lease for a moment, too: so two looks.
+        before, self._lapsed = self._lapsed, self._run.lease.left() <= 0
+        return before and self._lapsed
 
     @property
     def _reads(self) -> bool:
@@ -222,7 +229,8 @@ class Keeper(WorkloadKeeper):
         """Connect the workload with a machine that multiplies for it, or note what was made."""
         if self._signing:
             raise Misused("no products after the manifest")
-        return self._helpers.answer(question)
+        answer = partial(self._helpers.answer, question)
+        return self._awaited(answer) if isinstance(question, ConnectHelper) else answer()
 
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
@@ -275,6 +283,7 @@ class Keeper(WorkloadKeeper):
             if question.tokens_sha256 is not None and not digests_tokens(run.recipe):
                 raise Misused("a digest of tokens that this recipe does not take")
             self._signing = True
+        self._helpers.log()
         self._served.close()
         run.tally.add(question.counts)
         record_served(run, self._served.rows)
@@ -338,6 +347,7 @@ class Keeper(WorkloadKeeper):
         run.store.memory(memory.size)
         with self._refusing(), memory.view[: question.size] as part:
             ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
+        self._helpers.log()
         run.checkpointed(ref)
         return Reply({"digest": ref.digest, "anchored": run.lease_keeper.anchored})
 

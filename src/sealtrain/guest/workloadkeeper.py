@@ -6,8 +6,10 @@ have a keeper that answers no more than this (``sealtrain_collab.nodes``).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -156,6 +158,7 @@ class WorkloadKeeper:
         try:
             self._wait()
         finally:
+            self._over.set()
             self._workload.end()
             self._opener.end()
         for thread in threads:
@@ -208,6 +211,27 @@ class WorkloadKeeper:
         with self._lock:
             self._ended = self._error is None
         self._over.set()
+
+    def _awaited(self, answer: Callable[[], Reply]) -> Reply:
+        """An answer that waits for another machine, and no longer than the workload may live.
+
+        Raises:
+            Misused: The workload is gone, or may not live any longer.
+        """
+        found: Future[Reply] = Future()
+
+        def work() -> None:
+            try:
+                found.set_result(answer())
+            except BaseException as error:  # raised where the answer is awaited
+                found.set_exception(error)
+
+        threading.Thread(target=work, name="keeper-awaits", daemon=True).start()
+        while not wait([found], _TICK_SECONDS).done:
+            if self._over.is_set():
+                found.add_done_callback(_dropped)
+                raise Misused("the workload is gone")
+        return found.result()
 
     # Connections to ranks of other nodes.
 
@@ -366,6 +390,12 @@ class _Refusing:
         if isinstance(error, _REFUSED):
             self._refusals[error.code] = error
             raise Refusal(error) from None
+
+
+def _dropped(found: Future[Reply]) -> None:
+    """Close what an answer carries that comes too late."""
+    if found.exception() is None and (descriptor := found.result().descriptor) is not None:
+        os.close(descriptor)
 
 
 def _misused(broken: BaseException, *, scripts: bool) -> Restated:

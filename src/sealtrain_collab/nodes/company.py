@@ -191,13 +191,13 @@ class NodeCompany:
                 self._key,
                 self._session,
                 timeout_s=self._meeting_seconds,
-                lost=self._gone,
+                lost=self.gone,
             )
         except BaseException as error:
             errors.append(error)
             self._failed = True
 
-    def _gone(self) -> str | None:
+    def gone(self) -> str | None:
         """The first of the watched nodes that ended its connection, or the system did."""
         if self._failed:
             return "a rank of this node"

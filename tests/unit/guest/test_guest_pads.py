@@ -86,8 +86,10 @@ def test_pads_are_made_as_the_recipe_says_and_the_log_holds_together(
             assert trained(model, STEPS)[0] == trained(unmasked, STEPS)[0]
             assert (tmp_path / "pads.pool").exists() == (pads == "pool")
             run.store.before_seal()
+            run.keeping.log()
             run.record("checkpoint.sealed", {})
             standins.take_out(model)
+            run.keeping.log()
     assert protected_layers(model) == []
     assert list(tmp_path.iterdir()) == []
     run.record("training.finished", {})
@@ -151,6 +153,17 @@ def test_what_a_workload_may_not_ask_or_say_again_ends_the_run(
         begun.ask(question)
     assert begun.entries == before
     begun.ask(made(4))
+
+
+@pytest.mark.claim("C612")
+def test_a_log_has_one_entry_for_each_checkpoint_however_much_is_told(begun: Run) -> None:
+    for products in range(5, 50):
+        begun.ask(made(products))
+    assert [entry["event"] for entry in begun.entries] == ["run.started", "pads.begun"]
+    for _ in range(2):  # a checkpoint, and the end without a product since
+        begun.keeping.log()
+    (spent,) = begun.entries[2:]
+    assert (spent["event"], spent["fields"]["products"]) == ("pads.spent", 49)
 
 
 @pytest.mark.claim("C612")

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["LeadNode"]
 
 _DONE_SECONDS: Final = 15 * 60.0
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks at the lease while other nodes are awaited."""
 _GRACE_SECONDS: Final = 5.0
 _TAKING_SECONDS: Final = 5 * 60.0
 """Longest wait for a node that does not take what it is told."""
@@ -212,13 +214,15 @@ class LeadNode:
         yield
 
     def finish(self) -> None:
-        """As ``Fellows``."""
+        """As ``Fellows``, no longer than the lead's own lease lasts."""
         until = time.monotonic() + _DONE_SECONDS
         wanted = {seat.node for seat in self._seats}
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._gone or self._done == wanted, max(0.0, until - time.monotonic())
-            )
+            while not self._gone and self._done != wanted:
+                left = min(until - time.monotonic(), self._run.lease.left())
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, _LOOK_SECONDS))
             if self._done != wanted:
                 raise self._blamed() or NodeLost(
                     "not all nodes ended with the run",

@@ -2,13 +2,15 @@
 
 Its ranks ask for records, for the base model, for the checkpoint to begin from and for their
 connections, once each. Measurements, checkpoints, counts and the model are node 0's: a question
-about one of them ends this node.
+about one of them ends this node. So does the end of the lead, a while later: the run is over, and a
+workload that lives on would have this node's lease renewed for nothing.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from sealtrain.errors import NodeLost
 from sealtrain.guest.desk import RankDesk
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeKeeper"]
 
+_LEAVING_SECONDS: Final = 30.0
+
 
 class NodeKeeper(WorkloadKeeper):
     """Keeps the workload of one node. ``keep`` is all of it."""
@@ -35,6 +39,7 @@ class NodeKeeper(WorkloadKeeper):
         *,
         resume: CheckpointRef | None,
         await_lead: Callable[[], object] = lambda: None,
+        leaving_seconds: float = _LEAVING_SECONDS,
     ) -> None:
         """Answer nothing yet.
 
@@ -44,9 +49,12 @@ class NodeKeeper(WorkloadKeeper):
             company: Has the connections to the ranks of other nodes.
             resume: Checkpoint to begin from, which the lead sent.
             await_lead: Returns once the lead says why it stopped the run, or says nothing in time.
+            leaving_seconds: For the workload to end once the lead is gone.
         """
         super().__init__(guest, workload, fellows=company, resume=resume, served={})
-        self._await_lead = await_lead
+        self._company, self._await_lead = company, await_lead
+        self._leaving_seconds = leaving_seconds
+        self._ends_at: float | None = None
 
     def keep(self) -> None:
         """Answer until this node's ranks are done; the workload is gone afterwards.
@@ -60,6 +68,13 @@ class NodeKeeper(WorkloadKeeper):
         self.answer_all([RankDesk(self, rank) for rank in range(len(self._workload.ends))])
         if not self._ended:
             raise lost(self._workload.status)
+
+    def _must_end(self) -> bool:
+        if self._ends_at is None and self._company.gone() is not None:
+            self._ends_at = time.monotonic() + self._leaving_seconds
+        if self._ends_at is not None and time.monotonic() >= self._ends_at:
+            self.fail(NodeLost("the lead of the run ended", check="node", got="no word"))
+        return super()._must_end()
 
     def begin(self, _rank: int, _ready: RankReady) -> Reply:
         """Answer a rank that is ready with what it may ask for."""

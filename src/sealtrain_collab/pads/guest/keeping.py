@@ -48,6 +48,7 @@ class KeptPads:
         self._dealer: dict[str, Any] | None = None
         self._begun = False
         self._spent: PadsSpent | None = None
+        self._logged: PadsSpent | None = None
 
     @property
     def waits(self) -> frozenset[str]:
@@ -69,6 +70,13 @@ class KeptPads:
         """As ``HelperDesk.require_told``."""
         if self._spent is None:
             raise Misused("products are counted before a checkpoint, and before the manifest")
+
+    def log(self) -> None:
+        """As ``HelperDesk.log``: a log is public, so not each word of a workload is in it."""
+        spent = self._spent
+        if spent is not None and spent != self._logged:
+            self._run.record("pads.spent", spent.to_dict())
+            self._logged = spent
 
     def _connect(self, name: HelperName) -> Reply:
         run, how = self._run, self._run.recipe.collaboration
@@ -130,5 +138,4 @@ class KeptPads:
         if not self._begun or (self._spent is not None and spent.falls_below(self._spent)):
             raise Misused("no count that follows the one before")
         self._spent = spent
-        self._run.record("pads.spent", spent.to_dict())
         return Reply()
