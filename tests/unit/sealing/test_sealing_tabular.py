@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 import traceback
 import tracemalloc
 from collections.abc import Callable
@@ -254,6 +255,31 @@ def test_numbers_and_dates_are_read_as_declared(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("C620")
+def test_numbers_with_zeros_before_them_are_numbers_where_the_recipe_reads_them(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, "a.csv", "hour,rate,on,code\n08,00.5,true,08\n+9,1,False,+9\n")
+    table = converted(path, numbers=frozenset({"hour", "rate", "on"}))
+    assert table.to_pydict() == {
+        "hour": [8, 9],
+        "rate": [0.5, 1.0],
+        "on": [True, False],
+        "code": ["08", "+9"],
+    }
+    comma = write(tmp_path, "b.csv", "x;on\n1,5;true\n02;false\n")
+    table = converted(comma, numbers=frozenset({"x", "on"}), decimals="comma")
+    assert table.to_pydict() == {"x": [1.5, 2.0], "on": [True, False]}
+
+
+def test_a_code_in_a_later_block_than_the_first_stays_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 64)
+    path = write(tmp_path, "a.csv", "code\n" + "1.5\n" * 100 + "007\n")
+    assert read(path).column("code")[100].as_py() == "007"
+
+
+@pytest.mark.claim("C620")
 @pytest.mark.parametrize(
     ("cells", "told"),
     [
@@ -268,6 +294,9 @@ def test_numbers_and_dates_are_read_as_declared(tmp_path: Path) -> None:
         (["01/02/2025", "02/01/25"], {"dates": {"x": "DD/MM/YYYY"}}),
         (["01/02/2025", "01/02/2025 10:00"], {"dates": {"x": "DD/MM/YYYY"}}),
         (["01/02/2025", "00/01/2025"], {"dates": {"x": "DD/MM/YYYY"}}),
+        (["20241101", "2024111"], {"dates": {"x": "YYYYMMDD"}}),
+        (["01/02/2025 23:59", "01/02/2025 24:00"], {"dates": {"x": "DD/MM/YYYY hh:mm"}}),
+        (["29/02/2000", "29/02/1900"], {"dates": {"x": "DD/MM/YYYY"}}),
     ],
 )
 def test_a_cell_that_is_not_as_declared_is_refused_by_column_and_record(
@@ -623,3 +652,29 @@ def test_half_of_a_surrogate_pair_is_refused_with_its_record(tmp_path: Path) -> 
     with pytest.raises(RecordInvalid, match=r"record 2 .* field b") as refused:
         open_records([path], lambda _: None)
     assert (refused.value.check, refused.value.column) == ("record", "b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": "' + 'say \\"x\\" ' * 50_000,
+        '{"a": "' + "[]" * 100 + 'say \\"x\\" ' * 50_000,
+        '{"a":' + "[\n" * 20_000 + "]" * 20_000 + "}",
+        '{"a":' + "[\r\n" * 20_000 + "]" * 20_000 + "}",
+    ],
+    ids=["cut", "cut behind brackets", "deep over lines", "deep over lines of Windows"],
+)
+def test_what_is_broken_is_refused_in_time_that_grows_with_it(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, "a.jsonl", '{"a": "x"}\n' + text)
+    began = time.process_time()
+    with pytest.raises(RecordInvalid) as caught:
+        read(path)
+    assert caught.value.check == "record"
+    assert time.process_time() - began < 5
+
+
+def test_brackets_in_texts_and_many_records_are_not_deep(tmp_path: Path) -> None:
+    rows = [{"a": "[{" * 5000, "b": [{"c": ["x"] * 200}] * 200} for _ in range(3)]
+    text = json_lines(rows)
+    for name, lines in (("a", text), ("b", text.replace("\n", "\r\n")), ("c", f" {text}\n\n")):
+        assert read(write(tmp_path, f"{name}.jsonl", lines)).to_pylist() == rows

@@ -120,9 +120,10 @@ class _Pattern:
                 "of two digits has no century: write it with four",
             )  # fmt: skip
         parts = re.split(f"({_PARTS.pattern})", text)
-        return cls(
-            text, re.compile("".join(_TOKENS.get(part, re.escape(part)) for part in parts)), timed
-        )
+        form = "".join(_TOKENS.get(part, re.escape(part)) for part in parts)
+        if "" in parts[2:-1]:  # without a mark between two numbers, 2024111 could be two days
+            form = form.replace("{1,2}", "{2}")
+        return cls(text, re.compile(form), timed)
 
     def read(self, text: str, *, as_number: bool) -> str | None:
         """The date in other words; ``None`` where it is no date of this pattern."""
@@ -221,11 +222,12 @@ class Conversion:
                 return ""
             if pattern is not None:
                 return pattern.read(stripped, as_number=column in self.numbers)
+            if stripped.lower() in _BOOLEANS:
+                return stripped
             if self.decimals == "comma":
                 comma = _COMMA.fullmatch(stripped) is not None
                 return stripped.replace(",", ".") if comma else None
-            number = _NUMBER.fullmatch(stripped) is not None or stripped.lower() in _BOOLEANS
-            return stripped if number else None
+            return stripped if _NUMBER.fullmatch(stripped) else None
 
         # A value that comes often is read once.
         coded = values.dictionary_encode()

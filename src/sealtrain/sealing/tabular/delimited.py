@@ -55,11 +55,12 @@ def infer_schema(path: Path, conversion: Conversion | None = None) -> pa.Schema:
         if not ladders:
             names = batch.schema.names
             ladders = [[pa.int64(), pa.float64(), pa.bool_()] for _ in names]
-        for column, ladder in zip(batch.columns, ladders, strict=True):
-            while ladder and not _fits(column, ladder[0], strict_text=len(ladder) == 3):
+        for name, column, ladder in zip(names, batch.columns, ladders, strict=True):
+            strict = name not in conversion.numbers  # where 05 is a number, and no code
+            while ladder and not _fits(column, ladder[0], strict_text=strict and len(ladder) == 3):
                 ladder.pop(0)
-                if ladder and ladder[0] == pa.float64() and _has_leading_zero(column):
-                    ladder.clear()
+            if strict and ladder and ladder[0] == pa.float64() and _has_leading_zero(column):
+                ladder.clear()
     kinds = [ladder[0] if ladder else pa.string() for ladder in ladders]
     return pa.schema(
         [

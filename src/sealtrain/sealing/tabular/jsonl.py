@@ -42,7 +42,8 @@ _LONG_INTEGER = re.compile(rb"[:\[,][ \t]*-?[0-9]{19,}[ \t]*[,\]}]")
 _OPEN = 2 * MAX_DEPTH
 """Brackets inside each other before Arrow is not asked: its time grows with their square."""
 _OTHERS = bytes(set(range(256)) - set(b"[]{}\n"))
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+# A text that does not end takes the rest with it: to try anew at each quote of it would never end.
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 _INT64 = range(-(1 << 63), 1 << 63)
 
 Progress = Callable[[int], None]
@@ -187,10 +188,7 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
 
     if not block.isascii():
         block.decode()  # Arrow does not look whether text is UTF-8
-    brackets = block.translate(None, _OTHERS)
-    if max(map(len, brackets.split(b"\n"))) > _OPEN and any(
-        map(_has_deep_brackets, block.split(b"\n"))
-    ):
+    if _has_too_many_brackets(block):
         raise pa.ArrowInvalid("too many brackets inside each other")
     table = pa_json.read_json(
         pa.BufferReader(block),
@@ -206,6 +204,19 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
     if is_deep(table.schema):
         raise pa.ArrowInvalid("too many types inside each other")
     return table
+
+
+def _has_too_many_brackets(block: bytes) -> bool:
+    """Whether brackets outside of texts are deeper in some line than any record that is sealed.
+
+    Arrow reads on where a record goes over several lines; then the block is looked at as a whole.
+    """
+    brackets = block.translate(None, _OTHERS)
+    text = block.strip()
+    if text.count(b"\n") != text.count(b"}\n{") + text.count(b"}\r\n{"):
+        return len(brackets) > _OPEN and _has_deep_brackets(block)
+    most = max(map(len, brackets.split(b"\n")))
+    return most > _OPEN and any(map(_has_deep_brackets, block.split(b"\n")))
 
 
 def _has_deep_brackets(line: bytes) -> bool:

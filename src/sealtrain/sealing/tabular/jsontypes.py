@@ -34,7 +34,8 @@ __all__ = [
 
 _LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
 """Also within a text, which a parser then tells apart."""
-_TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
+"""Also one that does not end: to try anew at each quote of it would take time without end."""
 _MARKS: Final = re.compile(rb"[\[\]{}]")
 _MAX_SHOWN: Final = 80
 """Characters of a field's name in a refusal."""
