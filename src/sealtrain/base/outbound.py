@@ -250,7 +250,7 @@ def certificates_in(text: str, name: str) -> str:
     try:
         # OpenSSL refuses an empty text too.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=blocks or "-")
-    except (ssl.SSLError, ValueError):
+    except (ssl.SSLError, TypeError, ValueError):  # text that is not ASCII is a ``TypeError``
         raise ConfigError(
             f"{name} holds no certificate that can be read",
             check="ca_file",

@@ -8,7 +8,7 @@ same, it is that one; nothing else is guessed, so ``Urgent`` is not ``urgent``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from sealtrain.sealing.tabular.conversion import is_number
@@ -57,4 +57,7 @@ def _meaning(text: str) -> str | Decimal | None:
     """A number, exactly, or a boolean, of a text that is one."""
     if text.lower() in _BOOLEANS:
         return text.lower()
-    return Decimal(text.strip()) if is_number(text) else None
+    try:
+        return Decimal(text.strip()) if is_number(text) else None
+    except InvalidOperation:  # an exponent of very many digits
+        return None

@@ -56,7 +56,12 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         found = parts.username, parts.password, parts.port
     except ValueError as error:
-        raise UsageError("not a URL", got=url[:60], expected="https://host/folder") from error
+        raise UsageError(
+            "not a URL",
+            check="address",
+            got=f"{url.partition(':')[0][:20]}:…",  # what follows may be a secret
+            expected="https://host/folder",
+        ) from error
     if parts.scheme in _OF_THIS_MACHINE:
         raise UsageError(
             "a file: URL names a folder of this machine, and no store",

@@ -118,7 +118,16 @@ def test_variables_win_over_the_file_and_ours_over_those_of_tools(tmp_path: Path
     assert from_variables({CA_FILE: str(bank.file)}).authorities == bank.pem.decode()
 
 
-@pytest.mark.parametrize("text", ["", "words", "-----BEGIN CERTIFICATE-----\nAA\n", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "words",
+        "-----BEGIN CERTIFICATE-----\nAA\n",
+        "-----BEGIN CERTIFICATE-----\nA\N{NO-BREAK SPACE}A\n-----END CERTIFICATE-----\n",
+        "\0",
+    ],
+)
 def test_a_file_without_a_certificate_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text(text)

@@ -175,7 +175,15 @@ def test_a_label_that_is_a_number_or_a_boolean_is_the_listed_one(
 
 
 @pytest.mark.parametrize(
-    "found", [[1.5, 0], ["Urgent", "0"], ["", "0"], ["01 ", "0"], ["nan", "0"]]
+    "found",
+    [
+        [1.5, 0],
+        ["Urgent", "0"],
+        ["", "0"],
+        ["01 ", "0"],
+        ["nan", "0"],
+        ["1e9999999999999999999", "0"],
+    ],
 )
 def test_a_label_that_means_no_listed_one_is_refused(sft: dict[str, Any], found: list[Any]) -> None:
     changed = recipe_of(sft, "classify names").to_dict() | {"labels": ["0", "urgent"]}

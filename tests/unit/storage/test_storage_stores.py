@@ -134,6 +134,8 @@ BAD = [
     "https://storage.googleapis.com/run?X-Goog-Signature=ab12",
     "abfs://container:secret@account.dfs.core.windows.net/run",
     "https://user@host/run",
+    "https://user:secret@host:99999/run",
+    "https://host:port/run?sig=ab12",
 ]
 
 
