@@ -15,7 +15,10 @@ from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ChannelBroken, RunMismatch
 from sealtrain.manifest.checks.counts import counts_public
+from sealtrain.recipe.missing import missing_values
 from sealtrain.training.census import require_lessons
+from sealtrain.training.data.sources import BatchedRecords, Source
+from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.learnable import RecordTally, counts_records
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.cut.activations import encode
@@ -42,10 +45,35 @@ if TYPE_CHECKING:
     from sealtrain.signing.dsse import Ed25519Signer
     from sealtrain.signing.identity import PublicIdentity
 
-__all__ = ["Client", "OwnDataset"]
+__all__ = ["Client", "OwnDataset", "records_of"]
 
 KEPT_BYTES: Final = 1 << 30
 _JUDGED_AT_ONCE: Final = 256
+
+
+def records_of(found: FoundDataset, opened: BatchedRecords, recipe: Recipe) -> pa.Table:
+    """All records of an owner's dataset: the columns that the recipe reads, gaps as it says.
+
+    Args:
+        found: The dataset.
+        opened: Its records.
+        recipe: That owners approved.
+
+    Raises:
+        SchemaMismatch, RecordInvalid: They are not as the recipe reads them.
+    """
+    import pyarrow as pa
+
+    source = Source(
+        role=found.role,
+        owner=found.manifest.owner,
+        name=found.manifest.name,
+        weight=found.weight,
+        dataset=opened,
+        columns=found.columns,
+        missing=missing_values(recipe),
+    )
+    return pa.Table.from_batches(list(read_all([source], recipe.columns.names)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

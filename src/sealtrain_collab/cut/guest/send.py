@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -274,23 +274,10 @@ def _share(how: Sending, folders: Mapping[str, Any], target: Target, run_id: str
 
 
 def _opened(how: Sending, recipe: Any, one: FoundDataset) -> pa.Table:
-    import pyarrow as pa
-
     from sealtrain.sealing.opened import SealedDataset
-    from sealtrain.training.data.sources import Source
-    from sealtrain.training.data.stream import read_all
+    from sealtrain_collab.cut.sending import records_of
 
-    owner, name = one.manifest.owner, one.manifest.name
     if not isinstance(one.folder, Path):
         raise UsageError("an owner's client reads its own folders", got=str(one.folder))
     with SealedDataset.open(one.folder, how.key_of(one.folder), root=one.manifest.root) as opened:
-        source = Source(
-            role=one.role,
-            owner=owner,
-            name=name,
-            weight=one.weight,
-            dataset=opened,
-            columns=one.columns,
-        )
-        batches: Iterable[pa.RecordBatch] = read_all([source], recipe.columns.names)
-        return pa.Table.from_batches(list(batches))
+        return records_of(one, opened, recipe)

@@ -15,8 +15,9 @@ if not COLLECTING:
     import pyarrow as pa
     from cut_world import cut_recipe
 
+    from sealtrain.training.privacy.audit import InMemory
     from sealtrain_collab.cut.front import Reading
-    from sealtrain_collab.cut.sending import OwnDataset
+    from sealtrain_collab.cut.sending import OwnDataset, records_of
 
 pytestmark = [pytest.mark.claim("C616"), pytest.mark.usefixtures("one_thread")]
 
@@ -62,6 +63,20 @@ def test_a_blank_text_is_left_out_and_a_test_split_whole() -> None:
     assert (tested.records.num_rows, tested.counted, tested.counts) == (3, False, None)
     with pytest.raises(RecordInvalid):
         read(recipe, [{"text": 7, "finding": 0}])
+
+
+@pytest.mark.claim("C626")
+def test_a_gap_means_what_the_recipe_says_on_an_owners_machine_too() -> None:
+    rows = [{"text": text, "finding": 0} for text in ("a lump", None)]
+    manifest = SimpleNamespace(owner="hospital-a", name="visits")
+    found: Any = SimpleNamespace(role="train", manifest=manifest, weight=1.0, columns={})
+    opened = InMemory(pa.RecordBatch.from_pylist(rows))
+    recipe = public("classify", missing={"text": {"constant": "not written"}})
+    assert records_of(found, opened, recipe).to_pylist() == [
+        rows[0], {"text": "not written", "finding": 0},
+    ]  # fmt: skip
+    with pytest.raises(RecordInvalid):
+        records_of(found, opened, public("classify"))
 
 
 def test_no_exact_count_leaves_an_owner_that_keeps_the_number_or_the_log_closed() -> None:
