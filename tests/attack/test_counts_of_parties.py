@@ -85,15 +85,23 @@ def hiding(tmp_path_factory: pytest.TempPathFactory) -> World:
 # -- what a lead takes -----------------------------------------------------------------------------
 
 
-def reported(world: World, counts: dict[str, Any] | None, name: str = A) -> PartyReport:
-    """What a lead takes of a party's report with these counts."""
+def reported(
+    world: World,
+    counts: dict[str, Any] | None,
+    name: str = A,
+    *,
+    lists: Callable[[list[Any]], list[Any]] = list,
+) -> PartyReport:
+    """What a lead takes of a party's report with these counts, and with its datasets as listed."""
     document = party(name) | {
         "version": 4,
-        "datasets": [
-            envelope.to_dict()
-            for key, envelope in world.datasets.items()
-            if key.startswith(f"{name}/")
-        ],
+        "datasets": lists(
+            [
+                envelope.to_dict()
+                for key, envelope in world.datasets.items()
+                if key.startswith(f"{name}/")
+            ]
+        ),
         "releases": [],
         "closings": [],
         "counts": counts,
@@ -135,6 +143,35 @@ def test_a_lead_refuses_a_party_that_lies_about_its_records(world: World, name: 
         reported(world, LIES[name])
     assert caught.value.check == "counts"
     assert caught.value.owner == A
+
+
+@pytest.mark.claim("C614")
+@pytest.mark.parametrize(
+    ("lists", "counts"),
+    [
+        (lambda _: [], {}),
+        (lambda datasets: datasets[1:], {}),
+        (lambda datasets: datasets[:1], {TRAINED[A]: HONEST}),
+        (lambda datasets: [*datasets, datasets[0]], {TRAINED[A]: HONEST}),
+    ],
+    ids=["none", "a test split alone", "no test split", "one twice"],
+)
+def test_a_lead_refuses_a_party_that_does_not_list_its_datasets_once_each(
+    world: World, lists: Callable[[list[Any]], list[Any]], counts: dict[str, Any]
+) -> None:
+    with pytest.raises(ClaimContradicted) as caught:
+        reported(world, counts, lists=lists)
+    assert (caught.value.check, caught.value.owner) == ("parties", A)
+
+
+@pytest.mark.claim("C614")
+def test_a_lead_refuses_another_partys_dataset_of_the_same_name(world: World) -> None:
+    theirs = world.datasets[f"{B}/biopsies"].to_dict()
+    counts = {TRAINED[A]: HONEST, TRAINED[B]: HONEST}
+    for lists in (lambda own: [theirs, *own], lambda own: [*own, theirs]):
+        with pytest.raises(ClaimContradicted) as caught:
+            reported(world, counts, lists=lists)
+        assert (caught.value.check, caught.value.owner) == ("parties", A)
 
 
 @pytest.mark.claim("C614")

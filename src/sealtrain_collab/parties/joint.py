@@ -93,7 +93,8 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
 
     Raises:
         ClaimContradicted: It is of another run, of nobody in the recipe, in another role, lists
-            another owner's dataset, or counts records that its datasets do not have.
+            another owner's dataset, one twice or not all of its own, or counts records that its
+            datasets do not have.
         EgressRefused: It counts records whose counts may not leave.
         SignatureInvalid: A dataset's manifest is not signed by its owner.
     """
@@ -119,8 +120,25 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
                 got=got,
                 expected=expected,
             )
+    _require_whole(report.name, manifests, lead.recipe)
     require_counts(report.counts, report.name, manifests, lead.recipe)
     return report
+
+
+def _require_whole(party: str, manifests: Iterable[DatasetManifest], recipe: Recipe) -> None:
+    """Refuse a report that leaves one of the party's datasets out, or lists one twice."""
+    own = [dataset for dataset in recipe.datasets if dataset.owner == party]
+    in_series = {dataset.name for dataset in own if dataset.series is not None}
+    wanted = Counter(dataset.name for dataset in own if dataset.name not in in_series)
+    listed = Counter(found.name for found in manifests if found.name not in in_series)
+    if listed != wanted:
+        raise ClaimContradicted(
+            "a party does not report exactly its datasets of the recipe",
+            check="parties",
+            owner=party,
+            got=", ".join(sorted(listed.elements())) or "none",
+            expected=", ".join(sorted(wanted.elements())),
+        )
 
 
 def require_counts(
