@@ -7,10 +7,13 @@ refuses.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import socketserver
+import ssl
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -225,6 +228,84 @@ def test_a_proxy_that_intercepts_is_found_out(bank: Authority, tmp_path: Path) -
             HttpClient(QUICK) as client,
         ):
             assert client.ask("GET", "https://broker.example/", cap=10).body == b"x"
+
+
+def tunnels_to(place: tuple[str, int] | None) -> Callable[[socket.socket, int], None]:
+    """A proxy that speaks TLS; to nowhere, it sends the bytes of a record without end."""
+
+    def serve(one: socket.socket, _: int) -> None:
+        assert isinstance(one, ssl.SSLSocket)
+        one.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        if place is None:
+            one.sendall(b"\x16\x03\x03\x40\x00\x02")
+            for _ in range(200):
+                one.sendall(b"\0")
+                time.sleep(0.05)
+            return
+        with socket.create_connection(place) as behind:
+            while True:
+                ready = [one] if one.pending() else select.select([one, behind], [], [], 5)[0]
+                for here, there in ((one, behind), (behind, one)):
+                    if here in ready:
+                        data = here.recv(65536)
+                        if not data:
+                            return
+                        there.sendall(data)
+
+    return serve
+
+
+@pytest.mark.claim("C631")
+def test_a_proxy_that_speaks_tls_makes_tunnels_for_tls(bank: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path, "Interceptor")
+    shown = bank.server("localhost", file="proxy")
+    with ExitStack() as parts:
+        url, heads = parts.enter_context(serving(other.server("broker.example")))
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        through, asked = parts.enter_context(server(tunnels_to(place), certificate=shown))
+        by = parse_proxy(through, "proxy")
+        with reaching(Outbound(proxy=by, authorities=bank.pem.decode())):
+            assert problem_at("https://broker.example/") == Problem("tls", INTERCEPTED)
+            assert heads == []
+        with (
+            reaching(Outbound(proxy=by, authorities=bank.pem.decode())),
+            HttpClient(QUICK, authorities=other.pem.decode()) as client,
+        ):
+            for _ in range(2):
+                body = bytes(100_000)
+                answer = client.ask("POST", "https://broker.example/a", cap=10, content=body)
+                assert answer.body == b"x"
+    assert len(heads) == 2
+    assert all(head.startswith(b"CONNECT broker.example:443 HTTP/1.1\r\n") for head in asked)
+
+
+@pytest.mark.claim("C630")
+def test_the_authority_of_a_broker_file_vouches_for_no_proxy(bank: Authority) -> None:
+    """It would get the proxy's password."""
+    shown = bank.server("localhost", file="other proxy")
+    with server(tunnels_to(None), certificate=shown) as (url, asked):
+        by = parse_proxy(url.replace("://", "://me:hunter2@"), "proxy")
+        with reaching(Outbound(proxy=by)):
+            assert problem_at("https://broker.example/", bank.pem.decode()) == Problem(
+                "proxy", FOREIGN
+            )
+    assert asked == []
+
+
+@pytest.mark.claim("C125")
+def test_a_record_that_trickles_through_such_a_proxy_ends_in_time(bank: Authority) -> None:
+    brief = Bounds(connect=5.0, read=5.0, total=0.3, tries=1)
+    shown = bank.server("localhost", file="slow proxy")
+    with (
+        server(tunnels_to(None), certificate=shown) as (url, _),
+        reaching(Outbound(proxy=parse_proxy(url, "proxy"), authorities=bank.pem.decode())),
+        HttpClient(brief) as client,
+    ):
+        began = time.monotonic()
+        with pytest.raises(NoAnswer) as caught:
+            client.ask("GET", "https://broker.example/", cap=10)
+        assert time.monotonic() - began < 5
+    assert caught.value.problem.kind == "late"
 
 
 def test_a_proxy_that_is_not_there_or_shows_a_foreign_certificate(bank: Authority) -> None:

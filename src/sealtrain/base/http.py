@@ -36,6 +36,7 @@ from sealtrain.base.outbound import DIRECT, Outbound, outbound, trusting  # noqa
 from sealtrain.base.tunnel import (  # noqa: E402
     ProxyRefused,
     ProxySilent,
+    TlsInside,
     reason_of,
     remedy_of,
     tunnelled,
@@ -194,7 +195,7 @@ class HttpClient:
         self._pool = self._connections(_Backend(self._clock), unix=unix)
         self._tunnels: httpcore.ConnectionPool | None = None
         if self._by.proxy is not None:
-            self._tunnels = self._connections(_Tunnels(self._clock, self._by, self._context))
+            self._tunnels = self._connections(_Tunnels(self._clock, self._by))
 
     def _connections(
         self, backend: httpcore.NetworkBackend, *, unix: str | None = None
@@ -468,10 +469,13 @@ class _Backend(httpcore.NetworkBackend):
 class _Tunnels(_Backend):
     """Sockets to servers through the proxy."""
 
-    def __init__(self, deadline: _Deadline, by: Outbound, context: ssl.SSLContext) -> None:
+    def __init__(self, deadline: _Deadline, by: Outbound) -> None:
         super().__init__(deadline)
         self._by = by
-        self._context = context
+        self._context: ssl.SSLContext | None = None
+        if by.proxy is not None and by.proxy.secured:
+            # The authority of one server says nothing of a proxy, which may get a password.
+            self._context = trusting(httpx.create_ssl_context(trust_env=False), by.authorities)
 
     def connect_tcp(
         self,
@@ -543,7 +547,10 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        secured = self._behind.start_tls(ssl_context, server_hostname, self._deadline.rest(timeout))
+        timeout = self._deadline.rest(timeout)
+        if self._behind.get_extra_info("ssl_object") is not None:  # with the proxy
+            return TlsInside(self, ssl_context, server_hostname, timeout)
+        secured = self._behind.start_tls(ssl_context, server_hostname, timeout)
         return _Stream(secured, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import httpcore
 
@@ -20,6 +22,7 @@ __all__ = [
     "WRONG_NAME",
     "ProxyRefused",
     "ProxySilent",
+    "TlsInside",
     "reason_of",
     "remedy_of",
     "tunnelled",
@@ -27,6 +30,8 @@ __all__ = [
 
 _MAX_HEAD_BYTES: Final = 16 << 10
 _HEAD_ENDS: Final = b"\r\n\r\n"
+_RECORD_BYTES: Final = 16 << 10
+Result = TypeVar("Result")
 EXPIRED: Final = "its certificate has expired"
 EARLY: Final = "its certificate is not valid yet"
 SELF_SIGNED: Final = "its certificate is signed by itself"
@@ -113,7 +118,7 @@ def reason_of(error: BaseException, *, tunnelled: bool) -> str | None:
 def tunnelled(
     stream: httpcore.NetworkStream,
     proxy: ProxyServer,
-    context: ssl.SSLContext,
+    context: ssl.SSLContext | None,
     host: str,
     port: int,
     timeout: float | None,
@@ -123,7 +128,7 @@ def tunnelled(
     Args:
         stream: To the proxy; closed where there is no tunnel.
         proxy: How it is spoken to.
-        context: Trust in its certificate, where it has one.
+        context: Trust in its certificate, where it is spoken to over TLS.
         host: Of the server.
         port: Of the server.
         timeout: Seconds for each wait.
@@ -133,7 +138,7 @@ def tunnelled(
             not one to accept.
     """
     try:
-        if proxy.secured:
+        if context is not None:
             stream = _secured(stream, proxy, context, timeout)
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
@@ -181,3 +186,85 @@ def _require_tunnel(head: bytes) -> None:
         raise ProxyRefused("HTTP 407: it wants a user and a password")
     if not status.startswith(b"2"):
         raise ProxyRefused(f"HTTP {status.decode('ascii')}")
+
+
+class TlsInside(httpcore.NetworkStream):
+    """TLS with a server inside of TLS with a proxy: each wait is one of the stream below.
+
+    The library's own waits its whole time anew for each byte of a record that trickles in.
+    """
+
+    def __init__(
+        self,
+        below: httpcore.NetworkStream,
+        context: ssl.SSLContext,
+        host: str | None,
+        timeout: float | None,
+    ) -> None:
+        """Shake hands.
+
+        Args:
+            below: The stream through the tunnel; closed where there is no handshake.
+            context: Trust in the server's certificate.
+            host: Name that the certificate must have.
+            timeout: Seconds for each wait.
+
+        Raises:
+            ConnectError, ConnectTimeout: Of ``httpcore``: no handshake.
+        """
+        self._below = below
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._inside = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        try:
+            self._perform(self._inside.do_handshake, timeout)
+        except (ssl.SSLError, httpcore.NetworkError) as error:
+            below.close()
+            raise httpcore.ConnectError(str(error)) from error
+        except httpcore.TimeoutException as error:
+            below.close()
+            raise httpcore.ConnectTimeout(str(error)) from error
+        except BaseException:
+            below.close()
+            raise
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """At most so many bytes; none at the end."""
+        try:
+            return self._perform(partial(self._inside.read, max_bytes), timeout)
+        except ssl.SSLError as error:
+            raise httpcore.ReadError(str(error)) from error
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send all bytes."""
+        try:
+            while buffer:
+                buffer = buffer[self._perform(partial(self._inside.write, buffer), timeout) :]
+        except ssl.SSLError as error:
+            raise httpcore.WriteError(str(error)) from error
+
+    def close(self) -> None:
+        """Close the connection to the proxy."""
+        self._below.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """What the library asks of a connection."""
+        return self._inside if info == "ssl_object" else self._below.get_extra_info(info)
+
+    def _perform(self, act: Callable[[], Result], timeout: float | None) -> Result:
+        while True:
+            try:
+                result = act()
+            except ssl.SSLWantReadError:
+                self._flush(timeout)
+                data = self._below.read(_RECORD_BYTES, timeout)
+                if data:
+                    self._incoming.write(data)
+                else:
+                    self._incoming.write_eof()
+            else:
+                self._flush(timeout)
+                return result
+
+    def _flush(self, timeout: float | None) -> None:
+        if self._outgoing.pending:
+            self._below.write(self._outgoing.read(), timeout)
