@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -21,6 +24,7 @@ __all__ = ["MAX_ANSWER_BYTES", "is_registered", "question"]
 MAX_ANSWER_BYTES: Final = 4 << 20
 _PIECE_BYTES: Final = 16 << 10
 _TIMEOUT_SECONDS: Final = 10.0
+_AGAIN_SECONDS: Final = 0.2
 
 
 def question(broker_url: str, *, compose_hash: str, start: int) -> str:
@@ -35,18 +39,28 @@ def question(broker_url: str, *, compose_hash: str, start: int) -> str:
     return f"{broker_url.rstrip('/')}/v1/ledger/search?{urlencode(asked)}"
 
 
-def is_registered(url: str, *, monotonic: Callable[[], float] = time.monotonic) -> bool | None:
+def is_registered(
+    url: str,
+    *,
+    seconds: float = _TIMEOUT_SECONDS,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> bool | None:
     """Whether there is such an entry; ``None`` where the broker gave no answer that says so.
 
     Args:
         url: As ``question`` gives it.
+        seconds: For the whole exchange.
         monotonic: Seconds that never go back.
     """
     parts = urlsplit(url)
-    ends = monotonic() + _TIMEOUT_SECONDS
+    ends = monotonic() + seconds
     connection = _connection(parts)
+    held: list[socket.socket] = []
+    over = threading.Event()
+    threading.Thread(target=_cut, args=(connection, held, over, seconds), daemon=True).start()
     try:
         connection.request("GET", f"{parts.path}?{parts.query}", headers={"Connection": "close"})
+        held.append(connection.sock)
         answer = connection.getresponse()
         body = bytearray()
         while piece := answer.read1(_PIECE_BYTES):
@@ -57,9 +71,33 @@ def is_registered(url: str, *, monotonic: Callable[[], float] = time.monotonic) 
     except (OSError, ValueError, http.client.HTTPException, RecursionError):
         return None
     finally:
+        over.set()
         connection.close()
     entries = found.get("entries") if isinstance(found, dict) else None
     return bool(entries) if isinstance(entries, list) else None
+
+
+def _cut(
+    connection: http.client.HTTPConnection,
+    held: list[socket.socket],
+    over: threading.Event,
+    seconds: float,
+) -> None:
+    """End an exchange that is not over in time: the library waits anew for each byte of a head.
+
+    Args:
+        connection: Has the socket until it is ``held``: one takes another's place in TLS, and none
+            is there while an answer is read.
+        held: The socket of the request, once it was sent.
+        over: Set when the exchange is over.
+        seconds: Until when.
+    """
+    while not over.wait(seconds):
+        seconds = _AGAIN_SECONDS
+        used = held[0] if held else connection.sock
+        with suppress(OSError, ValueError):
+            if used is not None:
+                used.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(parts: SplitResult) -> http.client.HTTPConnection:

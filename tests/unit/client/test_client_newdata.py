@@ -6,11 +6,13 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from http_server import Handler, http_served
+from raw_server import server
 
 from sealtrain.client import newdata
 
@@ -64,6 +66,25 @@ def test_an_answer_without_end_is_given_up() -> None:
     ticks = iter(range(0, 10_000, 6))
     with answering(json.dumps({"entries": [], "pad": "x" * 100_000}).encode()) as (url, _):
         assert newdata.is_registered(url, monotonic=lambda: float(next(ticks))) is None
+
+
+@pytest.mark.claim("C125")
+@pytest.mark.parametrize(
+    "start",
+    [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"],
+)
+def test_an_answer_that_trickles_in_is_given_up(start: bytes) -> None:
+    def serve(one: socket.socket, _: int) -> None:
+        one.sendall(start)
+        for _ in range(200):
+            one.sendall(b"0")
+            time.sleep(0.05)
+
+    with server(serve) as (url, _):
+        began = time.monotonic()
+        asked = newdata.question(url, compose_hash="ab" * 32, start=0)
+        assert newdata.is_registered(asked, seconds=0.3) is None
+        assert time.monotonic() - began < 5
 
 
 def test_a_broker_that_is_gone_gives_no_answer() -> None:
