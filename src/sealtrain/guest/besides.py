@@ -15,11 +15,13 @@ from sealtrain.guest.sandbox.files import keep_out_of_reach
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.workload.fork import WorkloadProcess
 from sealtrain.guest.workload.opener import Opener
+from sealtrain.recipe.missing import missing_values
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
+    from sealtrain.guest.holding import DataGuest
 
-__all__ = ["start_beside"]
+__all__ = ["hand_keys_over", "start_beside"]
 
 
 def start_beside(
@@ -57,3 +59,20 @@ def start_beside(
     undoing.callback(opener.close)
     undoing.callback(opener.end)
     return workload, opener
+
+
+def hand_keys_over(guest: DataGuest, opener: Opener) -> None:
+    """Have the opener open what the guest's recipe reads, while the lease lasts.
+
+    Args:
+        guest: It has the keys, and found its datasets.
+        opener: Of this guest.
+    """
+    recipe = guest.recipe
+    opener.open(
+        guest.sealed_datasets,
+        guest.grant.data_keys,
+        recipe.columns.names,
+        missing_values(recipe),
+        seconds=guest.lease.left(),
+    )

@@ -29,7 +29,6 @@ from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.guest.settings import RunSettings, load_run
 from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import processes_of
-from sealtrain.recipe.missing import missing_values
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import Surroundings
@@ -162,6 +161,7 @@ class RunSteps:
 
     def _train(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Keep the workload, which was forked before there were keys; its last word closes."""
+        from sealtrain.guest.besides import hand_keys_over
         from sealtrain.guest.keeper import Keeper
         from sealtrain.training.telemetry.bar import progress_bar
 
@@ -170,13 +170,7 @@ class RunSteps:
             raise AssertionError("there is no workload to keep")
         fellows.connect()
         held = room.lock(ways)
-        run.opener.open(
-            run.sealed_datasets,
-            run.grant.data_keys,
-            run.recipe.columns.names,
-            missing_values(run.recipe),
-            seconds=run.lease.left(),
-        )
+        hand_keys_over(run, run.opener)
         monitor.watch()
         checkpoint = run.newest_checkpoint() if self._resuming else None
         # A large checkpoint may take the others longer than a lease lasts.

@@ -51,6 +51,7 @@ from sealtrain.recipe.recordvalues import (
     unusable_image,
     unusable_number,
     unusable_tokens,
+    with_gaps,
 )
 from sealtrain.recipe.terms import Dataset
 from sealtrain.sealing.tabular.conversion import Conversion
@@ -400,7 +401,7 @@ class RecordCheck:
             for column in self._columns:
                 values = batch.column(column.name)
                 if column.kind == "number" and not self._recipe.scripts:
-                    values = _with_gaps(values)
+                    values = with_gaps(values)
                 if values.null_count and column.called not in self._filled:
                     raise self._refusal(
                         column, values.is_null(), first,
@@ -624,19 +625,6 @@ def _bytes_of(values: pa.Array) -> pa.Array:
     import pyarrow.compute as pc
 
     return pc.struct_field(values, "bytes")
-
-
-def _with_gaps(values: pa.Array) -> pa.Array:
-    """Numbers; what is not a number (NaN) is missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_floating(values.type):
-        return values
-    if values.type == pa.float16():  # no kernel looks at these
-        values = values.cast(pa.float32())
-    [nothing] = pa.nulls(1, values.type)
-    return pc.if_else(pc.fill_null(pc.is_nan(values), True), nothing, values)
 
 
 def _holds_bytes(found: pa.DataType) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "unusable_image",
     "unusable_number",
     "unusable_tokens",
+    "with_gaps",
 ]
 
 _LARGEST: Final = 3.4028234663852886e38
@@ -47,16 +48,30 @@ class Unusable:
     hint: str
 
 
+def with_gaps(values: pa.Array) -> pa.Array:
+    """Numbers; what is not a number (NaN) is missing. Of 16 bits they become 32."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(values.type):
+        return values
+    if values.type == pa.float16():  # no kernel looks at these
+        values = values.cast(pa.float32())
+    [nothing] = pa.nulls(1, values.type)
+    return pc.if_else(pc.fill_null(pc.is_nan(values), True), nothing, values)
+
+
 def unusable_number(values: pa.Array) -> Unusable | None:
-    """Features that are no finite number of 32 bits; integers always are."""
+    """Features that are no finite number of 32 bits; integers always are.
+
+    Args:
+        values: As ``with_gaps`` returns them.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not pa.types.is_floating(values.type):
         return None
-    if values.type == pa.float16():  # no kernel compares these
-        values = values.cast(pa.float32())
-    # NaN is not between any two numbers.
     good = pc.and_(pc.greater_equal(values, -_LARGEST), pc.less_equal(values, _LARGEST))
     if pc.all(good).as_py() is not False:
         return None

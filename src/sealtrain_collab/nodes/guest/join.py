@@ -29,7 +29,6 @@ from sealtrain.guest.sandbox.events import Named, Restated, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
-from sealtrain.recipe.missing import missing_values
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import node_run_id
@@ -259,19 +258,15 @@ class _Work:
 
     def _keep(self, room: Room, ways: Ways) -> None:
         """Keep the workload until its ranks are done."""
+        from sealtrain.guest.besides import hand_keys_over
+
         guest, opener = self._guest, self._guest.opener
         if opener is None:
             raise AssertionError("a node starts its opener before it meets the lead")
         self._company.connect()
         try:
             room.lock(ways)
-            opener.open(
-                guest.sealed_datasets,
-                guest.grant.data_keys,
-                guest.recipe.columns.names,
-                missing_values(guest.recipe),
-                seconds=guest.lease.left(),
-            )
+            hand_keys_over(guest, opener)
             with guest.lease_keeper:
                 checkpoint = guest.take_checkpoint(self._company)
                 keeper = NodeKeeper(
