@@ -61,6 +61,13 @@ def test_axolotl_leaves_out_what_the_other_backends_leave_out(left: Remains) -> 
         assert {"whole", "empty"} <= set(one["own"])
 
 
+@pytest.mark.claim("C639")
+def test_unsloth_trains_the_rows_that_are_counted(left: Remains) -> None:
+    for one in left.answer.get("batched", ()):
+        assert one["own"] == one["judge"] != []
+    assert sum(one["left_out"] for one in left.answer.get("batched", ())) or "judged" in left.answer
+
+
 def test_it_learns(left: Remains) -> None:
     for name, one in played(left).items():
         losses = [values["loss"] for _, values in one["history"][0] if "loss" in values]

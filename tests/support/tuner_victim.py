@@ -100,6 +100,59 @@ def judged(recipe: Any, what: str, folder: Path) -> dict[str, list[str]]:
     }
 
 
+def batched(recipe: Any, what: str, folder: Path, sealed: dict[str, Any]) -> dict[str, Any]:
+    """Rows of one epoch as Unsloth's trainer gives them to the model, and as the judge makes them.
+
+    Args:
+        recipe: Of backend unsloth.
+        what: Kind of its records.
+        folder: The base lies in it.
+        sealed: Datasets; the training ones hold ``ODD``.
+    """
+    from training_world import OWNERS, checkpoint_store, run, sources_of
+
+    from sealtrain.training.data.hugging import once
+    from sealtrain.training.inputs.learnable import judge_for, supervised_rows
+    from sealtrain.training.models.base import build_tokenizer
+    from sealtrain.training.phases import sft
+
+    seen: list[list[list[int]]] = []
+
+    def looked_at(work: Any, trainer: Any, _evaluation: Any) -> Any:
+        once(work.context.stream)
+        for batch in trainer.get_train_dataloader():
+            for ids, labels, mask in zip(
+                *(batch[name].tolist() for name in ("input_ids", "labels", "attention_mask")),
+                strict=True,
+            ):
+                held = [at for at, bit in enumerate(mask) if bit]
+                seen.append([[ids[at] for at in held], [labels[at] for at in held]])
+        raise Looked
+
+    trained, sft.train_and_measure = sft.train_and_measure, looked_at
+    try:
+        store = checkpoint_store(folder / "checkpoints" / f"odd-{what}")
+        run(recipe, sources_of(recipe, sealed), store, base_dir=folder)
+    except Looked:
+        pass
+    finally:
+        sft.train_and_measure = trained
+    tokenizer = build_tokenizer(recipe, folder)
+    records = ODD[what] * len(OWNERS)
+    parts = judge_for(recipe, tokenizer)(records)
+    rows = supervised_rows(recipe, tokenizer)(records)
+    made = [
+        [row["input_ids"], row["labels"]]
+        for row, part in zip(rows, parts, strict=True)
+        if part in ("whole", "truncated")
+    ]
+    return {"own": sorted(seen), "judge": sorted(made), "left_out": parts.count("empty")}
+
+
+class Looked(Exception):
+    """Raised once the rows were read."""
+
+
 def play(recipe: Any, name: str, folder: Path, sealed: dict[str, Any]) -> dict[str, Any]:
     """Uninterrupted, then interrupted and resumed."""
     from training_world import checkpoint_store, run, sources_of
@@ -139,6 +192,16 @@ def main() -> None:
         answer["judged"] = [
             judged(recipe_of(backend, what), what, folder) for what in wanted if what in ODD
         ]
+    else:
+        (folder / "owner" / "odd").mkdir()
+        for what in sorted(set(wanted) & ODD.keys()):
+            paths = write_records(folder / "owner" / "odd", made=lambda *_, what=what: ODD[what])
+            (folder / "sealed" / what).mkdir()
+            odd = dict(seal_records(paths, folder / "sealed" / what))
+            answer["batched"] = [
+                *answer.get("batched", ()),
+                batched(recipe_of(backend, what), what, folder, odd),
+            ]
     answer["opened"] = OPENED
     answer["called"] = CALLED + SOCKETS
     made = {path for path in OPENED if path.startswith("/dev/shm/")}  # noqa: S108

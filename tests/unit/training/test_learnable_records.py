@@ -26,7 +26,8 @@ from training_world import (
 from sealtrain.errors import DataInvalid, ValidationFailed
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.census import census
-from sealtrain.training.inputs.learnable import RecordTally, judge_for, learns
+from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, learns
+from sealtrain.training.inputs.learnablerows import judged_rows
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = pytest.mark.claim("C570")
@@ -139,7 +140,7 @@ def test_as_many_records_train_as_are_counted(
     made, _ = RECIPES[name]
     recipe = made()
     trained = rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)
-    assert trained == sum(tally.trained for tally in counted(recipe, sealed, base_dir))
+    assert len(trained) == sum(tally.trained for tally in counted(recipe, sealed, base_dir))
 
 
 def rows_trained(
@@ -148,7 +149,7 @@ def rows_trained(
     base_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> int:
+) -> list[dict[str, Any]]:
     """Rows of one epoch that a phase's trainer gets."""
     from importlib import import_module
 
@@ -165,11 +166,62 @@ def rows_trained(
     monkeypatch.setattr(phase, "train_and_measure", looked_at)
     with pytest.raises(Looked):
         run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), base_dir=base_dir)
-    return len(rows)
+    return rows
 
 
 class Looked(Exception):
     """Raised once the rows were read."""
+
+
+ONE_A_RECORD = {
+    "prompts": {},
+    "end": {"trainer": trainer_of(truncation_mode="keep_end")},
+    "uncut": {"trainer": trainer_of(max_length=None)},
+    "all tokens": {"trainer": trainer_of(completion_only_loss=False)},
+    "text": {"columns": {"text": "text"}},
+    "messages": {"columns": {"messages": "messages"}},
+    "answers": {
+        "columns": {"messages": "messages"},
+        "trainer": trainer_of(assistant_only_loss=True),
+    },
+}
+
+
+@pytest.mark.claim("C639")
+@pytest.mark.parametrize("name", ONE_A_RECORD)
+def test_rows_made_for_unsloth_are_those_that_trl_makes(
+    name: str,
+    sealed: dict[str, Any],
+    base_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from datasets import Dataset
+
+    settings = {"trainer": trainer_of()} | ONE_A_RECORD[name]
+    recipe = sft(model={"path": "base"}, **settings)
+    by_trl = rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)
+    tokenizer = build_tokenizer(recipe, base_dir)
+    fields = recipe.columns.names
+    read = [
+        {field: record[field] for field in fields}
+        for owner in OWNERS
+        for record in mixed(0, f"{owner}.records")
+    ]
+    made = list(judged_rows(Dataset.from_list(read), recipe, tokenizer))
+
+    def rows(found: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
+        return sorted((row["input_ids"], row["labels"]) for row in found)
+
+    assert rows(made) == rows(by_trl)
+    assert made
+
+
+@pytest.mark.claim("C639")
+def test_records_for_unsloth_are_counted_as_for_trl(sealed: dict[str, Any], base_dir: Path) -> None:
+    recipe = sft(model={"path": "base"}, trainer=trainer_of(), backend={"name": "unsloth"})
+    assert counts_records(recipe)
+    assert counted(recipe, sealed, base_dir) == [MIXED, MIXED]
 
 
 @pytest.mark.parametrize("name", ["prompts", "packed", "wrapped"])
@@ -275,7 +327,8 @@ def test_pairs_of_equal_answers_are_left_out_where_only_their_difference_teaches
     sealed = dict(seal_records(write_records(tmp_path, made=pairs), tmp_path))
     recipe = preferring(phase, columns=PAIRS, trainer=trainer_of(**trainer))
     assert counted(recipe, sealed, base_dir) == [RecordTally(whole=learned, empty=4 - learned)] * 2
-    assert rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch) == 2 * learned
+    trained = rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)
+    assert len(trained) == 2 * learned
 
 
 @pytest.mark.parametrize("settings", [{}, {"truncation_mode": "keep_end"}, {"packing": True}])

@@ -119,7 +119,3 @@ def test_a_record_that_axolotl_cannot_read_is_refused_without_its_text(tmp_path:
         counted(tmp_path, [FIT, REFUSED])
     assert caught.value.__cause__ is None
     assert "refused" not in str(caught.value)
-
-
-def test_unsloth_prepares_rows_in_ways_of_its_own_and_none_is_counted() -> None:
-    assert not counts_records(sft(backend={"name": "unsloth"}, model={"path": "base"}))

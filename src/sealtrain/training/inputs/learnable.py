@@ -40,6 +40,7 @@ __all__ = [
     "Judge",
     "Part",
     "RecordTally",
+    "Row",
     "alike",
     "blank",
     "compares_only",
@@ -48,17 +49,18 @@ __all__ = [
     "judge_for",
     "learns",
     "needs_texts",
+    "supervised_rows",
     "text_fields",
 ]
 
 Part = Literal["whole", "truncated", "filtered", "empty"]
 Record = Mapping[str, Any]
+Row = dict[str, list[int]]
+"""``input_ids``, and ``labels`` with -100 where nothing is learned."""
 Judge = Callable[[Sequence[Record]], list[Part]]
 """The part of each record; records have the names of the recipe's fields."""
 
 _IGNORED: Final = -100
-_OTHERS: Final = ("unsloth",)
-"""Backends that prepare rows in ways that depend on more than the record."""
 
 
 @dataclass(slots=True)
@@ -96,9 +98,8 @@ class RecordTally:
 
 
 def counts_records(recipe: Recipe) -> bool:
-    """Whether a recipe's records are counted: scripts and some backends read them as they like."""
-    backend = recipe.backend.name
-    return recipe.phase != "evaluate" and not recipe.scripts and backend not in _OTHERS
+    """Whether a recipe's records are counted: scripts read them as they like."""
+    return recipe.phase != "evaluate" and not recipe.scripts
 
 
 def needs_texts(recipe: Recipe) -> bool:
@@ -166,6 +167,18 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
         encode = encode if end is None else _Encoder(tokenizer, end)
         return _Scored(encode, trainer.max_length, compares=compares_only(recipe))
     return _Answers(recipe, encode)
+
+
+def supervised_rows(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase
+) -> Callable[[Sequence[Record]], list[Row]]:
+    """What makes rows of phase ``sft`` of records, by the tokens that ``judge_for`` judges.
+
+    Args:
+        recipe: Of phase ``sft``, without packing.
+        tokenizer: The recipe's.
+    """
+    return _Supervised(recipe, _Encoder(tokenizer)).rows
 
 
 class _Encoder:
@@ -261,33 +274,57 @@ class _Supervised:
         self._template = marked_template(encode.tokenizer) if self._assistant else None
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
+        if self._assistant:
+            return [self._of_labels(labels) for _, labels in self._marked(records)]
+        return [self._part(ids, start) for ids, start in self._begun(records)]
+
+    def rows(self, records: Sequence[Record]) -> list[Row]:
+        """Records as they train, cut at the recipe's length; one of part ``empty`` as well."""
+        pairs = (
+            self._marked(records)
+            if self._assistant
+            else [
+                (ids, [*([_IGNORED] * start), *ids[start:]]) for ids, start in self._begun(records)
+            ]
+        )
+        kept = slice(None)
+        if self._cuts:
+            kept = slice(-self._most, None) if self._from_end else slice(self._most)
+        return [{"input_ids": ids[kept], "labels": labels[kept]} for ids, labels in pairs]
+
+    def _begun(self, records: Sequence[Record]) -> list[tuple[list[int], int]]:
+        """The tokens of each record, and the first of them that is learned."""
         if self._kind == "text":
             rows = self._encode.many([self._encode.ended(record["text"]) for record in records])
-            return [self._part(ids, 0) for ids in rows]
+            return [(ids, 0) for ids in rows]
         if self._kind == "prompt-completion":
             asked = self._encode.many([record["prompt"] for record in records])
             whole = self._encode.many(
                 [record["prompt"] + self._encode.ended(record["completion"]) for record in records]
             )
             return [
-                self._part(ids, _shared(prompt, ids) if self._completion else 0)
+                (ids, _shared(prompt, ids) if self._completion else 0)
                 for prompt, ids in zip(asked, whole, strict=True)
             ]
-        return [self._conversation(record) for record in records]
+        return [
+            (self._encode.ids(record["messages"], **self._settings(record)), 0)
+            for record in records
+        ]
 
-    def _conversation(self, record: Record) -> Part:
-        settings: dict[str, Any] = {
-            "tools": _tools(record.get("tools")),
-            "chat_template": self._template,
-        }
-        if not self._assistant:
-            return self._part(self._encode.ids(record["messages"], **settings), 0)
-        encoded = self._encode.encoded(
-            record["messages"], return_assistant_tokens_mask=True, **settings
-        )
-        marked = encoded.get("assistant_masks") or ()
-        ids = [1 if bit else _IGNORED for bit in marked]
-        return self._of_labels(ids)
+    def _marked(self, records: Sequence[Record]) -> list[tuple[list[int], list[int]]]:
+        """The tokens of each conversation, and its labels: what the assistant says is learned."""
+        found = []
+        for record in records:
+            encoded = self._encode.encoded(
+                record["messages"], return_assistant_tokens_mask=True, **self._settings(record)
+            )
+            ids, marks = list(encoded["input_ids"]), encoded.get("assistant_masks") or ()
+            labels = [token if mark else _IGNORED for token, mark in zip(ids, marks, strict=False)]
+            found.append((ids, labels))
+        return found
+
+    def _settings(self, record: Record) -> dict[str, Any]:
+        return {"tools": _tools(record.get("tools")), "chat_template": self._template}
 
     def _part(self, ids: Sequence[int], start: int) -> Part:
         """Of a record whose tokens from ``start`` on are learned."""

@@ -10,11 +10,17 @@ packed row of prompts. Here all are left out, by the function that also counts t
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sealtrain.training.inputs.learnable import learns
+from sealtrain.training.data.conversations import field_names
+from sealtrain.training.inputs.learnable import learns, supervised_rows
 
-__all__ = ["with_learnable_rows"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.recipe.schema import Recipe
+
+__all__ = ["judged_rows", "with_judged_rows", "with_learnable_rows"]
 
 
 def with_learnable_rows(trainer: type[Any]) -> type[Any]:
@@ -48,6 +54,48 @@ def with_learnable_rows(trainer: type[Any]) -> type[Any]:
             return pack_dataset(rows, args.max_length, args.packing_strategy).filter(_has_lesson)
 
     return LearnableRowsTrainer
+
+
+def with_judged_rows(trainer: type[Any], recipe: Recipe) -> type[Any]:
+    """A subclass of Unsloth's trainer that is given tokens and makes none.
+
+    Unsloth tokenizes every record by what it finds in the first one: whether that begins with the
+    token that begins a text, and whether it is a conversation. So what a record teaches would
+    depend on another record. Here records become tokens by the function that also counts them.
+
+    Args:
+        trainer: Takes ``input_ids`` and ``labels``.
+        recipe: Of phase ``sft``, without packing.
+    """
+
+    class JudgedRowsTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
+        """Takes rows of ``judged_rows``."""
+
+        def _prepare_dataset(
+            self,
+            dataset: Any,
+            processing_class: Any,
+            args: Any,
+            packing: bool,
+            formatting_func: Any,
+            dataset_name: str,
+        ) -> Any:
+            return judged_rows(dataset, recipe, processing_class)
+
+    return JudgedRowsTrainer
+
+
+def judged_rows(dataset: Any, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Rows of a dataset's records that have something to learn, by each record's own tokens.
+
+    Args:
+        dataset: Has ``map`` and ``filter``; its columns are the recipe's fields.
+        recipe: Of phase ``sft``, without packing.
+        tokenizer: The recipe's.
+    """
+    make = supervised_rows(recipe, tokenizer)
+    read = list(field_names(recipe.columns).values())
+    return dataset.map(lambda record: make([record])[0], remove_columns=read).filter(_has_lesson)
 
 
 def _has_lesson(row: dict[str, Any]) -> bool:

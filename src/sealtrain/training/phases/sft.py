@@ -27,7 +27,7 @@ from sealtrain.training.data.conversations import (
 )
 from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.devices import compute_device
-from sealtrain.training.inputs.learnablerows import with_learnable_rows
+from sealtrain.training.inputs.learnablerows import with_judged_rows, with_learnable_rows
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -162,7 +162,8 @@ def _ready(
     )
     config = SFTConfig(**arguments)
     chosen = PlainLossTrainer if plain_loss else SFTTrainer
-    kind = made_private(chosen if faster else with_learnable_rows(chosen), work)
+    chosen = with_judged_rows(chosen, recipe) if faster else with_learnable_rows(chosen)
+    kind = made_private(chosen, work)
     kind = in_stretch(kind, work.stretch)
     trainer = work.machinery.trainer(kind)(
         model=model,
