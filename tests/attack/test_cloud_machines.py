@@ -35,8 +35,8 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.part import Situation
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import preset
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.tpm.hcl import parse_runtime
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import (
     CertificateChainInvalid,
     ComposeHashMismatch,
@@ -407,7 +407,7 @@ def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark, name: str
     with pytest.raises(EvidenceRefused) as decided:
         judge(evidence, policy)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
-    part = tee_of(name).verifier.part(evidence.cpu, Attachments(collateral=evidence.collateral), at)
+    part = verifier_of(name).part(evidence.cpu, Attachments(collateral=evidence.collateral), at)
     with pytest.raises(EvidenceRefused) as explained:
         require_groups(part.verify().groups)
     assert decided.value.code == explained.value.code == "measurement-mismatch"

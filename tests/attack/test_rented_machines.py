@@ -26,9 +26,9 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.part import Situation
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import preset
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
 from sealtrain.attest.tpm.log import MAX_LOG_BYTES, check_replay, parse_log
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import (
     CertificateChainInvalid,
     DebugGuest,
@@ -336,7 +336,7 @@ def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark) -> None:
         judge(evidence, policy)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
     beside = Attachments(collateral=evidence.collateral)
-    part = tee_of(GOOGLE.tee).verifier.part(evidence.cpu, beside, at)
+    part = verifier_of(GOOGLE.tee).part(evidence.cpu, beside, at)
     with pytest.raises(EvidenceRefused) as explained:
         require_groups(part.verify().groups)
     assert decided.value.code == explained.value.code == "key-provider-mismatch"

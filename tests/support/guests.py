@@ -9,9 +9,9 @@ from typing import Any
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, replay_log
 from sealtrain.attest.part import Situation, same_document
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tee import VerifiedGuest
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import vouched_guest
 
 
@@ -46,7 +46,7 @@ def verified_guest(
         shown_compose=hashlib.sha256(app_compose).hexdigest(),
     )
     beside = Attachments(collateral=collateral, crl=crl)
-    return vouched_guest(tee_of(tee).verifier.part(SimpleNamespace(**shown), beside, at))
+    return vouched_guest(verifier_of(tee).part(SimpleNamespace(**shown), beside, at))
 
 
 def verify_log(

@@ -14,9 +14,9 @@ from typing import Any
 from sealtrain.attest.claims import Claim, equal, require_checks
 from sealtrain.attest.part import committed
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.roots import SIMULATED_LABEL
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import Verified, check_tier
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.tiers import Tier
@@ -112,7 +112,7 @@ def appraise(
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    verifier = tee_of(policy.cpu.tee).verifier
+    verifier = verifier_of(policy.cpu.tee)
     source = f"{policy.cpu.tee} guest"
     claims = (
         _platform(verified, policy),

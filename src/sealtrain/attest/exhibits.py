@@ -59,6 +59,7 @@ from sealtrain.attest.snp.collect import is_table, parse_table
 from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import (
     CertificateChainInvalid,
@@ -125,7 +126,7 @@ def recognise(data: bytes) -> Exhibit:
 def _binary(data: bytes) -> Exhibit | None:
     """Binary forms, by how they begin; the first bytes of no two are alike."""
     for tee in TEES:
-        found = tee.verifier.recognise(data)
+        found = verifier_of(tee.name).recognise(data)
         if found is not None:
             return found
     if data[:2] == b"\x11\xe0":

@@ -25,9 +25,10 @@ from urllib.parse import parse_qsl
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.evidence import DCAP_TEES, Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import MAX_COLLATERAL_BYTES, GpuCollateral
-from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.registry import TEES
 from sealtrain.attest.report_data import REPORT_DATA_BYTES, Binding
 from sealtrain.attest.tee import Shown
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.files import parsing_once, read_bounded
@@ -248,7 +249,7 @@ def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Sho
 
 def _asking(name: str, client: DstackClient) -> Callable[[bytes], Shown]:
     """How a guest behind a socket is asked: by its agent, or as a simulated driver."""
-    return partial(tee_of(name).verifier.ask_agent or _simulated_driver, client)
+    return partial(verifier_of(name).ask_agent or _simulated_driver, client)
 
 
 def _agents_document(client: DstackClient) -> bytes:
@@ -331,7 +332,7 @@ def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
     place = Path(name)
     options = dict(parse_qsl(query, keep_blank_values=True))
     document = options.pop("compose", "")
-    device, collect = _DEVICES[tee].device, _DEVICES[tee].verifier.collect
+    device, collect = _DEVICES[tee].device, verifier_of(tee).collect
     known = () if device is None else device.options
     strange = any(value and option not in known for option, value in options.items())
     if not name or not document or collect is None or strange:

@@ -1,28 +1,18 @@
 """What the rest of attest asks of a TEE: one descriptor for each, in its own folder.
 
 ``attest.registry`` has the table. A descriptor is light: it names models, rules and words. What
-needs a TEE's parsers and libraries is its ``Verifier``, in ``exhibit.py`` of its folder, which is
-loaded when it is asked for.
+needs a TEE's parsers and libraries is its ``Verifier`` (``attest.verifier``), in ``exhibit.py`` of
+its folder, which is loaded when it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sealtrain.attest.statement import GuestEvidence, GuestPolicy
 from sealtrain.base.canonical import JsonValue
-
-if TYPE_CHECKING:
-    from sealtrain.attest.bundle import Attachments
-    from sealtrain.attest.claims import Check
-    from sealtrain.attest.field import Field
-    from sealtrain.attest.forms import Exhibit, StatementExhibit
-    from sealtrain.attest.part import Part, Situation
 
 __all__ = [
     "NONE",
@@ -33,11 +23,8 @@ __all__ = [
     "SignedStatement",
     "Tee",
     "VerifiedGuest",
-    "Verifier",
 ]
 
-E = TypeVar("E", bound=GuestEvidence)
-P = TypeVar("P", bound=GuestPolicy)
 S = TypeVar("S", bound="SignedStatement")
 
 NONE = "Empty accepts none."
@@ -117,36 +104,6 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verifier(Generic[E, P, S]):
-    """What of a TEE needs its parsers and libraries.
-
-    Attributes:
-        checks: Statement, rules, time → what it is compared with.
-        eat: Statement → claims under their RFC 9711 names; true once every comparison held.
-        part: Evidence, what lies beside it, situation → how it is verified, and by what lines.
-        fields: Evidence → everything it says.
-        recognise: A file → its statement; ``None`` where it is something else.
-        show: Device or socket, 64 bytes → a statement over them and what lies beside it.
-        pinned_roots: SHA-256 of pinned roots → their names in words.
-        collect: Device, 64 bytes, options of the address → evidence; there with ``Tee.device``.
-        ask_agent: A ``DstackClient`` of the guest's socket, 64 bytes → evidence; ``None`` asks a
-            simulated driver.
-        of_agent: An ``AgentStatement`` of dstack's agent → evidence, where ``Tee.of`` is dstack.
-    """
-
-    checks: Callable[[S, P, int], tuple[Check, ...]]
-    eat: Callable[[S], dict[str, str]]
-    part: Callable[[E, Attachments, Situation], Part]
-    fields: Callable[[E], list[Field]]
-    show: Callable[[Path, bytes], tuple[StatementExhibit, Attachments]]
-    pinned_roots: Mapping[str, str]
-    recognise: Callable[[bytes], Exhibit | None] = field(default=lambda data: None)
-    collect: Callable[[Path, bytes, Mapping[str, str]], Shown] | None = None
-    ask_agent: Callable[[Any, bytes], Shown] | None = None
-    of_agent: Callable[[Any], Shown] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What a policy may ask of a TEE, in ``policy.py`` of its folder.
 
@@ -205,15 +162,3 @@ class Tee:
     def platform(self) -> str:
         """What its evidence is offered as where no simulator stands behind it."""
         return self.of or self.name
-
-    @property
-    def verifier(self) -> Verifier[Any, Any, Any]:
-        """What its ``exhibit.py`` ends in."""
-        return _verifier(self.folder or self.name, self.exhibit)
-
-
-@cache
-def _verifier(folder: str, name: str) -> Verifier[Any, Any, Any]:
-    module = import_module(f"sealtrain.attest.{folder}.exhibit")
-    found: Verifier[Any, Any, Any] = getattr(module, name)
-    return found

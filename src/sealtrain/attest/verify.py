@@ -21,10 +21,10 @@ from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.part import Part, Situation, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.tee import VerifiedGuest
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import Tier, or_stronger, require_tier, tier_of
 from sealtrain.errors import GpuSetRefused, PlatformMismatch, ReportDataMismatch, SimulatedEvidence
@@ -192,7 +192,7 @@ def _cpu(
         shown_compose=sha256_hex(shown.app_compose_bytes),
     )
     beside = Attachments(collateral=collateral, crl=crl)
-    return vouched_guest(tee_of(shown.tee).verifier.part(shown, beside, at))
+    return vouched_guest(verifier_of(shown.tee).part(shown, beside, at))
 
 
 def vouched_guest(part: Part) -> VerifiedGuest[Any]:

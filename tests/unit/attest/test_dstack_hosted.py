@@ -27,9 +27,9 @@ from sealtrain.attest.forms import Certificates
 from sealtrain.attest.hosted import DstackEnclave
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (
@@ -228,7 +228,7 @@ def test_a_guest_of_this_kind_shows_what_its_agent_says(tmp_path: Path) -> None:
         certificates=(table("vcek", "ask", "ark"),),
         mr_config=launch_config(COMPOSE),
     )
-    of_agent = tee_of("dstack-amd-sev-snp").verifier.of_agent
+    of_agent = verifier_of("dstack-amd-sev-snp").of_agent
     assert of_agent is not None
     evidence = Evidence.build("simulator", app_compose=COMPOSE, **of_agent(agent))
     found = verify(evidence, policy("snp"), NOW, binding=Binding("unit", {}))
@@ -241,7 +241,7 @@ def test_a_guest_of_this_kind_shows_what_its_agent_says(tmp_path: Path) -> None:
 def test_agents_of_simulated_machines_answer_with_their_own_kind(tmp_path: Path) -> None:
     compose = tmp_path / "app-compose.json"
     compose.write_bytes(COMPOSE)
-    ask = tee_of("dstack").verifier.ask_agent
+    ask = verifier_of("dstack").ask_agent
     assert ask is not None
     for tee in ("dstack-amd-sev-snp", "nitro"):
         machine, state = Machine(tee=tee), tmp_path / tee  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from sealtrain.attest.bundle import KINDS
 from sealtrain.attest.presets import DEFAULT, PRESETS, preset
 from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.tee import Tee
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.platforms import PLATFORMS, Platform, either
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, tier_of
 from sealtrain.errors import UsageError
@@ -39,11 +40,11 @@ def test_a_descriptor_is_of_one_tee(tee: Tee) -> None:
     assert set(found.rules.comments) <= fields
     assert set(found.rules.lines.values()) <= fields
     assert found.rules.form.model_validate_json(json.dumps(dict(found.rules.simulated)))
-    assert (found.device is None) == (found.verifier.collect is None)
+    assert (found.device is None) == (verifier_of(found.name).collect is None)
     for name in found.rules.presets:
         assert preset(name).platform == found.platform
         assert preset(name).root == found.vendor
-    assert all(len(digest) == 64 for digest in found.verifier.pinned_roots)
+    assert all(len(digest) == 64 for digest in verifier_of(found.name).pinned_roots)
 
 
 def test_the_default_preset_is_one() -> None:

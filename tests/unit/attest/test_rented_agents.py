@@ -44,6 +44,7 @@ from sealtrain.attest.guest import open_guest
 from sealtrain.attest.part import Situation
 from sealtrain.attest.presets import preset
 from sealtrain.attest.registry import tee_of
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import (
     CertificateChainInvalid,
     CollateralUnreachable,
@@ -347,7 +348,7 @@ def test_an_agents_answer_becomes_evidence(park: MachinePark) -> None:
     assert found.tpm_quote is not None
     shown = tpm_shown(found.tpm_quote, issuers)
     assert shown.to_dict() == cpu["tpm"]
-    of_agent = tee_of(AMAZON).verifier.of_agent
+    of_agent = verifier_of(AMAZON).of_agent
     assert of_agent is not None
     part = of_agent(parse_statement(message_pack(cpu_of(park, AMAZON))))
     evidence = Evidence.build("simulator", app_compose=COMPOSE, **part)
@@ -363,7 +364,7 @@ def test_an_agent_is_asked_for_whatever_its_machine_makes(park: MachinePark) -> 
         asked.append(report_data)
         return parse_statement(blob)
 
-    ask = tee_of("dstack").verifier.ask_agent
+    ask = verifier_of("dstack").ask_agent
     assert ask is not None
     part = ask(SimpleNamespace(get_statement=get_statement), bytes(64))
     assert part["tee"] == AMAZON
@@ -394,10 +395,10 @@ def test_an_agents_statement_is_shown_by_itself(park: MachinePark, tmp_path: Pat
             pass
 
     with served(UnixStreamServer(str(socket), Handler)):
-        exhibit, _ = tee_of("dstack").verifier.show(socket, bytes(64))
+        exhibit, _ = verifier_of("dstack").show(socket, bytes(64))
         assert exhibit.tee == AMAZON
         with pytest.raises(PlatformMismatch):
-            tee_of(GOOGLE).verifier.show(socket, bytes(64))
+            verifier_of(GOOGLE).show(socket, bytes(64))
 
 
 def test_a_tpm_quote_of_another_form_is_refused(park: MachinePark) -> None:
@@ -424,7 +425,7 @@ def test_the_simulated_agent_of_an_instance_answers_as_one_on_ec2(tmp_path: Path
     with running(socket, compose, state, clock=lambda: NOW, machine=machine):
         guest = open_guest("dstack", str(socket), collateral=f"file:{state / 'collateral.json'}")
         evidence = guest.evidence(ASKED)
-        exhibit, _ = tee_of("dstack").verifier.show(socket, bytes(64))
+        exhibit, _ = verifier_of("dstack").show(socket, bytes(64))
     assert evidence.cpu.tee == exhibit.tee == AMAZON
     with pytest.raises(SimulatedEvidence):
         judge(evidence, preset(AMAZON))

@@ -24,9 +24,9 @@ from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
@@ -78,7 +78,7 @@ def test_evidence_of_both_generations_verifies(folder: Path, socket: Path, api: 
         "simulator",
         app_compose=client.info().app_compose,
         collateral=load_collateral(f"file:{folder}/state/collateral.json"),
-        **tee_of("dstack").verifier.ask_agent(client, asked.report_data()),
+        **verifier_of("dstack").ask_agent(client, asked.report_data()),
     )
     policy = insecure_simulator_policy((folder / "state/root.der").read_bytes())
     facts = verify(evidence, policy, NOW, binding=asked)

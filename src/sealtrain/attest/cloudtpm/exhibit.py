@@ -47,7 +47,6 @@ from sealtrain.attest.statement import Collateral, GuestPolicy
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
-from sealtrain.attest.tee import Verifier
 from sealtrain.attest.tpm.fields import tpm_fields
 from sealtrain.attest.tpm.form import (
     QuotedTpm,
@@ -58,6 +57,7 @@ from sealtrain.attest.tpm.form import (
 )
 from sealtrain.attest.tpm.hcl import HCL, RuntimeData, check_runtime, parse_runtime
 from sealtrain.attest.tpm.quote import QUOTE
+from sealtrain.attest.verifier import Verifier
 from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
 
 __all__ = ["AZURE_SNP", "AZURE_TDX", "GCP_SNP", "AzureSnp", "AzureTdx"]

@@ -11,8 +11,9 @@ from pathlib import Path
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
 from sealtrain.attest.forms import StatementExhibit
-from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import CollateralUnreachable, EvidenceRefused, SealtrainError
 
 __all__ = ["ProcessorEvidence", "Show", "find_guest", "show_guest", "try_to_show"]
@@ -53,7 +54,7 @@ def show_guest(tee: str, place: Path, report_data: bytes) -> ProcessorEvidence:
         CollateralUnreachable: A SEV-SNP host hands out no certificates.
         EvidenceRefused: It answers with something else than evidence.
     """
-    exhibit, beside = tee_of(tee).verifier.show(place, report_data)
+    exhibit, beside = verifier_of(tee).show(place, report_data)
     return ProcessorEvidence(exhibit=exhibit, certificates=beside.certificates, crl=beside.crl)
 
 

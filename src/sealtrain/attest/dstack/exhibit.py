@@ -31,13 +31,13 @@ from sealtrain.attest.part import (
     guest_part,
     raising,
 )
-from sealtrain.attest.registry import tee_of
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, proven_quote, quote_fields, signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
-from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.attest.tee import Shown
+from sealtrain.attest.verifier import Verifier, verifier_of
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused, PlatformMismatch
 
@@ -228,7 +228,7 @@ def _show(place: Path, report_data: bytes) -> tuple[StatementExhibit, Attachment
     client = DstackClient(str(place))
     found = client.get_statement(report_data)
     if found is not None and found.kind != "tdx":
-        show = tee_of(f"dstack-{found.kind}").verifier.show
+        show = verifier_of(f"dstack-{found.kind}").show
         return show(place, report_data)
     answer = client.get_quote(report_data)
     raw = canonical_quote(answer.quote)
@@ -250,7 +250,7 @@ def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
             hint="run an image whose init extends PCR16, and ask /dev/nsm: --platform nitro",
         )
     if found is not None and found.kind != "tdx":
-        shown = tee_of(f"dstack-{found.kind}").verifier.of_agent
+        shown = verifier_of(f"dstack-{found.kind}").of_agent
         if shown is not None:
             return shown(found)
     if found is not None:

@@ -39,7 +39,8 @@ from sealtrain.attest.snp.exhibit import (
 )
 from sealtrain.attest.snp.parse import SnpReport, parse_report
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
-from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.attest.tee import Shown
+from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
 

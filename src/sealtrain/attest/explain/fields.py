@@ -10,6 +10,7 @@ from cryptography import x509
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.explain.fields_gpu import (
@@ -20,9 +21,9 @@ from sealtrain.attest.explain.fields_gpu import (
     rim_fields,
     token_fields,
 )
-from sealtrain.attest.field import Field, certificate_fields, shortened, time_of
-from sealtrain.attest.registry import tee_of
+from sealtrain.attest.field import Field, shortened, time_of
 from sealtrain.attest.roots import X509_ERRORS, quiet
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, FormatUnknown
@@ -94,7 +95,7 @@ def _own(evidence: Evidence) -> list[Field]:
         _field("document", "platform", evidence.platform, "What the evidence is offered as."),
         _field("document", "digest", evidence.digest, "SHA-256 of this document."),
     ]
-    found += tee_of(shown.tee).verifier.fields(shown)
+    found += verifier_of(shown.tee).fields(shown)
     found += _deployment(shown.app_compose_bytes)
     if evidence.gpu is not None:
         digest = evidence.gpu_digest.hex()

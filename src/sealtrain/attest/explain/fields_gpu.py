@@ -9,7 +9,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.field import Field, certificate_fields, time_of
+from sealtrain.attest.certificates import certificate_fields
+from sealtrain.attest.field import Field, time_of
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.spdm import GpuReport, parse_report

@@ -23,7 +23,7 @@ from sealtrain.attest.explain.accelerators import (
 )
 from sealtrain.attest.part import Part, Situation, Vouched, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.registry import tee_of
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import check_platform, check_shown, check_tier
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import tier_of
@@ -96,7 +96,7 @@ def _own(evidence: Evidence, beside: Attachments, at: Situation) -> tuple[Part, 
         shown_compose=sha256_hex(shown.app_compose_bytes),
     )
     collateral = evidence.collateral if beside.collateral is None else beside.collateral
-    cpu = tee_of(shown.tee).verifier.part(shown, replace(beside, collateral=collateral), here)
+    cpu = verifier_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
     if at.policy is None:
         offered, rules = replace(cpu, last=True), None
     else:

@@ -26,9 +26,9 @@ from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import VerifiedQuote
-from sealtrain.attest.tee import Verifier
 from sealtrain.attest.tpm.fields import tpm_fields
 from sealtrain.attest.tpm.form import TpmShown, VerifiedTpm, verify_tpm
+from sealtrain.attest.verifier import Verifier
 
 __all__ = ["VERIFIER", "GcpStatement"]
 

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
+from sealtrain.attest.field import CPU, Field, rows_of, time_of
 from sealtrain.attest.foreign import NITRO_TPM
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.nitro import appraise as nitro
@@ -38,7 +39,8 @@ from sealtrain.attest.part import (
     guest_part,
     root_name,
 )
-from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.attest.tee import Shown
+from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import Group, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstack.verify import LOG, boot_measurements
-from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
+from sealtrain.attest.field import CPU, Field, rows_of, time_of
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
 from sealtrain.attest.nitro.parse import NITRO_TPM, NitroDocument, parse_document
@@ -33,7 +34,8 @@ from sealtrain.attest.part import (
 )
 from sealtrain.attest.rented import NitroTpmEvidence
 from sealtrain.attest.statement import LogEntry
-from sealtrain.attest.tee import Shown, SignedStatement, Verifier
+from sealtrain.attest.tee import Shown, SignedStatement
+from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import Group, single
-from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_of
+from sealtrain.attest.field import CPU, Field, on_off, rows_of
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.part import (
     Part,
@@ -34,7 +35,8 @@ from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tc
 from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.snp.tee import SnpEvidence
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport, verify_report
-from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.attest.tee import Shown
+from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import CertificateChainInvalid, CollateralUnreachable, EvidenceRefused
 

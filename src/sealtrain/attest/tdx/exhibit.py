@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final, get_args
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import Group, single
-from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_of
+from sealtrain.attest.field import CPU, Field, on_off, rows_of
 from sealtrain.attest.forms import Exhibit, SgxQuote, StatementExhibit
 from sealtrain.attest.part import (
     Part,
@@ -28,7 +29,8 @@ from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy, TcbStatus, TdxPolicy
 from sealtrain.attest.tdx.tee import TdxEvidence
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote, config_id, verify_quote
-from sealtrain.attest.tee import Shown, Verifier
+from sealtrain.attest.tee import Shown
+from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 
 __all__ = [

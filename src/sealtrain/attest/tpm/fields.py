@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of
+from sealtrain.attest.certificates import certificate_fields
+from sealtrain.attest.field import CPU, Field, rows_of
 from sealtrain.attest.tpm.form import QuotedTpm
 from sealtrain.attest.tpm.quote import parse_quote
 from sealtrain.base.encoding import from_base64

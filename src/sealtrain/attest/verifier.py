@@ -1,0 +1,73 @@
+"""What of a TEE needs its parsers and libraries, in ``exhibit.py`` of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sealtrain.attest.registry import tee_of
+from sealtrain.attest.statement import GuestEvidence, GuestPolicy
+from sealtrain.attest.tee import Shown, SignedStatement
+
+if TYPE_CHECKING:
+    from sealtrain.attest.bundle import Attachments
+    from sealtrain.attest.claims import Check
+    from sealtrain.attest.field import Field
+    from sealtrain.attest.forms import Exhibit, StatementExhibit
+    from sealtrain.attest.part import Part, Situation
+
+__all__ = ["Verifier", "verifier_of"]
+
+E = TypeVar("E", bound=GuestEvidence)
+P = TypeVar("P", bound=GuestPolicy)
+S = TypeVar("S", bound=SignedStatement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifier(Generic[E, P, S]):
+    """What of a TEE needs its parsers and libraries.
+
+    Attributes:
+        checks: Statement, rules, time → what it is compared with.
+        eat: Statement → claims under their RFC 9711 names; true once every comparison held.
+        part: Evidence, what lies beside it, situation → how it is verified, and by what lines.
+        fields: Evidence → everything it says.
+        recognise: A file → its statement; ``None`` where it is something else.
+        show: Device or socket, 64 bytes → a statement over them and what lies beside it.
+        pinned_roots: SHA-256 of pinned roots → their names in words.
+        collect: Device, 64 bytes, options of the address → evidence; there with ``Tee.device``.
+        ask_agent: A ``DstackClient`` of the guest's socket, 64 bytes → evidence; ``None`` asks a
+            simulated driver.
+        of_agent: An ``AgentStatement`` of dstack's agent → evidence, where ``Tee.of`` is dstack.
+    """
+
+    checks: Callable[[S, P, int], tuple[Check, ...]]
+    eat: Callable[[S], dict[str, str]]
+    part: Callable[[E, Attachments, Situation], Part]
+    fields: Callable[[E], list[Field]]
+    show: Callable[[Path, bytes], tuple[StatementExhibit, Attachments]]
+    pinned_roots: Mapping[str, str]
+    recognise: Callable[[bytes], Exhibit | None] = field(default=lambda data: None)
+    collect: Callable[[Path, bytes, Mapping[str, str]], Shown] | None = None
+    ask_agent: Callable[[Any, bytes], Shown] | None = None
+    of_agent: Callable[[Any], Shown] | None = None
+
+
+@cache
+def verifier_of(name: str) -> Verifier[Any, Any, Any]:
+    """What the ``exhibit.py`` of a TEE ends in.
+
+    Args:
+        name: The TEE's.
+
+    Raises:
+        UsageError: There is no such TEE.
+    """
+    tee = tee_of(name)
+    module = import_module(f"sealtrain.attest.{tee.folder or tee.name}.exhibit")
+    found: Verifier[Any, Any, Any] = getattr(module, tee.exhibit)
+    return found
