@@ -33,7 +33,6 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant
-from sealtrain.consortium.approvals import Target
 from sealtrain.errors import (
     ApprovalRevoked,
     ApprovalUnknown,
@@ -49,6 +48,7 @@ from sealtrain.release.lease_code import (
 )
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.signing.target import Target
 
 pytestmark = [
     pytest.mark.long,

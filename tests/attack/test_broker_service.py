@@ -22,10 +22,11 @@ from world import DAY, identity
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.logs import configure
-from sealtrain.consortium.approvals import Decision, Target, sign_decision
+from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import Unreachable
 from sealtrain.ledger.entry_rules import EntryRules
+from sealtrain.signing.target import Target
 
 Change = Callable[[dict[str, Any]], Any]
 

@@ -18,9 +18,10 @@ from release_world import GATEWAY, ReleaseWorld, boot_info, release_world
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.chainword import compose_slot, read_word
-from sealtrain.consortium.decisions import Decision, Target
+from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid, SealtrainError
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 from sealtrain_chain.carrying import carry_out
 from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.decision import ChainDecision, decide

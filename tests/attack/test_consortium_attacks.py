@@ -15,7 +15,6 @@ from sealtrain.consortium.approvals import (
     ApprovalTally,
     Decision,
     SignedDecision,
-    Target,
     require,
     sign_decision,
     tally,
@@ -40,6 +39,7 @@ from sealtrain.signing import dsse, statement
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 pytestmark = [pytest.mark.claim("C10"), pytest.mark.claim("C11"), pytest.mark.claim("C12")]
 

@@ -18,7 +18,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.counting import Counting
 from sealtrain.client.api import BrokerClient
-from sealtrain.consortium.approvals import DatasetPin, Target
+from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
 from sealtrain.errors import (
     ApprovalUnknown,
@@ -34,6 +34,7 @@ from sealtrain.release.messages import ReleaseRequest
 from sealtrain.signing import dsse
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import SignedNote
+from sealtrain.signing.target import Target
 
 pytestmark = pytest.mark.claim("C59")
 

@@ -27,10 +27,10 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.tokens import TokenState, make_token
 from sealtrain.client.api import BrokerClient
-from sealtrain.consortium.approvals import Target
 from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.signing.http_signature import verify_head
+from sealtrain.signing.target import Target
 
 pytestmark = pytest.mark.claim("C46")
 

@@ -18,9 +18,10 @@ from npm_world import anvil, node_modules
 from release_world import release_world
 
 from sealtrain.base.clock import system_clock
-from sealtrain.consortium.decisions import Decision, Target
+from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import ChainRefused, SignatureInvalid
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 from sealtrain_chain.account import address
 from sealtrain_chain.chainfile import load_chain_file
 from sealtrain_chain.contracts import kms_allows

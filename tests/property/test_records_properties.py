@@ -14,7 +14,6 @@ from sealtrain.base.secret import Secret
 from sealtrain.consortium.approvals import (
     Decision,
     SignedDecision,
-    Target,
     sign_decision,
     tally,
     verify_decision,
@@ -29,6 +28,7 @@ from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.runlog import RunLog
+from sealtrain.signing.target import Target
 from sealtrain.signing.tree_head import TreeHead, sign_tree_head, verify_tree_head
 
 BOUNDED = settings(max_examples=50, deadline=None)

@@ -16,7 +16,7 @@ from world import digest, founded, identity, signed_dataset
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.consortium.decisions import Target
+from sealtrain.signing.target import Target
 from sealtrain_collab.channel.channel import AttestedChannel, open_over
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening

@@ -15,7 +15,6 @@ from world import DAY, NOW, founded, identity
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, renew
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
@@ -23,6 +22,7 @@ from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import LeaseStale
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.http_signature import sign_request
+from sealtrain.signing.target import Target
 
 # One for all: making one reads the machine's certificates. No connection outlives its request.
 HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))

@@ -24,7 +24,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.pin import BrokerPin
-from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock
@@ -39,6 +39,7 @@ from sealtrain.signing.datause import DataUse
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 

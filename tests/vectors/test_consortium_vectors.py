@@ -19,7 +19,7 @@ import pytest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import load_model
-from sealtrain.consortium.approvals import Target, require, tally
+from sealtrain.consortium.approvals import require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
@@ -31,6 +31,7 @@ from sealtrain.ledger.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.signing import merkle, runlog
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 from sealtrain.signing.tree_head import verify_tree_head
 
 REPOSITORY = Path(__file__).resolve().parents[2]

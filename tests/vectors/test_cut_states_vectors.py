@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sealtrain.consortium.decisions import Target
 from sealtrain.errors import CheckpointRefused, DataInvalid
 from sealtrain.keys.derive import joint_key, run_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import party_run_id
+from sealtrain.signing.target import Target
 from sealtrain.training.checkpoints.checkpoint import load
 from sealtrain_collab.cut.states import (
     STATE_PURPOSE,

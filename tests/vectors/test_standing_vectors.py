@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.consortium.decisions import Target, verify_decision
+from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series import chain_of, member_digest
 from sealtrain.consortium.standing_approval import Begun, is_spent, use_of
 from sealtrain.errors import SealtrainError
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.target import Target
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "approvals"

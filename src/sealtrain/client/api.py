@@ -16,13 +16,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
-from sealtrain.consortium.approvals import (
-    ApprovalTally,
-    SignedDecision,
-    Target,
-    tally,
-    verify_decision,
-)
+from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
@@ -70,6 +64,7 @@ from sealtrain.release.sealing_key import SignedSealingKey
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:
     from sealtrain.client.pin import BrokerPin

@@ -30,7 +30,7 @@ from sealtrain.client.registered import merged, registered_at
 from sealtrain.client.sealing import require_target
 from sealtrain.client.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
 from sealtrain.consortium.datasets import load_dataset_manifest
-from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.decisions import DatasetPin, Decision, sign_decision
 from sealtrain.errors import (
     ApprovalUnknown,
     BrokerMismatch,
@@ -40,6 +40,7 @@ from sealtrain.errors import (
 )
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.records import dataset_of
+from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally

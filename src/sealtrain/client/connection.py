@@ -14,11 +14,11 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys, pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import observe, recorded
-from sealtrain.consortium.decisions import Target
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import LedgerMemory, memory
 from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.sealing.rewrap import read_stanzas
+from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

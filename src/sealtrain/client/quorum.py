@@ -39,7 +39,7 @@ from sealtrain.client.grants import (
     lapsed,
 )
 from sealtrain.client.pin import BrokerPin
-from sealtrain.consortium.decisions import Target, verify_decision
+from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.errors import (
@@ -59,6 +59,7 @@ from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.target import Target
 
 __all__ = ["OnBrokerFailure", "Quorum"]
 

@@ -43,7 +43,6 @@ from sealtrain.client.grants import WantedKey
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import members_read
@@ -60,6 +59,7 @@ from sealtrain.release.decide import in_force, reserves_of
 from sealtrain.release.facts import DecisionLimits, Known, Measured
 from sealtrain.release.standing import AskedDataset, Question, Standing
 from sealtrain.signing.datause import REMINDER_DAYS
+from sealtrain.signing.target import Target
 
 __all__ = [
     "AtHand",

@@ -19,8 +19,8 @@ from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
-    from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
+    from sealtrain.signing.target import Target
 
 __all__ = ["merged", "registered_at"]
 

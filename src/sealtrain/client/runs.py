@@ -22,7 +22,6 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.rotated import present_key
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.runevents import ENDED
 from sealtrain.consortium.submissions import ControlDocument, RunStop, Submission, sign_control
 from sealtrain.errors import (
@@ -39,6 +38,7 @@ from sealtrain.release.messages import ledger_origin
 from sealtrain.release.run_control import Posted, ShownSubmission
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.target import Target
 
 __all__ = ["Completed", "RunDesk", "Waiting", "desk", "named_by_content"]
 

@@ -23,7 +23,6 @@ from sealtrain.client.pin import BrokerPin
 from sealtrain.client.readiness import PlannedRun, ask
 from sealtrain.client.scheduling import Submitted
 from sealtrain.client.ticket import RunTicket
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.runevents import FINAL, RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import (
@@ -39,6 +38,7 @@ from sealtrain.release.run_control import ManifestFact, ShownSubmission
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
+from sealtrain.signing.target import Target
 
 __all__ = ["OUTPUTS", "BrokerBoard", "Scheduled", "require_first_broker"]
 

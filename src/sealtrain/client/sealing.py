@@ -50,12 +50,12 @@ from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
 if TYPE_CHECKING:
     from sealtrain.client.attested import AttestedBroker
     from sealtrain.consortium.datasets import DatasetManifest
-    from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.series_block import SeriesBlock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.sourcefiles import SourceFile
     from sealtrain.signing.datause import DataUse
+    from sealtrain.signing.target import Target
 
 __all__ = [
     "Publication",

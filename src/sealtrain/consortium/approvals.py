@@ -33,7 +33,6 @@ from sealtrain.consortium.decisions import (
     DatasetPin,
     Decision,
     SignedDecision,
-    Target,
     sign_decision,
     verify_decision,
 )
@@ -48,6 +47,7 @@ from sealtrain.errors import (
     RecipeChanged,
 )
 from sealtrain.signing.needs import Needs, RecipeAction
+from sealtrain.signing.target import Target
 
 __all__ = [
     "CLOCK_SKEW",
@@ -56,7 +56,6 @@ __all__ = [
     "Decision",
     "Needs",
     "SignedDecision",
-    "Target",
     "require",
     "sign_decision",
     "tally",

@@ -33,6 +33,7 @@ from sealtrain.errors import ApprovalUnknown, BrokerMismatch, DataInvalid, State
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 __all__ = [
     "CLOCK_SKEW",
@@ -42,7 +43,6 @@ __all__ = [
     "DatasetPin",
     "Decision",
     "SignedDecision",
-    "Target",
     "kms_target",
     "not_overtaken",
     "sign_decision",
@@ -58,26 +58,6 @@ MAX_LIFTS = 64
 KMS_NEEDS = Needs(actions=("approve",), owners=())
 """Needs that an approval of a dstack KMS states: it runs no recipe and reads no data."""
 _KMS_TAG = b"sealtrain/dstack-kms/v1:"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The target of a decision: the deployment and the recipe inside it."""
-
-    app_id: str
-    """40 hex digits."""
-    compose_hash: str
-    """64 hex digits."""
-    recipe_hash: str
-    """64 hex digits."""
-
-    def to_dict(self) -> dict[str, str]:
-        """JSON-ready form."""
-        return {
-            "app_id": self.app_id,
-            "compose_hash": self.compose_hash,
-            "recipe_hash": self.recipe_hash,
-        }
 
 
 def kms_target(*, app_id: str, compose_hash: str) -> Target:

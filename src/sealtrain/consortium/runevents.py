@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, SkipReason
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.submissions import ControlDocument, KeyId, RunStop, Submission
 from sealtrain.errors import (
     ClaimTaken,
@@ -24,6 +23,7 @@ from sealtrain.errors import (
     SignerUnknown,
     SubmissionEnded,
 )
+from sealtrain.signing.target import Target
 
 __all__ = [
     "ENDED",

@@ -19,7 +19,8 @@ from sealtrain.consortium.series import member_digest
 
 if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
-    from sealtrain.consortium.decisions import Decision, SignedDecision, Target
+    from sealtrain.consortium.decisions import Decision, SignedDecision
+    from sealtrain.signing.target import Target
 
 __all__ = [
     "Begun",

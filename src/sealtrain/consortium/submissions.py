@@ -17,9 +17,9 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Document, Hex32, Hex40, Hex64, OwnerName, RealTime
 from sealtrain.base.secret import Random
-from sealtrain.consortium.decisions import Target
 from sealtrain.errors import ConsortiumMismatch, SignatureInvalid, SignerUnknown, StatementInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.target import Target
 
 __all__ = [
     "AHEAD_SECONDS",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence
     from sealtrain.attest.report_data import Binding
     from sealtrain.client.quorum import Quorum
-    from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.admission import Admitted
     from sealtrain.guest.guestrun import GuestRun
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.trainedmodel import TrainedModel
+    from sealtrain.signing.target import Target
     from sealtrain.training.run import Trained
 
 __all__ = ["LoggedRun", "Outcome", "StatedInputs", "close_run", "outcome_of", "written"]

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.secret import Random
 from sealtrain.base.stages import Stage, unsaid
-from sealtrain.consortium.decisions import Target
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.admission import Admitted, admit
 from sealtrain.guest.sandbox.border import Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.recipe.collaboration import is_shared_out
+from sealtrain.signing.target import Target
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.runevents import (
     RunEvent,
@@ -33,6 +32,7 @@ from sealtrain.consortium.submissions import (
 from sealtrain.errors import LedgerInconsistent, SealtrainError
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import check_public_key, key_id
+from sealtrain.signing.target import Target
 
 __all__ = ["KINDS", "ControlRules"]
 

@@ -28,13 +28,7 @@ from sealtrain.base.models import (
     Timestamp,
     load_model,
 )
-from sealtrain.consortium.approvals import (
-    ApprovalTally,
-    SignedDecision,
-    Target,
-    tally,
-    verify_decision,
-)
+from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.documents import DOCUMENTS
@@ -61,6 +55,7 @@ from sealtrain.ledger.uses import MAX_OUTPUTS
 from sealtrain.signing.continues import Continues, number_of
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 __all__ = ["DECISION_SECONDS", "EntryRules"]
 

@@ -20,7 +20,7 @@ from sealtrain.errors import SeriesMismatch
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
-    from sealtrain.consortium.decisions import Target
+    from sealtrain.signing.target import Target
 
 __all__ = ["Members"]
 

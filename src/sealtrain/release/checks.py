@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from sealtrain.base.tiers import require_tier
-from sealtrain.consortium.approvals import ApprovalTally, Target, require
+from sealtrain.consortium.approvals import ApprovalTally, require
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.errors import (
     AppIdMismatch,
@@ -41,6 +41,7 @@ from sealtrain.release.data_fits import (
 from sealtrain.release.facts import DecisionLimits, Known, Measured, RunState
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.release.model_before import follows_newest
+from sealtrain.signing.target import Target
 
 __all__ = [
     "CHECKS",

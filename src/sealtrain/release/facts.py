@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from sealtrain.base.tiers import Tier
-from sealtrain.consortium.approvals import ApprovalTally, Target
+from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset, RunDataset
 from sealtrain.consortium.series_block import NewestMember
@@ -18,6 +18,7 @@ from sealtrain.recipe.privacy import Spending, spendings
 from sealtrain.release.messages import ChallengePurpose
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock

@@ -13,13 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sealtrain.consortium.approvals import (
-    ApprovalTally,
-    SignedDecision,
-    Target,
-    tally,
-    verify_decision,
-)
+from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
@@ -34,6 +28,7 @@ from sealtrain.release.facts import RunState
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 __all__ = ["AskedDataset", "Question", "Standing"]
 

@@ -32,7 +32,7 @@ from sealtrain.broker.store.memory import Store
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
-from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.recipe.lock import LockedRecipe
@@ -42,6 +42,7 @@ from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
+from sealtrain.signing.target import Target
 from sealtrain.walk.prepared import READ_FROM, Prepared
 from sealtrain_simulator.guest import SimulatedGuest
 

@@ -34,8 +34,8 @@ from sealtrain.web.sources import BrokerAnswer, Sources, sources_of
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import BrokerPin
-    from sealtrain.consortium.decisions import Target
     from sealtrain.release.run_control import ShownSubmission
+    from sealtrain.signing.target import Target
 
 __all__ = ["RUNS"]
 

@@ -25,12 +25,12 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import Hex32, Hex64, OwnerName, StrictModel, load_model
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.checks.counts import Counts, counts_of
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.target import Target
 from sealtrain_collab.cut.recipe import Cut
 
 __all__ = ["CutResults", "CutTerms", "cut_holds", "received"]

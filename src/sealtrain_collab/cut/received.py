@@ -51,9 +51,9 @@ from sealtrain_collab.parties.joint import require_counts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.schema import Recipe
+    from sealtrain.signing.target import Target
     from sealtrain_collab.parties.party import ReportedCounts
 
 __all__ = ["Clients", "CutRun", "RemoteRecords"]

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.consortium.datasets import DatasetManifest
-    from sealtrain.consortium.decisions import Target
     from sealtrain.guest.datasets import FoundDataset
     from sealtrain.recipe.schema import Recipe
     from sealtrain.signing.dsse import Ed25519Signer
     from sealtrain.signing.identity import PublicIdentity
+    from sealtrain.signing.target import Target
 
 __all__ = ["Client", "OwnDataset", "records_of"]
 

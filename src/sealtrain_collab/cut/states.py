@@ -27,7 +27,7 @@ from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.decisions import Target
+    from sealtrain.signing.target import Target
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 __all__ = [

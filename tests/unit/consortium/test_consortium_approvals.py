@@ -13,7 +13,6 @@ from sealtrain.consortium.approvals import (
     Decision,
     Needs,
     SignedDecision,
-    Target,
     require,
     sign_decision,
     tally,
@@ -28,6 +27,7 @@ from sealtrain.errors import (
     RecipeChanged,
     StatementInvalid,
 )
+from sealtrain.signing.target import Target
 
 NOW = 1_772_366_400
 DAY = 86_400

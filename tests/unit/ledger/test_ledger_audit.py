@@ -388,7 +388,7 @@ def decision(history: History, owner: str, **changed: Any) -> dict[str, Any]:
 
 
 def _target(history: History) -> Any:
-    from sealtrain.consortium.approvals import Target
+    from sealtrain.signing.target import Target
 
     return Target(**history.target)
 

@@ -14,9 +14,9 @@ from world import digest, founded, identity
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ClaimContradicted, RunMismatch, SignatureInvalid
+from sealtrain.signing.target import Target
 from sealtrain_collab.cut.check import CutTerms, received
 from sealtrain_collab.cut.recipe import Cut
 

@@ -13,7 +13,6 @@ from run_logs import fields_of
 from world import OWNERS, digest, signer
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.receipts import Anchor, Lease
 from sealtrain.errors import (
     ApprovalExpired,
@@ -36,6 +35,7 @@ from sealtrain.errors import (
 )
 from sealtrain.manifest.verify import CHECKS, Check, examine, verify_manifest
 from sealtrain.signing.runlog import RunLog
+from sealtrain.signing.target import Target
 
 pytestmark = pytest.mark.claim("C26")
 

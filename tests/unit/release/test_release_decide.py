@@ -18,7 +18,6 @@ from sealtrain.consortium.approvals import (
     DatasetPin,
     Decision,
     SignedDecision,
-    Target,
     sign_decision,
     tally,
     verify_decision,
@@ -64,6 +63,7 @@ from sealtrain.release.facts import (
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.signing.datause import DataUse
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 NOW = 1_790_000_000
 NEEDS = Needs(actions=("approve", "export_model"), owners=("hospital-a",))

@@ -44,7 +44,6 @@ from sealtrain.broker.service.bootauth import BootAuthority
 from sealtrain.broker.service.run_control import MAX_PAGE
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.service.witnessing import MAX_COSIGNED_PAGE
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, SealtrainError
@@ -68,6 +67,7 @@ from sealtrain.release.messages import (
 )
 from sealtrain.release.run_control import SearchPage, SubmissionAnswer, SubmissionPage
 from sealtrain.release.sealing_key import SignedSealingKey
+from sealtrain.signing.target import Target
 
 __all__ = ["broker_app", "described"]
 

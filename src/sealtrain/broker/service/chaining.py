@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 from sealtrain.broker.store.transaction import Transaction
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import RunChainBroken
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.release.facts import Measured, NewestRun
 from sealtrain.signing.continues import Continues
+from sealtrain.signing.target import Target
 
 __all__ = [
     "began_after",

@@ -17,19 +17,14 @@ from typing import Any
 from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.store.transaction import Transaction
-from sealtrain.consortium.approvals import (
-    ApprovalTally,
-    SignedDecision,
-    Target,
-    tally,
-    verify_decision,
-)
+from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.standing_approval import Begun, Spent, Use, use_of
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.ledger.ledger import MAX_PAGE, Ledger
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
+from sealtrain.signing.target import Target
 
 __all__ = ["Counting", "Reserved", "reserved_so_far", "reserving"]
 

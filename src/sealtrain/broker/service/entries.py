@@ -5,12 +5,12 @@ from __future__ import annotations
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.service.guests import Appraised
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.release.facts import Permit
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest, transcript_digest
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.target import Target
 
 __all__ = ["granted_entry", "is_refusal", "receipt_of", "refusal_entry", "target_of"]
 

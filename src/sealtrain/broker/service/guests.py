@@ -12,7 +12,6 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import Verified, verify
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.chainword import ChainWord
 from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
@@ -25,6 +24,7 @@ from sealtrain.release.messages import (
     ReleaseRequest,
     RenewalRequest,
 )
+from sealtrain.signing.target import Target
 
 __all__ = ["Appraised", "appraise_guest", "hold_owners_policies"]
 

@@ -20,12 +20,7 @@ from sealtrain.broker.service.witnessing import Witnessing
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.succession import ENTRY_KIND
 from sealtrain.broker.store.transaction import StoredDocument, Transaction
-from sealtrain.consortium.approvals import (
-    SignedDecision,
-    Target,
-    tally_as_stated,
-    verify_decision,
-)
+from sealtrain.consortium.approvals import SignedDecision, tally_as_stated, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
 from sealtrain.consortium.documents import DOCUMENTS
@@ -67,6 +62,7 @@ from sealtrain.release.messages import (
 )
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
+from sealtrain.signing.target import Target
 
 __all__ = ["Registry"]
 

@@ -21,8 +21,8 @@ from sealtrain.broker.store.tables import (
     runs,
     submissions,
 )
-from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.runevents import SubmissionState
+from sealtrain.signing.target import Target
 
 __all__ = ["RunFacts", "Submissions"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, Target, require, tally
+from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, require, tally
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.standing_approval import admits
@@ -20,6 +20,7 @@ from sealtrain.manifest.checks.parties import (
 from sealtrain.manifest.checks.series import chains_hold
 from sealtrain.recipe.needs import needs_of
 from sealtrain.signing import dsse
+from sealtrain.signing.target import Target
 
 __all__ = ["approvals_sufficed", "datasets_are_their_owners"]
 

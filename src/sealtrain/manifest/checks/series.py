@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import load_model
-from sealtrain.consortium.approvals import CLOCK_SKEW, Target, verify_decision
+from sealtrain.consortium.approvals import CLOCK_SKEW, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.receipts import OwnedId, ReleaseReceipt
 from sealtrain.consortium.series import block_of, chain_of, members_read, newest_of
@@ -25,6 +25,7 @@ from sealtrain.errors import (
     SeriesMismatch,
 )
 from sealtrain.signing import dsse
+from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:
     from sealtrain.consortium.decisions import SignedDecision

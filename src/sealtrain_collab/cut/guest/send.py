@@ -23,7 +23,6 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.secret import Random
-from sealtrain.consortium.decisions import Target
 from sealtrain.errors import (
     ChannelBroken,
     ConsortiumMismatch,
@@ -37,6 +36,7 @@ from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.compose import app_id_of, compose_hash, lock_within
 from sealtrain.recipe.models import BASE, measure_models
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.signing.target import Target
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
 from sealtrain_collab.cut.messages import conversation_of
