@@ -27,12 +27,12 @@ from measured_on import machine
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli.programs import ran
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import deployment_of
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.ledger.ledger import Ledger
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.release.messages import ledger_origin
 
 OWNER: Final = "hospital-a"
@@ -136,7 +136,7 @@ def _commands(site: BrokerSite, client: BrokerClient, rounds: int) -> dict[str, 
     ticket.write_bytes(given.to_bytes())
     broker = site.broker_file(client)
     names = iter(f"typed-{number}" for number in range(1000))
-    _ = deployment_of(site.deployment)
+    _ = LockedRecipe.load(site.deployment)
 
     def submit() -> None:
         ran(

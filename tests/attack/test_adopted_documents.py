@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from release_world import ReleaseWorld, release_world
@@ -20,8 +20,9 @@ from sealtrain.cli import app
 from sealtrain.client.reviewing import machines
 from sealtrain.errors import LockInvalid, RecipeChanged, SealtrainError
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, require_additions, script_digest
-from sealtrain.recipe.compose import compose_hash, extract_lock, lock_within
-from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.recipe.compose import compose_hash
+from sealtrain.recipe.lock import Lock, LockedRecipe
+from sealtrain.signing.target import Target
 from sealtrain_simulator.server import running
 
 pytestmark = pytest.mark.claim("C440")
@@ -86,7 +87,7 @@ def test_the_bytes_that_were_judged_are_written_and_named(here: Path) -> None:
         *("name", "docker_config", "env_pubkey", "event_log_version", "features", "port_policy"),
         *("salt", "swap_size", "tproxy_enabled", "verity_volumes", "pre_launch_script"),
     ]
-    assert extract_lock(theirs) == extract_lock(ours())
+    assert LockedRecipe.parse(theirs).lock_bytes == LockedRecipe.parse(ours()).lock_bytes
     # Nothing that is there is overwritten, and what was adopted can be adopted again.
     again = run("adopt", "theirs.json").exception
     assert isinstance(again, SealtrainError)
@@ -208,8 +209,8 @@ def test_a_script_that_is_not_ours_needs_the_lock_and_the_callers_word(here: Pat
 
 def test_owners_read_the_digest_of_the_script_before_they_approve() -> None:
     digest = script_digest(LOGIN)
-    assert digest in machines(lock_within(ours("named"))[0], ())
-    assert digest not in machines(lock_within(ours())[0], ())
+    assert digest in machines(LockedRecipe.parse(ours("named")).lock, ())
+    assert digest not in machines(LockedRecipe.parse(ours()).lock, ())
 
 
 def test_a_document_of_another_lock_is_refused(here: Path) -> None:
@@ -258,12 +259,12 @@ def test_no_byte_of_an_adopted_document_can_change_but_texts_that_nothing_reads(
             if changed == data:
                 continue
             try:
-                lock = extract_lock(changed)
+                lock = LockedRecipe.parse(changed).lock_bytes
             except LockInvalid:
                 continue
             other = json.loads(changed)
             same = {name for name in whole if other.get(name) == whole[name]}
-            assert lock != extract_lock(data) or whole.keys() - same <= FREE
+            assert lock != LockedRecipe.parse(data).lock_bytes or whole.keys() - same <= FREE
 
 
 IN_A_SERVICE = {
@@ -351,18 +352,44 @@ def test_nothing_hides_at_another_nesting_or_under_a_name_that_looks_alike() -> 
     ):
         assert old.encode() in raw
         with pytest.raises(LockInvalid):
-            extract_lock(raw.replace(old.encode(), new.encode(), 1))
+            LockedRecipe.parse(raw.replace(old.encode(), new.encode(), 1))
 
 
-def adopted_by(locked: LockedRecipe, script: str, **more: Any) -> LockedRecipe:
+@dataclass(frozen=True, kw_only=True)
+class UnreadRecipe:
+    """A document that owners approve by its hashes: ``LockedRecipe`` could refuse it."""
+
+    lock: Lock
+    compose_bytes: bytes
+
+    @property
+    def compose_hash(self) -> str:
+        return compose_hash(self.compose_bytes)
+
+    @property
+    def app_id(self) -> str:
+        return self.compose_hash[:40]
+
+    @property
+    def recipe_hash(self) -> str:
+        return self.lock.recipe_hash
+
+    @property
+    def target(self) -> Target:
+        return Target(
+            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
+        )
+
+
+def adopted_by(locked: LockedRecipe, script: str, **more: Any) -> UnreadRecipe:
     """The recipe under the document that a platform made of its own."""
     value = json.loads(locked.compose_bytes) | {"name": "", "pre_launch_script": script, **more}
-    return replace(locked, compose_bytes=canonical_json(value))
+    return UnreadRecipe(lock=locked.lock, compose_bytes=canonical_json(value))
 
 
-def agreed(world: ReleaseWorld, locked: LockedRecipe) -> None:
+def agreed(world: ReleaseWorld, locked: UnreadRecipe) -> None:
     """Owners seal for this document, register and approve it, whatever it is."""
-    world.locked = locked
+    world.locked = cast("LockedRecipe", locked)
     for owner in ("hospital-a", "hospital-b", "hospital-c"):
         world.sealed[owner] = world.seal(owner)
         world.register(world.sealed[owner])

@@ -10,14 +10,13 @@ import pytest
 from broker_site import BrokerSite, broker_site
 from carrying import carries
 from typer.testing import CliRunner
-from world import identity, lock_changed, signer, target_of
+from world import identity, lock_changed, signer
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli import app
 from sealtrain.cli.review import change_lines
 from sealtrain.client import approving
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import deployment_of
 from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.registered import merged
 from sealtrain.client.sealing import Publication, Sealed, register, seal
@@ -101,26 +100,26 @@ class Desk:
             self.site.folder / "rows.jsonl",
             self.folder / f"{name}-{at}-{len(list(self.folder.iterdir()))}.sealed",
             name="biopsies",
-            deployment=self.folder / f"{at}.json",
+            deployment=LockedRecipe.load(self.folder / f"{at}.json"),
             publication=Publication(register=told),
         )
 
     def prepare(self, name: str = A, **said: Any) -> approving.Intent:
-        return approving.prepare(self.owner(name), self.deployment, self.site.consortium, **said)
+        return approving.prepare(self.owner(name), self.locked, self.site.consortium, **said)
 
     def approve(self, name: str = A, **said: Any) -> ApprovalTally:
-        answers = approving.approve(self.owner(name), self.deployment, self.site.consortium, **said)
+        answers = approving.approve(self.owner(name), self.locked, self.site.consortium, **said)
         (tally,) = answers.done.values()
         return tally
 
     def revoke(self, name: str = A) -> ApprovalTally:
-        answers = approving.revoke(self.owner(name), self.deployment, self.site.consortium)
+        answers = approving.revoke(self.owner(name), self.locked, self.site.consortium)
         (tally,) = answers.done.values()
         return tally
 
     @property
     def decided(self) -> list[Any]:
-        return self.broker.decided(target_of(self.locked), self.site.consortium)
+        return self.broker.decided(self.locked.target, self.site.consortium)
 
 
 @pytest.mark.claim("C152")
@@ -143,7 +142,7 @@ def test_a_deployment_that_changes_while_the_owner_reads_is_not_approved(desk: D
     other = desk.lock("other")
     desk.deployment.write_bytes(other.compose_bytes)
     approving.give(desk.owner(), intent)
-    assert [one.decision.target for one in desk.decided] == [target_of(desk.locked)]
+    assert [one.decision.target for one in desk.decided] == [desk.locked.target]
 
 
 @pytest.mark.claim("C152")
@@ -166,10 +165,10 @@ def test_nobody_is_asked_about_a_recipe_that_is_not_shown(desk: Desk, command: s
 def test_differences_are_shown_only_to_what_the_owner_approved(desk: Desk) -> None:
     """An engineer could name a document that has the new recipe's worst parts already."""
     desk.lock("other")
-    before = deployment_of(desk.folder / "other.json")
+    before = LockedRecipe.load(desk.folder / "other.json")
     assert not desk.prepare(unpinned=True, before=before).approved_before
     approving.give(desk.owner(B), approving.prepare(
-        desk.owner(B), desk.folder / "other.json", desk.site.consortium, unpinned=True
+        desk.owner(B), before, desk.site.consortium, unpinned=True
     ))  # fmt: skip
     assert not desk.prepare(unpinned=True, before=before).approved_before
     words = [
@@ -224,7 +223,7 @@ def test_a_dataset_that_is_not_registered_is_not_pinned(desk: Desk) -> None:
         with pytest.raises(DatasetUnknown, check=carries(check="--data", owner=A)):
             desk.approve(**said)
     assert not desk.decided
-    register(desk.owner(), unknown.folder, desk.deployment)
+    register(desk.owner(), unknown.folder, desk.locked)
     assert desk.approve(datasets=[unknown.folder]).approved_by == (A,)
     with pytest.raises(UsageError, check=carries(check="--unpinned")):
         desk.approve(datasets=[unknown.folder], unpinned=True)
@@ -259,7 +258,7 @@ def forged(desk: Desk, by: str) -> dict[str, Any]:
     """An entry about a dataset of the first owner that another key signed."""
     sealed = desk.sealed(told=False)
     mine = read_dataset_envelope(sealed.folder)
-    target = target_of(desk.locked)
+    target = desk.locked.target
     keys = signer("nobody's") if by == "a stranger" else identity(B).signer
     signed = reissue_dataset(
         mine,
@@ -348,16 +347,16 @@ def test_neither_another_consortium_nor_other_keys_approve(desk: Desk, tmp_path:
     desk.sealed()
     elsewhere = Consortium.from_dict(desk.site.consortium.to_dict() | {"name": "elsewhere"})
     with pytest.raises(ConsortiumMismatch):
-        approving.prepare(desk.owner(), desk.deployment, elsewhere)
+        approving.prepare(desk.owner(), desk.locked, elsewhere)
     for name, error in ((A, ApprovalUnknown), ("stranger", ConsortiumInvalid)):
         path = tmp_path / f"{name}.json"
         Identity.generate(name).save(path)
         who = OwnerFiles(identity=path, brokers=desk.owner().brokers)
         with pytest.raises(error):
-            approving.prepare(who, desk.deployment, desk.site.consortium)
-    desk.lock("astray", ("ab" * 32,))
+            approving.prepare(who, desk.locked, desk.site.consortium)
+    astray = desk.lock("astray", ("ab" * 32,))
     with pytest.raises((BrokerNotApproved, DatasetMismatch)):
-        approving.prepare(desk.owner(), desk.folder / "astray.json", desk.site.consortium)
+        approving.prepare(desk.owner(), astray, desk.site.consortium)
     assert not desk.decided
 
 
@@ -397,7 +396,7 @@ def test_no_other_owner_lifts_a_revocation(desk: Desk) -> None:
     theirs = Decision.approve(
         consortium_id=desk.site.consortium.consortium_id,
         brokers=desk.locked.lock.brokers,
-        target=target_of(desk.locked),
+        target=desk.locked.target,
         needs=desk.site.needs,
         lifts=[mine.digest],
         signed_at=now,
@@ -427,7 +426,10 @@ def test_what_a_broker_hides_of_revocations_lifts_none(
         )
         desk.approve()
     tally = desk.broker.approvals_status(
-        target_of(desk.locked), desk.site.consortium, system_clock(), needs=desk.site.needs
+        desk.locked.target,
+        desk.site.consortium,
+        system_clock(),
+        needs=desk.site.needs,
     )
     assert tally.revoked_by == (A,)
     desk.approve(lift_revocation=True)

@@ -175,7 +175,7 @@ def hostile_locks(folder: Path, consortium_id: str) -> dict[str, LockedRecipe]:
         assert ("recipe", "description") in places
         data = canonical_json(changed)
         lock = parse_lock(data)
-        found[name] = LockedRecipe(lock=lock, lock_bytes=data, compose_bytes=build_compose(lock))
+        found[name] = LockedRecipe(lock=lock, compose_bytes=build_compose(lock))
     return found
 
 

@@ -16,7 +16,7 @@ from broker_site import BrokerSite, broker_site
 from click.testing import Result
 from container_world import ImageWorld, make_image_world, rewritten
 from typer.testing import CliRunner
-from world import OWNERS, RECIPE, identity, target_of
+from world import OWNERS, RECIPE, identity
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import system_clock, to_rfc3339
@@ -97,7 +97,7 @@ class Desk:
 
     @property
     def decisions(self) -> list[Any]:
-        return self.broker.decided(target_of(self.locked), self.site.consortium)
+        return self.broker.decided(self.locked.target, self.site.consortium)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.errors import LockInvalid
-from sealtrain.recipe.compose import extract_lock
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_simulator.state import ensure
 
 pytestmark = pytest.mark.long
@@ -41,7 +41,7 @@ SECONDS = 60
 def test_no_byte_of_a_guests_document_can_change(vector: dict[str, Any]) -> None:
     """Other bytes are refused, or they are the whole document of another lock: another hash."""
     data = vector["compose"].encode()
-    assert extract_lock(data).decode() == vector["lock"]
+    assert LockedRecipe.parse(data).lock_bytes.decode() == vector["lock"]
     for at in range(0, len(data), max(1, len(data) // 150)):
         for changed in (
             data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
@@ -51,7 +51,7 @@ def test_no_byte_of_a_guests_document_can_change(vector: dict[str, Any]) -> None
             if changed == data:
                 continue
             with suppress(LockInvalid):
-                assert extract_lock(changed).decode() != vector["lock"]
+                assert LockedRecipe.parse(changed).lock_bytes.decode() != vector["lock"]
 
 
 @pytest.mark.claim("C132")
@@ -77,7 +77,7 @@ def test_no_byte_of_a_guests_document_can_change(vector: dict[str, Any]) -> None
 )
 def test_a_document_of_no_form_is_refused(data: bytes) -> None:
     with pytest.raises(LockInvalid):
-        extract_lock(data)
+        LockedRecipe.parse(data)
 
 
 @pytest.fixture

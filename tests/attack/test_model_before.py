@@ -21,7 +21,7 @@ from release_world import (
     renewed,
     served_world,
 )
-from world import BROKER_IDS, OWNERS, identity, lock_changed, target_of
+from world import BROKER_IDS, OWNERS, identity, lock_changed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
@@ -281,7 +281,7 @@ def test_the_model_of_another_chain_is_not_released(runs: Runs) -> None:
     for owner in OWNERS:
         runs.world.sealed[owner] = runs.world.seal(owner)
         runs.world.register(runs.world.sealed[owner])
-        runs.world.approve(owner, target=target_of(runs.world.locked))
+        runs.world.approve(owner, target=runs.world.locked.target)
     theirs = runs.end(runs.obtain())
     foreign = theirs.wanted.stanzas
     runs.world.locked, runs.world.sealed = own

@@ -13,7 +13,7 @@ import pytest
 from carrying import carries
 from quorum_world import QuorumWire, QuorumWorld, quorum_world
 from release_world import document_of
-from world import OWNERS, deployed, identity, target_of
+from world import OWNERS, deployed, identity
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
@@ -150,7 +150,7 @@ class HandedOn:
         for world in self.quorum.worlds:
             for owner in owners:
                 pins = [pin] if owner == C else []
-                world.approve(owner, target=target_of(locked), datasets=pins)
+                world.approve(owner, target=locked.target, datasets=pins)
 
     def obtain(
         self, made: DatasetDescription, locked: LockedRecipe | None = None, **changed: Any
@@ -403,5 +403,5 @@ def test_a_withdrawn_model_is_released_to_nobody(world: HandedOn, made: DatasetD
 def test_a_revoked_recipe_gets_no_model(world: HandedOn, made: DatasetDescription) -> None:
     world.adopt(made)
     for one in world.quorum.worlds:
-        one.submit(one.decision(B, revoke=True, target=target_of(world.room)))
+        one.submit(one.decision(B, revoke=True, target=world.room.target))
     world.assert_refused(ApprovalRevoked, lambda: world.obtain(made))

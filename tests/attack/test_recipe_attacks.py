@@ -13,9 +13,9 @@ from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LockInvalid, RecipeInvalid
-from sealtrain.recipe.compose import build_compose, compose_hash, extract_lock
+from sealtrain.recipe.compose import build_compose, compose_hash
 from sealtrain.recipe.diff import diff
-from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.recipe.lock import Lock, LockedRecipe, parse_lock
 from sealtrain.recipe.schema import load_recipe, parse_recipe
 
 pytestmark = [pytest.mark.claim("C7"), pytest.mark.claim("C8")]
@@ -106,7 +106,7 @@ def test_a_lock_swapped_inside_a_document_is_another_document() -> None:
     services["configs"]["recipe.lock.json"]["content"] = swapped.to_bytes().decode()
     document["docker_compose_file"] = canonical_json(services).decode()
     data = canonical_json(document)
-    assert extract_lock(data) == swapped.to_bytes()
+    assert LockedRecipe.parse(data).lock_bytes == swapped.to_bytes()
     assert compose_hash(data) != ON_DSTACK["compose_hash"]
     assert swapped.recipe_hash != ON_DSTACK["recipe_hash"]
     changes = diff(parse_lock(ON_DSTACK["lock"].encode()), swapped)
@@ -128,27 +128,27 @@ def test_a_weaker_lock_cannot_ride_in_a_stronger_frame() -> None:
     )
     document["docker_compose_file"] = canonical_json(services).decode()
     with pytest.raises(LockInvalid, check=carries(check="document")):
-        extract_lock(canonical_json(document))
+        LockedRecipe.parse(canonical_json(document))
 
 
 def test_a_simulated_frame_cannot_carry_a_recipe_for_hardware() -> None:
     document = json.loads(SIMULATED["compose"])
     document["bash_script"] = document["bash_script"].replace(SIMULATED["lock"], ON_DSTACK["lock"])
     with pytest.raises(LockInvalid):
-        extract_lock(canonical_json(document))
+        LockedRecipe.parse(canonical_json(document))
     frame = json.loads(ON_DSTACK["compose"])
     services = json.loads(frame["docker_compose_file"])
     services["configs"]["recipe.lock.json"]["content"] = SIMULATED["lock"]
     frame["docker_compose_file"] = canonical_json(services).decode()
     with pytest.raises(LockInvalid):
-        extract_lock(canonical_json(frame))
+        LockedRecipe.parse(canonical_json(frame))
 
 
 @pytest.mark.parametrize("runner", [None, "", "docker-compose\n", "Bash", 1, ["bash"], {}])
 def test_an_odd_runner_is_refused(runner: Any) -> None:
     document = json.loads(ON_DSTACK["compose"]) | {"runner": runner}
     with pytest.raises(LockInvalid, check=carries(check="document")):
-        extract_lock(canonical_json(document))
+        LockedRecipe.parse(canonical_json(document))
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "HF_ENDPOINT"])
@@ -162,7 +162,7 @@ def test_an_environment_cannot_be_injected(name: str) -> None:
             services["services"]["guest"]["environment"] = [f"{name}=/run-data/x"]
             document["docker_compose_file"] = canonical_json(services).decode()
         with pytest.raises(LockInvalid, match=place):
-            extract_lock(canonical_json(document))
+            LockedRecipe.parse(canonical_json(document))
 
 
 def test_an_image_moved_to_a_tag_is_refused_in_recipe_and_document() -> None:
@@ -174,7 +174,7 @@ def test_an_image_moved_to_a_tag_is_refused_in_recipe_and_document() -> None:
     text = document["docker_compose_file"]
     document["docker_compose_file"] = text.replace(f"@sha256:{'5a' * 32}", ":latest", 1)
     with pytest.raises(LockInvalid):
-        extract_lock(canonical_json(document))
+        LockedRecipe.parse(canonical_json(document))
 
 
 def test_a_dollar_sign_in_a_recipe_stays_a_dollar_sign() -> None:
@@ -183,7 +183,7 @@ def test_a_dollar_sign_in_a_recipe_stays_a_dollar_sign() -> None:
 
     lock = relock(ON_DSTACK, describe)
     document = build_compose(lock)
-    assert extract_lock(document) == lock.to_bytes()
+    assert LockedRecipe.parse(document).lock_bytes == lock.to_bytes()
     content = json.loads(json.loads(document)["docker_compose_file"])["configs"][
         "recipe.lock.json"
     ]["content"]

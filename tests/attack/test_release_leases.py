@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from release_world import ReleaseWorld, release_world
-from world import target_of
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.client.grant import Grant, renew
@@ -159,7 +158,7 @@ def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
     grant = world.obtain()
     other = world.lock(lambda recipe: recipe["trainer"].update(max_steps=301))
     for owner in ("hospital-a", "hospital-b"):
-        world.approve(owner, target=target_of(other), datasets=[])
+        world.approve(owner, target=other.target, datasets=[])
     receipt = grant.receipts[0].receipt.model_copy(update={"recipe_hash": other.recipe_hash})
     swapped = Grant(
         run_id=grant.run_id,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from release_world import ReleaseWorld, SealedSet, ids_of, release_world, served_world
-from world import DAY, identity, lock_changed, simulated_pki, target_of
+from world import DAY, identity, lock_changed, simulated_pki
 
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
@@ -206,7 +206,7 @@ def test_a_deployment_document_without_a_lock(world: ReleaseWorld) -> None:
 def test_a_lock_made_for_another_consortium(world: ReleaseWorld) -> None:
     other = lock_changed("cd" * 32, world.locked.lock.brokers)
     for owner in ("hospital-a", "hospital-b"):
-        world.approve(owner, target=target_of(other), datasets=[])
+        world.approve(owner, target=other.target, datasets=[])
     refused(world, ConsortiumMismatch, lambda: world.obtain(locked=other))
 
 
@@ -220,7 +220,7 @@ def test_a_platform_the_recipe_does_not_allow(world: ReleaseWorld) -> None:
 
     other = world.lock(on_hardware)
     for owner in ("hospital-a", "hospital-b"):
-        world.approve(owner, target=target_of(other), datasets=[])
+        world.approve(owner, target=other.target, datasets=[])
     refused(world, PlatformMismatch, lambda: world.obtain(locked=other))
 
 
@@ -232,7 +232,7 @@ def test_a_key_provider_the_recipe_does_not_pin(world: ReleaseWorld) -> None:
 
     other = world.lock(pinned)
     for owner in ("hospital-a", "hospital-b"):
-        world.approve(owner, target=target_of(other), datasets=[])
+        world.approve(owner, target=other.target, datasets=[])
     refused(world, KeyProviderMismatch, lambda: world.obtain(locked=other))
 
 
@@ -561,7 +561,7 @@ def test_a_run_cannot_be_resumed_with_another_recipe(world: ReleaseWorld) -> Non
     run_id = world.obtain().run_id
     other = changed_recipe(world)
     for owner in ("hospital-a", "hospital-b"):
-        world.approve(owner, target=target_of(other), datasets=[])
+        world.approve(owner, target=other.target, datasets=[])
     refused(world, RunMismatch, lambda: world.obtain(run_id=run_id, locked=other, resume=True))
 
 

@@ -67,9 +67,9 @@ class World:
         )  # fmt: skip
 
     def _recipe_hash(self) -> str:
-        from sealtrain.client.connection import deployment_of
+        from sealtrain.recipe.lock import LockedRecipe
 
-        return deployment_of(self.folder / "app-compose.json")[1].recipe_hash
+        return LockedRecipe.load(self.folder / "app-compose.json").recipe_hash
 
     def words(self, *more: str) -> list[str]:
         return [

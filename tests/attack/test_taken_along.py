@@ -140,8 +140,8 @@ def test_what_is_swapped_after_the_check_is_not_loaded(
         for name in ("train.py", "helper.py", "recipe.lock.json"):
             swap(operator.folder / name)
         assert admitted.tier == "processor"
-        assert weights(admitted.lock, admitted.base) == expected
-        assert admitted.lock.scripts["train.py"] == SCRIPT
+        assert weights(admitted.locked.lock, admitted.base) == expected
+        assert admitted.locked.lock.scripts["train.py"] == SCRIPT
         assert (admitted.base / "train.py").read_text() == SCRIPT
         assert (admitted.base / "helper.py").read_text() == "NAME = 'approved'\n"
 
@@ -150,7 +150,7 @@ def test_weights_that_were_loaded_stay_what_they_were(operator: Operator) -> Non
     """Loading maps a file of weights: its pages are read when the model first uses them."""
     expected = weights(operator.lock, operator.folder)
     with operator.admitted() as admitted:
-        recipe, base = admitted.lock.recipe, admitted.base
+        recipe, base = admitted.locked.lock.recipe, admitted.base
         model = build_causal_model(recipe, base, build_tokenizer(recipe, base))
         operator.spoil("base/model.safetensors")
         found = {name: value.numpy().tobytes() for name, value in model.state_dict().items()}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from collecting import COLLECTING
 from release_world import ReleaseWorld, served_world
-from world import lock_changed, target_of
+from world import lock_changed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
@@ -115,7 +115,7 @@ def decide_on_the_chain(
     ends = system_clock() + 3600
     for name in OWNERS[:2]:
         needs = needs_of(locked.lock.recipe)
-        world.approve(name, target=target_of(locked), needs=needs, not_after=ends)
+        world.approve(name, target=locked.target, needs=needs, not_after=ends)
     first = decided("approve", OWNERS[0], "a")
     written = json.loads(Path(first).read_bytes())
     assert Path(first).read_bytes() == canonical_json(written)

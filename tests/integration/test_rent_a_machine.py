@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 from sealtrain.base.canonical import canonical_json
 from sealtrain.cli import app
 from sealtrain.errors import SealtrainError
-from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain.recipe.compose import compose_hash
+from sealtrain.recipe.lock import LockedRecipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs/guides/rent_a_machine.md").read_text("utf-8")
@@ -216,7 +217,7 @@ def test_the_document_that_the_pages_words_give_is_adopted(here: Path) -> None:
     assert done.exit_code == 0, done.output
     assert (here / "adopted.json").read_bytes() == document
     assert compose_hash(document) in done.output
-    assert extract_lock(document) == extract_lock(DOCUMENT)
+    assert LockedRecipe.parse(document).lock_bytes == LockedRecipe.parse(DOCUMENT).lock_bytes
 
 
 @pytest.mark.claim("C440")

@@ -17,9 +17,9 @@ from sealtrain.base.secret import Secret
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import LockInvalid, RecipeInvalid, SealtrainError
 from sealtrain.keys.derive import derive
-from sealtrain.recipe.compose import build_compose, compose_hash, extract_lock
+from sealtrain.recipe.compose import build_compose, compose_hash
 from sealtrain.recipe.diff import diff
-from sealtrain.recipe.lock import parse_lock
+from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json"
@@ -100,8 +100,8 @@ def test_what_we_write_as_yaml_we_read_as_the_same_value(value: Any, flow: bool 
 def test_a_lock_comes_back_out_of_its_document(recipe: dict[str, Any], base: Any) -> None:
     data = locked(recipe, base)
     document = build_compose(parse_lock(data))
-    assert extract_lock(document) == data
-    assert build_compose(parse_lock(extract_lock(document))) == document
+    assert LockedRecipe.parse(document).lock_bytes == data
+    assert build_compose(LockedRecipe.parse(document).lock) == document
 
 
 @BOUNDED
@@ -109,7 +109,7 @@ def test_a_lock_comes_back_out_of_its_document(recipe: dict[str, Any], base: Any
 def test_the_text_of_a_script_comes_back_out_of_its_document(lines: list[str], base: Any) -> None:
     text = "\n".join(lines)
     data = canonical_json(base | {"scripts": base["scripts"] | {"train.py": text}})
-    assert parse_lock(extract_lock(build_compose(parse_lock(data)))).scripts["train.py"] == text
+    assert LockedRecipe.parse(build_compose(parse_lock(data))).lock.scripts["train.py"] == text
 
 
 @BOUNDED
@@ -171,7 +171,7 @@ def test_one_flipped_bit_of_a_document_is_refused(data: st.DataObject) -> None:
     flipped = bytearray(document)
     flipped[place] ^= 1 << bit
     try:
-        lock_bytes = extract_lock(bytes(flipped))
+        lock_bytes = LockedRecipe.parse(bytes(flipped)).lock_bytes
     except LockInvalid:
         return
     # A flip can land on another valid recipe; then it is that recipe, under another hash.
@@ -184,7 +184,7 @@ def test_one_flipped_bit_of_a_document_is_refused(data: st.DataObject) -> None:
 def test_arbitrary_bytes_end_in_a_typed_refusal(data: bytes) -> None:
     for read in (
         parse_lock,
-        extract_lock,
+        LockedRecipe.parse,
         lambda raw: parse_recipe(parse_yaml(raw, error=RecipeInvalid, what="recipe")),
     ):
         with pytest.raises(SealtrainError):

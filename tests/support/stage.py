@@ -27,13 +27,13 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import deployment_of
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin
 from sealtrain.errors import Unreachable
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
@@ -357,7 +357,8 @@ class Stage:
 
     def approve_until(self, folder: Path, owner: str, *, seconds: int) -> None:
         """An approval that is over soon, as the command line makes none."""
-        lock, target = deployment_of(folder / "app-compose.json")
+        locked = LockedRecipe.load(folder / "app-compose.json")
+        lock, target = locked.lock, locked.target
         me = Identity.load(self.identity(owner))
         sealed = sorted((folder / "sealed").glob(f"{owner}.*"))
         manifests = [load_dataset_manifest(one, me.public) for one in sealed]

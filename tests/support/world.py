@@ -189,12 +189,6 @@ def _locked(consortium_id: str, brokers: tuple[str, ...], recipe: str) -> Locked
         )
 
 
-def target_of(locked: LockedRecipe) -> Target:
-    return Target(
-        app_id=locked.app_id, compose_hash=locked.compose_hash, recipe_hash=locked.recipe_hash
-    )
-
-
 def deployed(locked: LockedRecipe, **changed: Any) -> Deployed:
     """A recipe's deployment, as a client names it to brokers."""
     fields = {
@@ -214,7 +208,7 @@ class Agreement:
 
     @property
     def target(self) -> Target:
-        return target_of(self.locked)
+        return self.locked.target
 
     @property
     def needs(self) -> Needs:

@@ -10,9 +10,9 @@ import pytest
 
 from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import LockInvalid, RecipeInvalid
-from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
+from sealtrain.recipe.compose import build_compose, compose_hash
 from sealtrain.recipe.installation import record_digest
-from sealtrain.recipe.lock import parse_lock
+from sealtrain.recipe.lock import LockedRecipe, parse_lock
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
 
@@ -30,8 +30,8 @@ def test_a_lock_gives_its_deployment_document_and_back(vector: dict[str, Any]) -
     document = vector["compose"].encode()
     assert build_compose(lock) == document
     assert compose_hash(document) == vector["compose_hash"]
-    assert app_id_of(document, lock) == vector["app_id"]
-    assert extract_lock(document) == vector["lock"].encode()
+    assert LockedRecipe.parse(document).app_id == vector["app_id"]
+    assert LockedRecipe.parse(document).lock_bytes == vector["lock"].encode()
 
 
 ADOPTED: dict[str, Any] = json.loads((FOLDER / "adopted.json").read_text("utf-8"))
@@ -44,10 +44,10 @@ def test_a_document_that_a_platform_added_to_is_read_or_refused(vector: dict[str
     document = vector["compose"].replace("@@", lock["runs"]).encode()
     assert compose_hash(document) == vector["compose_hash"]
     if vector["outcome"] == "ok":
-        assert extract_lock(document) == lock["text"].encode()
+        assert LockedRecipe.parse(document).lock_bytes == lock["text"].encode()
     else:
         with pytest.raises(LockInvalid) as refusal:
-            extract_lock(document)
+            LockedRecipe.parse(document)
         assert refusal.value.code == vector["outcome"]
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from sealtrain.attest.policy import AppraisalPolicy, load_policy
 from sealtrain.client.auditing import audit_broker, require_holds
-from sealtrain.client.connection import reviewed
 from sealtrain.client.trusting import trust_in
 from sealtrain.manifest.files import examine_file, verify_file
 from sealtrain.manifest.report import write_report
@@ -53,7 +52,7 @@ def pin_trust(
         SealtrainError: As ``client.trusting.trust_in``.
     """
     appraisal = load_policy(policy) if isinstance(policy, Path) else policy
-    trust, _ = trust_in(consortium, reviewed(locked), brokers, appraisal, threshold=threshold)
+    trust, _ = trust_in(consortium, locked, brokers, appraisal, threshold=threshold)
     return trust
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.client import approving, growing, opening, sealing, withdrawing, witnessing
-from sealtrain.client.connection import reviewed
 from sealtrain.client.opening import RunManifest
 from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.client.sealing import Publication
@@ -101,7 +100,7 @@ class Owner(OwnerFiles):
             source,
             out,
             name=name,
-            deployment=reviewed(locked),
+            deployment=locked,
             options=options,
             publication=publication or Publication(),
             progress=progress,
@@ -129,7 +128,7 @@ class Owner(OwnerFiles):
         return growing.place_in_series(
             self,
             name,
-            reviewed(locked),
+            locked,
             after=after,
             beginning=beginning or growing.Beginning(),
         )
@@ -144,7 +143,7 @@ class Owner(OwnerFiles):
         Raises:
             SealtrainError: As ``client.sealing.register``.
         """
-        return sealing.register(self, folder, reviewed(locked))
+        return sealing.register(self, folder, locked)
 
     def rewrap(
         self,
@@ -165,8 +164,7 @@ class Owner(OwnerFiles):
         Raises:
             SealtrainError: As ``client.sealing.rewrap``.
         """
-        read = None if locked is None else reviewed(locked)
-        return sealing.rewrap(self, folder, drop=drop, deployment=read, data_use=data_use)
+        return sealing.rewrap(self, folder, drop=drop, deployment=locked, data_use=data_use)
 
     def prepare(
         self,
@@ -183,7 +181,7 @@ class Owner(OwnerFiles):
         """
         return approving.prepare(
             self,
-            reviewed(locked),
+            locked,
             self.consortium,
             datasets=datasets,
             lift_revocation=lift_revocation,
@@ -247,7 +245,7 @@ class Owner(OwnerFiles):
             SealtrainError: No broker took it: the worst failure.
         """
         _require(locked, expecting, "revoked")
-        return approving.revoke(self, reviewed(locked), self.consortium)
+        return approving.revoke(self, locked, self.consortium)
 
     def withdraw(self, dataset_ids: Iterable[str]) -> AtEach[Withdrawn]:
         """Take datasets back for good. What left before stays where it is.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Self
 from sealtrain.api.run import Run
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.filenames import slug
-from sealtrain.client.connection import reviewed
 from sealtrain.client.fetching import fetched
 from sealtrain.client.runs import Completed, Waiting, desk, named_by_content
 from sealtrain.client.ticket import RunTicket, load_ticket
@@ -76,11 +75,13 @@ class SubmittedRun:
             Refused: The broker does not take it otherwise.
             Unreachable: It does not answer.
         """
-        lock, target = reviewed(locked)
         given = ticket if isinstance(ticket, RunTicket) else load_ticket(ticket)
-        chosen = name or named_by_content(slug(lock.recipe.name, "run"), target, given)
+        stem = slug(locked.recipe.name, "run")
+        chosen = name or named_by_content(stem, locked.target, given)
         with desk(broker, _identity(identity).signer, clock=clock) as asked:
-            asked.submit(target=target, name=chosen, ticket=given, not_after=clock() + within)
+            asked.submit(
+                target=locked.target, name=chosen, ticket=given, not_after=clock() + within
+            )
         return cls(broker=broker, name=chosen, clock=clock)
 
     def look(self) -> ShownSubmission:

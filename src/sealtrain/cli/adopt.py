@@ -13,6 +13,7 @@ from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.adopting import adopt as adopt_for
 from sealtrain.client.owner import OwnerFiles
+from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["adopt"]
 
@@ -52,7 +53,7 @@ def adopt(
         OwnerFiles(identity=owner.identity, brokers=tuple(owner.brokers), state=state),
         run,
         out,
-        deployment=owner.deployment,
+        deployment=LockedRecipe.load(owner.deployment),
         trust=owner.trust,
         register=register,
     )

@@ -16,16 +16,15 @@ from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
 from sealtrain.client import approving
-from sealtrain.client.connection import deployment_of
 from sealtrain.client.imagerecords import image_records
 from sealtrain.client.owner import OwnerFiles
 from sealtrain.client.standing import StandingRequest
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
-    from sealtrain.client.connection import Reviewed
     from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import ApprovalTally
 
@@ -159,7 +158,7 @@ def approve(
     """
     answers, signed = asked(
         owner.at(state),
-        deployment,
+        LockedRecipe.load(deployment),
         Consortium.load(owner.consortium),
         terms,
         detail=detail,
@@ -171,7 +170,7 @@ def approve(
 
 def asked(
     me: OwnerFiles,
-    deployment: Path | Reviewed,
+    deployment: LockedRecipe,
     consortium: Consortium,
     terms: ApprovalOptions,
     *,
@@ -183,7 +182,7 @@ def asked(
 
     Args:
         me: The owner.
-        deployment: Of the recipe; or what was read of it already.
+        deployment: The recipe.
         consortium: Of the owner.
         terms: What the approval says besides.
         detail: Show every setting.
@@ -198,13 +197,12 @@ def asked(
         SealtrainError: As ``approving.prepare``, ``imagerecords.image_records`` and
             ``approving.give``.
     """
-    read = deployment_of(deployment)
-    lock, _ = read
+    lock = deployment.lock
     ends = terms.ends
-    before = deployment_of(terms.approved_before) if terms.approved_before else None
+    before = LockedRecipe.load(terms.approved_before) if terms.approved_before else None
     intent = approving.prepare(
         me,
-        read,
+        deployment,
         consortium,
         datasets=terms.dataset or (),
         lift_revocation=terms.lift_revocation,
@@ -222,7 +220,7 @@ def asked(
         review(
             lock,
             needs_of(lock.recipe),
-            before[0] if before is not None and intent.approved_before else None,
+            before.lock if before is not None and intent.approved_before else None,
             known=intent.brokers,
             detail=detail,
             intent=intent,
@@ -255,11 +253,10 @@ def revoke(
 
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
-    read = deployment_of(deployment)
-    lock, _ = read
-    say(f"You are about to revoke {lock.recipe.name}, recipe hash {lock.recipe_hash}")
+    locked = LockedRecipe.load(deployment)
+    say(f"You are about to revoke {locked.recipe.name}, recipe hash {locked.recipe_hash}")
     confirm("REVOKE", yes)
-    answers = approving.revoke(owner.at(state), read, Consortium.load(owner.consortium))
+    answers = approving.revoke(owner.at(state), locked, Consortium.load(owner.consortium))
     say("keys already released stay released; running guests stop when their lease ends")
     _show(answers, as_json)
 
@@ -273,9 +270,9 @@ def status(
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
     say("this counts approvals only; whether train would get keys says: sealtrain status")
     who = Consortium.load(consortium)
-    read = deployment_of(deployment)
-    answers = approving.tallies(tuple(brokers), read, who)
-    used = approving.standing(tuple(brokers), read, who).done
+    locked = LockedRecipe.load(deployment)
+    answers = approving.tallies(tuple(brokers), locked, who)
+    used = approving.standing(tuple(brokers), locked, who).done
     told = {url: [one.to_dict() for one in found] for url, found in used.items() if found}
     lines = [
         f"standing   {one.owner}: {one.in_words}" + (f" (at {url})" if len(used) > 1 else "")

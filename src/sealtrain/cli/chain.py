@@ -17,12 +17,13 @@ from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import brokers_of_lock, deployment_of, target_of
+from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.chainword import compose_slot, counts_until
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalsMissing, ChainRefused, UsageError
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address, load_account
 from sealtrain_chain.carrying import carry_out, execute_proposal
@@ -61,7 +62,7 @@ def status(
     compose_hash, app_id = None, ""
     slots: list[bytes] = []
     if deployment is not None:
-        target = target_of(deployment)
+        target = LockedRecipe.load(deployment).target
         compose_hash, app_id = target.compose_hash, target.app_id
         slots.append(compose_slot(file.kind, compose_hash))
         if file.kind == "owners":
@@ -125,7 +126,8 @@ def approve(
     It is that very decision: what you pinned, what the recipe needs, and when it ends. Writes a
     file; nothing is sent. Enough owners' files together are sent by: chain execute.
     """
-    lock, target = deployment_of(deployment)
+    locked = LockedRecipe.load(deployment)
+    lock, target = locked.lock, locked.target
     needs, known = needs_of(lock.recipe), brokers_of_lock([broker], lock)
     if not (as_json and yes):
         review(lock, needs, known=known)
@@ -166,7 +168,8 @@ def revoke(
 
     Writes a file; send it with: chain execute.
     """
-    lock, target = deployment_of(deployment)
+    locked = LockedRecipe.load(deployment)
+    lock, target = locked.lock, locked.target
     confirm("REVOKE", yes)
     decision = Decision.revoke(
         consortium_id=Consortium.load(consortium).consortium_id,

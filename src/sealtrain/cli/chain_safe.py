@@ -12,8 +12,8 @@ from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
-from sealtrain.client.connection import deployment_of, target_of
 from sealtrain.errors import StatementInvalid, UsageError
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import address_of, load_chain_file
@@ -40,7 +40,7 @@ def propose(
     """Write a proposal to a Safe: add or remove a recipe's compose hash. It is not signed yet."""
     file = load_chain_file(chain)
     chain_setup.require_kind(file, "dstack-app")
-    target = target_of(deployment)
+    target = LockedRecipe.load(deployment).target
     where = address_of(safe, "Safe")
     proposal = SafeProposal(
         version=1,
@@ -72,7 +72,8 @@ def sign(
     file = load_chain_file(chain)
     read = SafeProposal.from_bytes(read_bounded(proposal, MAX_PROPOSAL_BYTES))
     if deployment is not None:
-        lock, target = deployment_of(deployment)
+        locked = LockedRecipe.load(deployment)
+        lock, target = locked.lock, locked.target
         if target.compose_hash != read.compose_hash:
             raise StatementInvalid(
                 "the proposal is about another deployment than --deployment",

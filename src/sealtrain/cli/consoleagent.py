@@ -76,7 +76,7 @@ def agent(
 
 def _confirmed(me: OwnerFiles, verified: tuple[Path, ...], made: PendingDecision) -> bool:
     """Show the recipe as ``approve`` does, and ask for the word."""
-    lock, _ = made.read
+    lock = made.locked.lock
     say("")
     if made.intent is None:
         say(f"You are about to revoke {lock.recipe.name}, recipe hash {lock.recipe_hash}")

@@ -15,7 +15,6 @@ from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.lessons import judge_data
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say, typed
-from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.growing import Beginning, place_in_series
 from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
@@ -28,6 +27,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.measure import check_models
 from sealtrain.recipe.records import dataset_of
 from sealtrain.sealing.sealer import SealOptions
@@ -249,7 +249,7 @@ class SeriesOptions:
             )
         return name or self.series or ""
 
-    def place(self, me: OwnerFiles, deployment: Reviewed) -> SeriesBlock | None:
+    def place(self, me: OwnerFiles, deployment: LockedRecipe) -> SeriesBlock | None:
         """Its place; ``None`` for a dataset in no series.
 
         Raises:
@@ -316,11 +316,11 @@ def seal(  # noqa: PLR0913  # a group of options each
     name = place.name_of(name)
     publication = sealing.publication
     consortium = owner.approving(registering=sealing.register_)
-    deployment = deployment_of(owner.deployment)
+    deployment = LockedRecipe.load(owner.deployment)
     publication = replace(publication, series=place.place(me, deployment))
     model = model_of_run(source, me.keys, manifest.of_run())
     if model is None:
-        sealing.judge(deployment[0], me.keys.name, name, source)
+        sealing.judge(deployment.lock, me.keys.name, name, source)
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         sealed = seal_for(
             me,
@@ -433,13 +433,15 @@ def rewrap(
         threshold=added_recipe.threshold,
         state=state,
     )
+    document = added_recipe.deployment
+    to = None if document is None else LockedRecipe.load(document)
     if former is not None:
         hand_over(sealed, Identity.load(former), owner.keys)
     done = rewrap_for(
         owner,
         sealed,
         drop=drop or (),
-        deployment=added_recipe.deployment,
+        deployment=to,
         data_use=_read_use(added_recipe.data_use),
     )
     failures(done.registered)
@@ -470,7 +472,7 @@ def register(
     broker lost. Again does no harm.
     """
     me = OwnerFiles(identity=owner.identity, brokers=tuple(owner.brokers), state=state)
-    registered = failures(register_for(me, sealed, owner.deployment))
+    registered = failures(register_for(me, sealed, LockedRecipe.load(owner.deployment)))
     emit(
         as_json,
         {

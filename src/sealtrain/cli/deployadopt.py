@@ -24,13 +24,12 @@ from sealtrain.cli.output import Json, emit
 from sealtrain.errors import ComposeHashMismatch, DataInvalid, LockInvalid, UsageError
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, SCRIPT_FIELD, Addition, script_digest
 from sealtrain.recipe.compose import (
-    app_id_of,
     build_compose,
     compose_hash,
     launch_scripts,
-    lock_within,
 )
 from sealtrain.recipe.document import frame_of, require_same
+from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["adopt", "parts"]
 
@@ -140,10 +139,8 @@ def _expected(data: bytes) -> tuple[bytes, tuple[str, ...], str | None]:
     """What sealtrain writes, scripts that its lock names, and the app id where it is fixed."""
     if frame_of(data).words[:1] != ("guest",):
         return read_broker_document(data).to_bytes(), (), None
-    lock, _ = lock_within(data)
-    expected = build_compose(lock)
-    fixed = app_id_of(expected, lock) if lock.recipe.hardware.app_id else None
-    return expected, launch_scripts(lock), fixed
+    lock = LockedRecipe.parse(data).lock
+    return build_compose(lock), launch_scripts(lock), lock.recipe.hardware.app_id
 
 
 def _read(source: Path) -> tuple[bytes, object]:

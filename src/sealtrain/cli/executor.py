@@ -34,8 +34,9 @@ from sealtrain.errors import AlreadyExists, LockInvalid, TicketInvalid, UsageErr
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.image.layout import Described
 from sealtrain.image.unpacked import unpacked
-from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import Frame, frame_of, layout_of
+from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["Simulated", "execute"]
 
@@ -119,7 +120,7 @@ def _checked(data: bytes) -> Frame:
     """The frame of a document that ``sealtrain lock`` or ``sealtrain broker deployment`` wrote."""
     frame = frame_of(data)
     if frame.words[:1] == ("guest",):
-        extract_lock(data)
+        LockedRecipe.parse(data)
     elif frame.words[:2] == ("broker", "serve"):
         read_broker_document(data)
     else:

@@ -13,12 +13,11 @@ from sealtrain.attest.policy import load_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import host_and_port, written
-from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.wsgi import App, ServerLimits, bound
 from sealtrain.cli.output import say
 from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
 from sealtrain.errors import DataInvalid, RequestTooLarge, SealtrainError
-from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["LIMITS", "credentials", "lending"]
 
@@ -38,15 +37,14 @@ def credentials(
 
     They go to a guest sealed to a key that its evidence names. Runs until it is ended.
     """
-    document = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
-    extract_lock(document)
+    compose_hash = LockedRecipe.load(deployment).compose_hash
     lender = Lender(
         parse_credentials(read_bounded(file, _MAX_FILE_BYTES)),
-        compose_hash=compose_hash(document),
+        compose_hash=compose_hash,
         policy=load_policy(policy),
     )
     with lending(lender, listen) as server:
-        say(f"lends credentials to {compose_hash(document)}")
+        say(f"lends credentials to {compose_hash}")
         say(f"lender ready http://{written(host_and_port(listen)[0], server.server_port)}")
         server.serve_forever()
 

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.base.files import read_bounded
-from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import say
 from sealtrain.cli.programs import tied
@@ -24,7 +22,7 @@ from sealtrain.client.places import Places
 from sealtrain.client.runs import desk
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
-from sealtrain.recipe.compose import compose_hash, extract_lock
+from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["serve"]
 
@@ -79,9 +77,7 @@ def serve(
         )
     documents: dict[str, Path] = {}
     for path in options.deployments:
-        data = read_bounded(path, MAX_DEPLOYMENT_BYTES)
-        extract_lock(data)
-        documents[compose_hash(data)] = path
+        documents[LockedRecipe.load(path).compose_hash] = path
     signer = Identity.load(identity).signer
     listed = (*(options.allow or ()), load_pin(broker).url)
     settings = RunnerSettings(

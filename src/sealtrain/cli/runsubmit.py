@@ -12,10 +12,10 @@ from sealtrain.base.filenames import slug
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, require_name
 from sealtrain.cli.run import BrokerFile, IdentityFile, answer
-from sealtrain.client.connection import deployment_of
 from sealtrain.client.runs import desk, named_by_content
 from sealtrain.client.ticket import load_ticket
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["submit"]
 
@@ -48,11 +48,11 @@ def submit(
     if name is not None:
         require_name(name, "NAME")
     given = load_ticket(ticket)
-    lock, target = deployment_of(deployment)
-    chosen = name or named_by_content(slug(lock.recipe.name, "run"), target, given)
+    locked = LockedRecipe.load(deployment)
+    chosen = name or named_by_content(slug(locked.recipe.name, "run"), locked.target, given)
     with desk(broker, Identity.load(identity).signer) as asked:
         document, posted = asked.submit(
-            target=target, name=chosen, ticket=given, not_after=system_clock() + within
+            target=locked.target, name=chosen, ticket=given, not_after=system_clock() + within
         )
     data = {
         "name": chosen,

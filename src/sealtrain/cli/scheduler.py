@@ -144,13 +144,14 @@ def _decide(
     runs: Path | None,
     insecure_file: Path | None,
 ) -> tuple[list[Decided], int | None, str | None]:
-    from sealtrain.client.connection import deployment_of
     from sealtrain.client.newdata import question
     from sealtrain.client.pin import load_pin
     from sealtrain.client.scheduled_runs import Scheduled, require_first_broker
     from sealtrain.client.ticket import load_ticket
+    from sealtrain.recipe.lock import LockedRecipe
 
-    lock, target = deployment_of(deployment)
+    locked = LockedRecipe.load(deployment)
+    lock, target = locked.lock, locked.target
     if lock.recipe.schedule is None:
         raise RecipeInvalid(
             "the recipe has no schedule", check="schedule", hint="write one, and lock it anew"

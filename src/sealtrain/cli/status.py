@@ -19,12 +19,12 @@ from sealtrain.cli.ledgermemory import given
 from sealtrain.cli.output import Json, emit, progress_items, typed
 from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import deployment_of
 from sealtrain.client.grants import WantedKey
 from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
 from sealtrain.client.readiness import GuestHere, Obstacle, PlannedRun, Readiness, Together, ask
 from sealtrain.errors import BrokerUnreachable, UsageError
+from sealtrain.recipe.lock import LockedRecipe
 
 if TYPE_CHECKING:
     from sealtrain.client.auditing import Progress
@@ -184,7 +184,8 @@ def status(
 
 
 def _run(deployment: Path, about: RunAsked, documents: Sequence[Path]) -> PlannedRun:
-    lock, target = deployment_of(deployment)
+    locked = LockedRecipe.load(deployment)
+    lock, target = locked.lock, locked.target
     platforms = lock.recipe.hardware.platforms
     run_id = None
     if about.run is not None:

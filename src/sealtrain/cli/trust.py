@@ -18,6 +18,7 @@ from sealtrain.client.trusting import require_threshold, trust_in
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import TrustInvalid, UsageError
 from sealtrain.manifest.trust import TrustedChain
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_chain.chainfile import load_chain_file
 
 if TYPE_CHECKING:
@@ -105,7 +106,11 @@ def new(
         _measured(brokers, demanded.documents or ()) if policy is None else load_policy(policy)
     )
     trusted, simulated = trust_in(
-        Consortium.load(consortium), deployment, brokers, appraisal, threshold=threshold
+        Consortium.load(consortium),
+        LockedRecipe.load(deployment),
+        brokers,
+        appraisal,
+        threshold=threshold,
     )
     trusted = trusted.model_copy(update={"chain": decided})
     trusted.save(out)

@@ -17,13 +17,14 @@ from pathlib import Path
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_folder, atomic_write, open_regular, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
-from sealtrain.client.connection import Reviewed, brokers_of_lock, deployment_of
+from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.client.sealing import register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.errors import AlreadyExists, DatasetMismatch, UsageError
 from sealtrain.manifest.files import verify_file
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_named_files
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names
 
@@ -56,7 +57,7 @@ def adopt(
     run: Path,
     out: Path | None = None,
     *,
-    deployment: Path,
+    deployment: LockedRecipe,
     trust: Path,
     register: bool = True,
 ) -> Adopted:
@@ -66,7 +67,7 @@ def adopt(
         owner: That the next recipe names for its sealed model.
         run: The run's folder, with manifest and model.
         out: Folder to make; by the model's name, ``NAME.sealed``, when ``None``.
-        deployment: ``app-compose.json`` of the next recipe.
+        deployment: The next recipe.
         trust: What the owner trusts of the run (YAML).
         register: Tell the brokers of the dataset.
 
@@ -89,11 +90,12 @@ def adopt(
             got=", ".join(verified.predicate.outputs.recipients),
             hint="a recipient seals it for the next recipe: sealtrain seal RUN/model",
         )
-    read = deployment_of(deployment)
-    _for_this_owner_and_recipe(owner, description, read)
+    _for_this_owner_and_recipe(owner, description, deployment)
     out = out or Path(f"{description.name}.sealed")
     if register:
-        brokers_of_lock(owner.brokers, read[0])  # one that is not the lock's refuses before a copy
+        brokers_of_lock(
+            owner.brokers, deployment.lock
+        )  # one that is not the lock's refuses before a copy
     if out.exists():
         _require_adopted(owner, out, description)
     else:
@@ -101,7 +103,7 @@ def adopt(
     registered: AtEach[None] = AtEach()
     if register:
         envelope = read_bounded(out / MANIFEST_NAME, MAX_DATASET_BYTES)
-        registered = register_at(owner, envelope, read)
+        registered = register_at(owner, envelope, deployment)
     return Adopted(
         folder=out,
         description=description,
@@ -111,8 +113,10 @@ def adopt(
     )
 
 
-def _for_this_owner_and_recipe(owner: OwnerFiles, made: DatasetDescription, read: Reviewed) -> None:
-    lock, target = read
+def _for_this_owner_and_recipe(
+    owner: OwnerFiles, made: DatasetDescription, deployment: LockedRecipe
+) -> None:
+    lock, target = deployment.lock, deployment.target
     me = owner.keys.public
     wanted = lock.recipe.sealed_model
     facts = {

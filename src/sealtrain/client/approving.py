@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import (
-    Reviewed,
-    brokers_of_lock,
-    deployment_of,
-    watched_ledger,
-)
+from sealtrain.client.connection import brokers_of_lock, watched_ledger
 from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.registered import merged, registered_at
@@ -38,6 +33,7 @@ from sealtrain.errors import (
     DatasetUnknown,
     UsageError,
 )
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.records import dataset_of
 from sealtrain.signing.target import Target
@@ -73,7 +69,7 @@ _DAY_SECONDS = 86_400
 
 def approve(  # noqa: PLR0913  # what prepare and give take
     owner: OwnerFiles,
-    deployment: Path | Reviewed,
+    deployment: LockedRecipe,
     consortium: Consortium,
     *,
     datasets: Iterable[Path] = (),
@@ -150,14 +146,14 @@ class Intent:
 
 def prepare(
     owner: OwnerFiles,
-    deployment: Path | Reviewed,
+    deployment: LockedRecipe,
     consortium: Consortium,
     *,
     datasets: Iterable[Path] = (),
     lift_revocation: bool = False,
     unpinned: bool = False,
     standing: StandingRequest | None = None,
-    before: Reviewed | None = None,
+    before: LockedRecipe | None = None,
 ) -> Intent:
     """Read and ask all that an approval depends on; nothing is signed.
 
@@ -185,7 +181,7 @@ def prepare(
             two datasets of one name are registered and none is named.
         SealtrainError: No broker answered: the worst failure.
     """
-    lock, target = deployment_of(deployment)
+    lock, target = deployment.lock, deployment.target
     me = owner.keys.public
     _require_membership(me, lock, consortium)
     folders = list(datasets)
@@ -201,7 +197,7 @@ def prepare(
         require_target(manifest, target)
     known = brokers_of_lock(owner.brokers, lock)
 
-    earlier = [before[1]] if before and before[0].consortium_id == lock.consortium_id else []
+    earlier = [before.target] if before and before.lock.consortium_id == lock.consortium_id else []
 
     def at(broker: Path) -> tuple[list[DatasetManifest], list[SignedDecision]]:
         with watched_ledger(broker, consortium, owner.identity, owner.state) as watch:
@@ -326,7 +322,7 @@ def hand_in(owner: OwnerFiles, intent: Intent, decision: Decision) -> AtEach[App
 
 
 def revoke(
-    owner: OwnerFiles, deployment: Path | Reviewed, consortium: Consortium
+    owner: OwnerFiles, deployment: LockedRecipe, consortium: Consortium
 ) -> AtEach[ApprovalTally]:
     """Stop further releases and renewals for a recipe. Keys that were released stay released.
 
@@ -342,13 +338,13 @@ def revoke(
     return hand_in_revocation(owner, deployment, consortium, decision)
 
 
-def revocation(owner: OwnerFiles, deployment: Path | Reviewed, consortium: Consortium) -> Decision:
+def revocation(owner: OwnerFiles, deployment: LockedRecipe, consortium: Consortium) -> Decision:
     """A revocation as it will be signed; nothing is signed yet. Arguments as ``revoke``.
 
     It is for every broker of the lock, since one that the owner does not reach may get it later,
     and for every broker that the owner names: stopping is possible at each.
     """
-    lock, target = deployment_of(deployment)
+    lock, target = deployment.lock, deployment.target
     named = {load_pin(broker).broker_id for broker in owner.brokers}
     return Decision.revoke(
         consortium_id=consortium.consortium_id,
@@ -359,31 +355,31 @@ def revocation(owner: OwnerFiles, deployment: Path | Reviewed, consortium: Conso
 
 
 def hand_in_revocation(
-    owner: OwnerFiles, deployment: Path | Reviewed, consortium: Consortium, decision: Decision
+    owner: OwnerFiles, deployment: LockedRecipe, consortium: Consortium, decision: Decision
 ) -> AtEach[ApprovalTally]:
     """Sign what ``revocation`` made, and hand it to each broker. Arguments as ``revoke``.
 
     Raises:
         SealtrainError: No broker took it: the worst failure.
     """
-    lock, _ = deployment_of(deployment)
+    lock = deployment.lock
     return _submit(owner, decision, needs_of(lock.recipe), consortium)
 
 
 def tallies(
-    brokers: tuple[Path, ...], deployment: Path | Reviewed, consortium: Consortium
+    brokers: tuple[Path, ...], deployment: LockedRecipe, consortium: Consortium
 ) -> AtEach[ApprovalTally]:
     """How far a recipe's approval is at each broker, counted from the signed decisions.
 
     Args:
         brokers: Their broker files.
-        deployment: ``app-compose.json`` of the recipe, or what was read of it already.
+        deployment: The recipe.
         consortium: As the caller holds it.
 
     Raises:
         SealtrainError: No broker answered: the worst failure.
     """
-    lock, target = deployment_of(deployment)
+    lock, target = deployment.lock, deployment.target
 
     def at(broker: Path) -> ApprovalTally:
         with BrokerClient.at(load_pin(broker)) as client:
@@ -394,14 +390,14 @@ def tallies(
 
 
 def standing(
-    brokers: tuple[Path, ...], deployment: Path | Reviewed, consortium: Consortium
+    brokers: tuple[Path, ...], deployment: LockedRecipe, consortium: Consortium
 ) -> AtEach[tuple[StandingUsed, ...]]:
     """Standing approvals of a recipe that count at each broker, with what runs took of them.
 
     What was approved is counted from the owners' signatures; what was used is the broker's word.
     Arguments and errors as ``tallies``.
     """
-    lock, target = deployment_of(deployment)
+    lock, target = deployment.lock, deployment.target
 
     def at(broker: Path) -> tuple[StandingUsed, ...]:
         with BrokerClient.at(load_pin(broker)) as client:

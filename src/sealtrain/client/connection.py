@@ -1,4 +1,4 @@
-"""What several commands start with: a deployment's lock, attested brokers, a watched ledger."""
+"""What several commands start with: attested brokers, and a ledger that is watched."""
 
 from __future__ import annotations
 
@@ -16,63 +16,26 @@ from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import observe, recorded
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import LedgerMemory, memory
-from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.sealing.rewrap import read_stanzas
-from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile
+    from sealtrain.recipe.lock import Lock, LockedRecipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.signing.tree_head import TreeHead
 
 __all__ = [
-    "Reviewed",
     "WatchedBroker",
     "attested_brokers",
     "brokers_of_lock",
-    "deployment_of",
-    "lock_of",
     "own_key",
-    "reviewed",
-    "target_of",
     "watched_ledger",
 ]
 
 
-Reviewed = tuple[Lock, Target]
-"""What was read of a deployment document: what is shown is what is sealed for and approved."""
-
-
-def lock_of(deployment: Path | Reviewed) -> Lock:
-    """The lock inside a deployment document."""
-    return deployment_of(deployment)[0]
-
-
-def target_of(deployment: Path | Reviewed) -> Target:
-    """The target of an approval of a deployment document."""
-    return deployment_of(deployment)[1]
-
-
-def deployment_of(deployment: Path | Reviewed) -> Reviewed:
-    """Lock and target, from a single read of the file; what was read before is not read again."""
-    if isinstance(deployment, tuple):
-        return deployment
-    return reviewed(LockedRecipe.load(deployment))
-
-
-def reviewed(locked: LockedRecipe) -> Reviewed:
-    """Lock and target of a locked recipe."""
-    target = Target(
-        app_id=locked.app_id,
-        compose_hash=locked.compose_hash,
-        recipe_hash=locked.recipe_hash,
-    )
-    return locked.lock, target
-
-
 def attested_brokers(
-    broker_files: Sequence[Path], deployment: Path | Reviewed
+    broker_files: Sequence[Path], deployment: LockedRecipe
 ) -> list[AttestedBroker]:
     """Verify the evidence of every broker, before the owner encrypts anything to it.
 
@@ -80,7 +43,7 @@ def attested_brokers(
         BrokerNotApproved: The deployment's lock does not name one of the brokers, so no guest would
             obey that broker.
     """
-    lock, target = deployment_of(deployment)
+    lock, target = deployment.lock, deployment.target
     attested = []
     for path in broker_files:
         pin = load_pin(path)

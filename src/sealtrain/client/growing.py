@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.owner import OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest, verify_dataset
 from sealtrain.consortium.series import block_of, chain_of, member_digest
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import UsageError
+from sealtrain.recipe.lock import LockedRecipe
 
 if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
@@ -39,7 +39,7 @@ class Beginning:
 def place_in_series(
     owner: OwnerFiles,
     name: str,
-    deployment: Path | Reviewed,
+    deployment: LockedRecipe,
     *,
     after: Path | None = None,
     beginning: Beginning = Beginning(),
@@ -97,9 +97,9 @@ def _member(owner: OwnerFiles, name: str, after: Path) -> DatasetManifest:
     return manifest
 
 
-def _listed(owner: OwnerFiles, name: str, deployment: Path | Reviewed) -> DatasetManifest | None:
+def _listed(owner: OwnerFiles, name: str, deployment: LockedRecipe) -> DatasetManifest | None:
     """The newest member that any of the owner's brokers lists."""
-    _lock, target = deployment_of(deployment)
+    target = deployment.target
     me = owner.keys.public
 
     def at(broker: Path) -> tuple[DatasetManifest, ...]:

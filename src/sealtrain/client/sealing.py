@@ -19,11 +19,8 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import (
-    Reviewed,
     attested_brokers,
     brokers_of_lock,
-    deployment_of,
-    lock_of,
     own_key,
     watched_ledger,
 )
@@ -39,6 +36,7 @@ from sealtrain.consortium.datasets import (
     verify_dataset,
 )
 from sealtrain.errors import DatasetMismatch, SealtrainError, UsageError
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.records import dataset_of
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -128,7 +126,7 @@ def seal(
     out: Path,
     *,
     name: str,
-    deployment: Path | Reviewed,
+    deployment: LockedRecipe,
     options: SealOptions | None = None,
     publication: Publication = Publication(),
     progress: Callable[[int], None] | None = None,
@@ -140,7 +138,7 @@ def seal(
         source: File or folder with the data, or files by name that are opened in memory.
         out: Folder to make, by convention ``X.sealed``.
         name: Name of the dataset, as the recipe calls it.
-        deployment: ``app-compose.json`` of the locked recipe; or what was read of it already.
+        deployment: The locked recipe.
         options: How the records are read and laid out; the defaults when ``None``.
         publication: What others learn of it.
         progress: Called with the number of source bytes read.
@@ -161,18 +159,17 @@ def seal(
             got=str(out.parent),
             hint="make it first, or name another --out",
         )
-    read = deployment_of(deployment)
-    recipe = read[0].recipe
+    recipe = deployment.recipe
     _require_usable(publication.data_use, recipe, owner.keys.public.name, name)
     _require_place(recipe, owner.keys.public.name, name, publication)
     chosen = fitting(recipe, owner.keys.public.name, name, source, options or SealOptions())
-    attested = attested_brokers(owner.brokers, read)
+    attested = attested_brokers(owner.brokers, deployment)
     check_brokers(attested, owner.threshold)
     new = _new_dataset(owner, name, attested, publication)
     description = seal_dataset(source, out, new, chosen, progress=progress)
     registered: AtEach[None] = AtEach()
     if publication.register:
-        registered = _register(owner, out, read)
+        registered = _register(owner, out, deployment)
     return Sealed(
         folder=out,
         description=description,
@@ -186,7 +183,7 @@ def rewrap(
     folder: Path,
     *,
     drop: Iterable[str] = (),
-    deployment: Path | Reviewed | None = None,
+    deployment: LockedRecipe | None = None,
     data_use: DataUse | None = None,
 ) -> Rewrapped:
     """Change which recipients may unwrap a data key; the sealed records stay as they are.
@@ -195,7 +192,7 @@ def rewrap(
         owner: Whose dataset it is.
         folder: The sealed dataset.
         drop: Kinds of stanza to drop, ``recipe`` or ``share``.
-        deployment: ``app-compose.json`` of another recipe: the owner's brokers get the key for it,
+        deployment: Another locked recipe: the owner's brokers get the key for it,
             and the dataset is signed and registered for it from now on.
         data_use: How it may be used there; ``None`` keeps what was stated. With a deployment.
 
@@ -224,19 +221,18 @@ def rewrap(
     envelope = read_dataset_envelope(folder)
     manifest = verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
     key = own_key(folder, me)
-    read = None if deployment is None else deployment_of(deployment)
-    if read is not None:
-        dataset_of(read[0].recipe, manifest.owner, manifest.name)
+    if deployment is not None:
+        dataset_of(deployment.recipe, manifest.owner, manifest.name)
         stated = data_use or manifest.data_use
-        _require_usable(stated, read[0].recipe, manifest.owner, manifest.name)
+        _require_usable(stated, deployment.recipe, manifest.owner, manifest.name)
     dataset_id, stanzas = read_stanzas(folder)
     dropped = [stanza for stanza in stanzas if stanza.kind in kinds]
     added: tuple[Stanza, ...] = ()
     registered: AtEach[None] = AtEach()
-    if read is None:
+    if deployment is None:
         rewrap_dataset(folder, data_key=key, drop=dropped)
     else:
-        attested = attested_brokers(owner.brokers, read)
+        attested = attested_brokers(owner.brokers, deployment)
         added = wrap_for_brokers(
             key,
             dataset_id=dataset_id,
@@ -255,19 +251,19 @@ def rewrap(
             threshold=owner.threshold,
         ).to_bytes()
         atomic_write(folder / MANIFEST_NAME, signed, overwrite=True)
-        registered = _register(owner, folder, read)
+        registered = _register(owner, folder, deployment)
     return Rewrapped(
         dataset_id=dataset_id, added=len(added), dropped=len(dropped), registered=registered
     )
 
 
-def register(owner: OwnerFiles, folder: Path, deployment: Path | Reviewed) -> AtEach[None]:
+def register(owner: OwnerFiles, folder: Path, deployment: LockedRecipe) -> AtEach[None]:
     """Register a sealed dataset, where that was left out, refused or missed by a broker.
 
     Args:
         owner: Whose dataset it is, and the brokers.
         folder: The sealed dataset.
-        deployment: ``app-compose.json`` of the recipe that it was sealed for.
+        deployment: The recipe that it was sealed for.
 
     Raises:
         SignatureInvalid: The dataset is not the owner's.
@@ -276,13 +272,12 @@ def register(owner: OwnerFiles, folder: Path, deployment: Path | Reviewed) -> At
         BrokerNotApproved: The lock does not name a broker.
         SealtrainError: No broker took it: the worst failure.
     """
-    read = deployment_of(deployment)
-    lock, target = read
+    lock, target = deployment.lock, deployment.target
     manifest = load_dataset_manifest(folder, owner.keys.public)
     dataset_of(lock.recipe, manifest.owner, manifest.name)
     require_target(manifest, target)
     brokers_of_lock(owner.brokers, lock)
-    return _register(owner, folder, read)
+    return _register(owner, folder, deployment)
 
 
 def require_target(manifest: DatasetManifest, target: Target) -> None:
@@ -320,7 +315,7 @@ def _require_place(recipe: Recipe, owner: str, name: str, publication: Publicati
         )
 
 
-def _register(owner: OwnerFiles, folder: Path, deployment: Reviewed) -> AtEach[None]:
+def _register(owner: OwnerFiles, folder: Path, deployment: LockedRecipe) -> AtEach[None]:
     """Register a dataset whose folder is complete; a refusal says how to go on from there."""
     try:
         envelope = read_bounded(folder / MANIFEST_NAME, MAX_DATASET_BYTES)
@@ -381,9 +376,9 @@ def _new_dataset(
     )
 
 
-def register_at(owner: OwnerFiles, envelope: bytes, deployment: Path | Reviewed) -> AtEach[None]:
+def register_at(owner: OwnerFiles, envelope: bytes, deployment: LockedRecipe) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
-    consortium_id = lock_of(deployment).consortium_id
+    consortium_id = deployment.lock.consortium_id
 
     def at(broker: Path) -> None:
         with BrokerClient.at(load_pin(broker)) as client:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.encoding import to_base64
-from sealtrain.client.connection import attested_brokers, deployment_of
+from sealtrain.client.connection import attested_brokers
 from sealtrain.errors import UsageError
 from sealtrain.manifest.trust import Trust, parse_trust
 
 if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
-    from sealtrain.client.connection import Reviewed
     from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["require_threshold", "trust_in"]
 
@@ -35,7 +35,7 @@ def require_threshold(threshold: int | None, brokers: int) -> None:
 
 def trust_in(
     consortium: Consortium,
-    deployment: Path | Reviewed,
+    deployment: LockedRecipe,
     brokers: Sequence[Path],
     policy: AppraisalPolicy,
     *,
@@ -45,7 +45,7 @@ def trust_in(
 
     Args:
         consortium: As the auditor holds it.
-        deployment: ``app-compose.json`` of the recipe; or what was read of it already.
+        deployment: The recipe.
         brokers: Broker files.
         policy: What guests must show; a policy of the simulator accepts simulated runs.
         threshold: So many of several brokers must have released each dataset.
@@ -59,9 +59,8 @@ def trust_in(
         EvidenceRefused: A broker's evidence does not verify.
     """
     require_threshold(threshold, len(brokers))
-    read = deployment_of(deployment)
-    _, target = read
-    attested = attested_brokers(brokers, read)
+    target = deployment.target
+    attested = attested_brokers(brokers, deployment)
     trust = parse_trust(
         {
             "version": 1,

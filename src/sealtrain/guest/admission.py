@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sealtrain.attest.guest import Guest, open_guest
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.tiers import Tier
 from sealtrain.errors import ImportRefused, LockInvalid, PlatformMismatch, RecipeChanged
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.settings import RunSettings
-from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
+from sealtrain.recipe.compose import lock_text
 from sealtrain.recipe.importable import Importable
-from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.recipe.lock import Lock, LockedRecipe, parse_lock
 from sealtrain.recipe.measure import check_environment
 from sealtrain.recipe.models import BASE, place_in
 from sealtrain.recipe.scripts import script_problem
@@ -44,20 +45,14 @@ class Admitted:
     """A lock that runs in the guest that measured it.
 
     Attributes:
-        lock: As measured.
-        lock_bytes: Its bytes.
-        app_id: Id of the deployment.
-        compose_hash: Hash of the deployment document.
+        locked: The deployment document that the guest measured, with its lock.
         guest: Collects evidence.
         tier: What that evidence proves of the machine.
         taken: Copies of models, tokenizers and scripts, as the lock pins them.
         importable: Modules of the packages that the lock pins.
     """
 
-    lock: Lock
-    lock_bytes: bytes
-    app_id: str
-    compose_hash: str
+    locked: LockedRecipe
     guest: Guest
     tier: Tier
     taken: PrivateFolder
@@ -103,16 +98,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         collateral=settings.collateral,
         gpu_collateral=settings.gpu_collateral,
     )
-    compose = guest.app_compose()
-    measured = _measured_lock(compose)
-    if measured != lock_bytes:
-        raise RecipeChanged(
-            "the guest measured a different lock than the one to run",
-            check="recipe hash",
-            got=lock.recipe_hash,
-            expected=parse_lock(measured).recipe_hash,
-            hint="start the guest with the app-compose.json that belongs to this lock",
-        )
+    locked = _measured(guest.app_compose(), lock, lock_bytes)
     # Asked before the border closes: what a platform fetches once for its evidence is here then.
     tier = guest.tier()
     taken = PrivateFolder()
@@ -125,10 +111,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         taken.close()
         raise
     return Admitted(
-        lock=lock,
-        lock_bytes=lock_bytes,
-        app_id=app_id_of(compose, lock),
-        compose_hash=compose_hash(compose),
+        locked=locked,
         guest=guest,
         tier=tier,
         taken=taken,
@@ -148,9 +131,19 @@ def _take_scripts(lock: Lock, importable: Importable, taken: PrivateFolder) -> N
             file.write(text.encode())
 
 
-def _measured_lock(compose: bytes) -> bytes:
+def _measured(compose: bytes, lock: Lock, lock_bytes: bytes) -> LockedRecipe:
+    """The lock in the document that the guest measured; it must hold these very bytes."""
     try:
-        return extract_lock(compose)
+        measured = lock_text(compose)
+        if measured != lock_bytes:
+            raise RecipeChanged(
+                "the guest measured a different lock than the one to run",
+                check="recipe hash",
+                got=lock.recipe_hash,
+                expected=sha256_hex(measured),
+                hint="start the guest with the app-compose.json that belongs to this lock",
+            )
+        return LockedRecipe(lock=lock, compose_bytes=compose)
     except LockInvalid as error:
         raise RecipeChanged(
             f"the guest measured no sealtrain recipe: {error.message}",

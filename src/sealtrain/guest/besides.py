@@ -39,7 +39,7 @@ def start_beside(
     shown = insecure_shown(settings.platform)
     life = Workload(
         lock=guest.lock,
-        lock_bytes=admitted.lock_bytes,
+        lock_bytes=admitted.locked.lock_bytes,
         importable=admitted.importable,
         base=guest.base,
         copies=admitted.taken.path,

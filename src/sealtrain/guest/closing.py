@@ -216,7 +216,7 @@ def written(
         LimitExceeded: It is longer than a verifier reads.
     """
     out = run.settings.out
-    files = with_named_base(files, _base_name(run.admitted.lock))
+    files = with_named_base(files, _base_name(run.admitted.locked.lock))
     if run.recipe.release_policy.logs == "structured":
         run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
@@ -290,7 +290,7 @@ def _predicate(
     held: StatedInputs,
 ) -> dict[str, Any]:
     """The predicate as JSON, without its limits; ``manifest.predicate`` validates it."""
-    lock = run.admitted.lock
+    locked = run.admitted.locked
     cpu_seconds, peak_bytes = usage_of_all()
     stated: dict[str, Any] = {"series": held.series} if held.series else {}
     if held.collaboration is not None:
@@ -304,14 +304,14 @@ def _predicate(
         "signer": {"public_key": to_base64(signer.public)},
         "consortium": run.consortium.to_dict(),
         "recipe": {
-            "recipe_hash": lock.recipe_hash,
-            "lock": parse_json(run.admitted.lock_bytes),
+            "recipe_hash": locked.recipe_hash,
+            "lock": parse_json(locked.lock_bytes),
         },
         "deployment": {
             "platform": run.settings.platform,
             "tier": run.admitted.tier,
-            "app_id": run.admitted.app_id,
-            "compose_hash": run.admitted.compose_hash,
+            "app_id": locked.app_id,
+            "compose_hash": locked.compose_hash,
         },
         "datasets": held.datasets,
         "approvals": run.quorum.decisions(run.target, run.consortium),

@@ -121,17 +121,17 @@ class AttestedGuest:
     @property
     def lock(self) -> Lock:
         """The lock that the guest measured."""
-        return self.admitted.lock
+        return self.admitted.locked.lock
 
     @property
     def app_id(self) -> str:
         """Id of the deployment."""
-        return self.admitted.app_id
+        return self.target.app_id
 
     @property
     def compose_hash(self) -> str:
         """Hash of the deployment document."""
-        return self.admitted.compose_hash
+        return self.target.compose_hash
 
     @property
     def base(self) -> Path:
@@ -141,9 +141,7 @@ class AttestedGuest:
     @property
     def target(self) -> Target:
         """The deployment that the owners approved."""
-        return Target(
-            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.lock.recipe_hash
-        )
+        return self.admitted.locked.target
 
     @property
     def simulated(self) -> bool:

@@ -17,20 +17,17 @@ from sealtrain.recipe.document import (
     Program,
     frame_of,
     layout_of,
-    require_same,
     written,
 )
-from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.terms import Hardware
 
 __all__ = [
     "GUEST_PORTS",
-    "app_id_of",
     "build_compose",
     "compose_hash",
-    "extract_lock",
     "launch_scripts",
-    "lock_within",
+    "lock_text",
 ]
 
 LOCK_FILE: Final = "recipe.lock.json"
@@ -42,11 +39,6 @@ a kind of collaboration has more ports, they follow."""
 def compose_hash(data: bytes) -> str:
     """SHA-256 of a deployment document's raw bytes, 64 hex digits."""
     return sha256_hex(data)
-
-
-def app_id_of(compose_bytes: bytes, lock: Lock) -> str:
-    """40 hex digits: the KMS contract's address, else the first 20 bytes of the compose hash."""
-    return lock.recipe.hardware.app_id or compose_hash(compose_bytes)[:40]
 
 
 def build_compose(lock: Lock) -> bytes:
@@ -73,17 +65,14 @@ def build_compose(lock: Lock) -> bytes:
     )
 
 
-def extract_lock(compose_bytes: bytes) -> bytes:
-    """The lock's bytes out of a measured deployment document.
+def lock_text(compose_bytes: bytes) -> bytes:
+    """The bytes of the lock in a deployment document, which are neither parsed nor compared.
+
+    ``recipe.lock.LockedRecipe`` does both.
 
     Raises:
-        LockInvalid: Another frame, no lock in it, or other bytes than the lock gives.
+        LockInvalid: Another frame than sealtrain writes, or no lock in it.
     """
-    return lock_within(compose_bytes)[1]
-
-
-def lock_within(compose_bytes: bytes) -> tuple[Lock, bytes]:
-    """The lock in a measured deployment document, and its bytes; as ``extract_lock``."""
     files = frame_of(compose_bytes).files
     text = files.get(LOCK_FILE)
     if text is None:
@@ -94,10 +83,7 @@ def lock_within(compose_bytes: bytes) -> tuple[Lock, bytes]:
             expected=LOCK_FILE,
             hint="name the app-compose.json that sealtrain lock wrote",
         )
-    lock_bytes = text.encode("utf-8", "surrogatepass")
-    lock = parse_lock(lock_bytes)
-    require_same(compose_bytes, build_compose(lock), launch_scripts(lock))
-    return lock, lock_bytes
+    return text.encode("utf-8", "surrogatepass")
 
 
 def launch_scripts(lock: Lock) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Deterministic: the same recipe, folders and installation give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,8 +14,9 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
-from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, lock_within
+from sealtrain.recipe.compose import build_compose, compose_hash, launch_scripts, lock_text
 from sealtrain.recipe.diff import RecipeChange, diff
+from sealtrain.recipe.document import require_same
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
 from sealtrain.recipe.lockfile import MAX_BROKERS, HandOnPin, HubPin, Lock, load_lock, parse_lock
@@ -23,6 +24,7 @@ from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.recipe.scripts import read_scripts, script_problem
 from sealtrain.recipe.scriptsettings import refuse_settings
+from sealtrain.signing.target import Target
 
 __all__ = [
     "COMPOSE_NAME",
@@ -44,26 +46,45 @@ COMPOSE_NAME = "app-compose.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedRecipe:
-    """A lock and its deployment document, with their two hashes and the app id."""
+    """A deployment document, the lock in it, and the target that owners approve.
+
+    The document is compared with the lock, and the target computed, where the value is made: no
+    caller can give a target, and none of the four changes afterwards.
+
+    Args:
+        lock: The lock, parsed from the bytes that the document holds.
+        compose_bytes: The deployment document.
+
+    Raises:
+        LockInvalid: The document is not the one that the lock gives.
+    """
 
     lock: Lock
-    lock_bytes: bytes
     compose_bytes: bytes
+    lock_bytes: bytes = field(init=False)
+    target: Target = field(init=False)
+    """What a decision is about: app id, compose hash and recipe hash."""
 
-    @property
-    def recipe_hash(self) -> str:
-        """SHA-256 of the lock's bytes."""
-        return sha256_hex(self.lock_bytes)
+    def __post_init__(self) -> None:
+        """Compare document and lock, and compute the target of both."""
+        require_same(self.compose_bytes, build_compose(self.lock), launch_scripts(self.lock))
+        lock_bytes = self.lock.to_bytes()
+        target = Target(
+            app_id=self.lock.recipe.hardware.app_id or compose_hash(self.compose_bytes)[:40],
+            compose_hash=compose_hash(self.compose_bytes),
+            recipe_hash=sha256_hex(lock_bytes),
+        )
+        object.__setattr__(self, "lock_bytes", lock_bytes)
+        object.__setattr__(self, "target", target)
 
-    @property
-    def compose_hash(self) -> str:
-        """SHA-256 of the deployment document's bytes."""
-        return compose_hash(self.compose_bytes)
+    @classmethod
+    def parse(cls, compose_bytes: bytes) -> Self:
+        """Read the bytes of a deployment document, such as the one that a guest measured.
 
-    @property
-    def app_id(self) -> str:
-        """Identity of the deployment, 40 hex digits."""
-        return app_id_of(self.compose_bytes, self.lock)
+        Raises:
+            LockInvalid: It is none that sealtrain wrote.
+        """
+        return cls(lock=parse_lock(lock_text(compose_bytes)), compose_bytes=compose_bytes)
 
     @classmethod
     def load(cls, deployment: Path) -> Self:
@@ -76,9 +97,22 @@ class LockedRecipe:
             LockInvalid: It is none that sealtrain wrote.
             DataInvalid: The file is missing or too long.
         """
-        compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
-        lock, lock_bytes = lock_within(compose)
-        return cls(lock=lock, lock_bytes=lock_bytes, compose_bytes=compose)
+        return cls.parse(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
+
+    @property
+    def recipe_hash(self) -> str:
+        """SHA-256 of the lock's bytes."""
+        return self.target.recipe_hash
+
+    @property
+    def compose_hash(self) -> str:
+        """SHA-256 of the deployment document's bytes."""
+        return self.target.compose_hash
+
+    @property
+    def app_id(self) -> str:
+        """Identity of the deployment, 40 hex digits."""
+        return self.target.app_id
 
     @property
     def recipe(self) -> Recipe:
@@ -179,7 +213,7 @@ def lock_recipe(
     }
     # Through bytes and back, so that every reader accepts the written lock.
     lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
-    return LockedRecipe(lock=lock, lock_bytes=lock.to_bytes(), compose_bytes=build_compose(lock))
+    return LockedRecipe(lock=lock, compose_bytes=build_compose(lock))
 
 
 def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
@@ -204,8 +238,8 @@ def _read_hand_on(
     named = recipe.release_policy.model.handed_on
     if named is None:
         return None
-    compose = read_bounded(resolve_inside(base_dir, named.deployment), MAX_DEPLOYMENT_BYTES)
-    lock, _ = lock_within(compose)
+    locked = LockedRecipe.load(resolve_inside(base_dir, named.deployment))
+    lock = locked.lock
     model = lock.recipe.sealed_model
     if model is None:
         raise RecipeInvalid(
@@ -236,13 +270,7 @@ def _read_hand_on(
             expected=", ".join(sorted(brokers)),
             hint="lock both recipes for the same brokers",
         )
-    return HandOnPin(
-        app_id=app_id_of(compose, lock),
-        compose_hash=compose_hash(compose),
-        recipe_hash=lock.recipe_hash,
-        owner=model.owner,
-        dataset=model.name,
-    )
+    return HandOnPin(**locked.target.to_dict(), owner=model.owner, dataset=model.name)
 
 
 def require_scripts(recipe: Recipe, base_dir: Path, installation: Installation) -> dict[str, str]:

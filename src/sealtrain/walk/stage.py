@@ -42,7 +42,6 @@ from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
-from sealtrain.signing.target import Target
 from sealtrain.walk.prepared import READ_FROM, Prepared
 from sealtrain_simulator.guest import SimulatedGuest
 
@@ -177,7 +176,7 @@ class ServedBroker:
         decision = Decision.approve(
             consortium_id=self.run.consortium.consortium_id,
             brokers=of.lock.brokers,
-            target=_target(of),
+            target=of.target,
             needs=needs_of(of.lock.recipe),
             datasets=datasets,
             signed_at=now,
@@ -196,7 +195,7 @@ class ServedBroker:
         decision = Decision.revoke(
             consortium_id=self.run.consortium.consortium_id,
             brokers=self.run.locked.lock.brokers,
-            target=_target(self.run.locked),
+            target=self.run.locked.target,
             signed_at=self.stage.clock(),
         )
         signed = sign_decision(decision, self.run.owners[owner].signer)
@@ -323,9 +322,3 @@ def _served(
                 yield ServedBroker(stage=stage, url=url, key=keyring.signer.public)
     finally:
         store.close()
-
-
-def _target(locked: LockedRecipe) -> Target:
-    return Target(
-        app_id=locked.app_id, compose_hash=locked.compose_hash, recipe_hash=locked.recipe_hash
-    )

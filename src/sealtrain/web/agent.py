@@ -31,7 +31,6 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Random
 from sealtrain.client import approving
 from sealtrain.client.approving import Intent
-from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.decisions import Decision
@@ -43,6 +42,7 @@ from sealtrain.errors import (
     SealtrainError,
     UsageError,
 )
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.web.passkeys import Passkeys, challenge_of, code_of, url_text
 
 __all__ = [
@@ -65,14 +65,14 @@ class PendingDecision:
     """A decision that is written and not signed.
 
     Attributes:
-        read: The recipe, as the agent read it.
+        locked: The recipe, as the agent read it.
         consortium: As the owner holds it.
         decision: What will be signed.
         intent: Of an approval; ``None`` for a revocation.
         made: When, by a clock that never goes back.
     """
 
-    read: Reviewed
+    locked: LockedRecipe
     consortium: Consortium
     decision: Decision
     intent: Intent | None
@@ -158,16 +158,16 @@ class Agent:
     ) -> dict[str, Any]:
         """Step 1."""
         self._pending = None
-        read = self._read(compose_hash)
+        locked = self._read(compose_hash)
         consortium = Consortium.load(self.consortium)
         intent = None
         if action == "approve":
-            intent = approving.prepare(self.owner, read, consortium, lift_revocation=lift)
+            intent = approving.prepare(self.owner, locked, consortium, lift_revocation=lift)
             decision = approving.written(intent, days=days)
         else:
-            decision = approving.revocation(self.owner, read, consortium)
+            decision = approving.revocation(self.owner, locked, consortium)
         self._pending = made = PendingDecision(
-            read=read,
+            locked=locked,
             consortium=consortium,
             decision=decision,
             intent=intent,
@@ -218,7 +218,7 @@ class Agent:
     def _handed_in(self, made: PendingDecision) -> AtEach[ApprovalTally]:
         if made.intent is not None:
             return approving.hand_in(self.owner, made.intent, made.decision)
-        return approving.hand_in_revocation(self.owner, made.read, made.consortium, made.decision)
+        return approving.hand_in_revocation(self.owner, made.locked, made.consortium, made.decision)
 
     def _options(self) -> dict[str, Any]:
         if self.confirm_passkey is None:
@@ -239,11 +239,11 @@ class Agent:
         self.confirm_passkey = None  # one for each start
         return {"enrolled": found}
 
-    def _read(self, compose_hash: str) -> Reviewed:
+    def _read(self, compose_hash: str) -> LockedRecipe:
         for path in self.deployments:
-            read = deployment_of(path)
-            if read[1].compose_hash == compose_hash:
-                return read
+            locked = LockedRecipe.load(path)
+            if locked.compose_hash == compose_hash:
+                return locked
         raise PageUnknown(
             "the agent was not started with this deployment document",
             check="--deployment",

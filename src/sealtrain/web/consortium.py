@@ -30,12 +30,11 @@ from sealtrain.web.sources import BrokerAnswer, Sources, sources_of
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
-    from sealtrain.client.connection import Reviewed
     from sealtrain.client.pin import BrokerPin
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.lock import Lock
+    from sealtrain.recipe.lock import Lock, LockedRecipe
 
 __all__ = ["CONSORTIUM", "RecipeCounts", "Vote", "counted_at", "votes_of"]
 
@@ -117,14 +116,14 @@ def votes_of(tally: ApprovalTally, members: Consortium) -> tuple[Vote, ...]:
 
 
 def counted_at(
-    client: BrokerClient, pin: BrokerPin, read: Reviewed, members: Consortium, now: int
+    client: BrokerClient, pin: BrokerPin, locked: LockedRecipe, members: Consortium, now: int
 ) -> RecipeCounts:
     """Ask one broker about a recipe.
 
     Raises:
         SealtrainError: It does not answer, or what it answers does not verify.
     """
-    lock, target = read
+    lock, target = locked.lock, locked.target
     counted = tally(
         client.decided(target, members), members, target, now, needs=needs_of(lock.recipe)
     )
@@ -159,8 +158,8 @@ def _consortium(request: Request) -> Response:
 def _standing(request: Request, compose_hash: Hash) -> Response:
     """What brokers hold, as a part of the page of the consortium."""
     sources = sources_of(request)
-    read = sources.document(compose_hash)
-    asked = _asked(sources, read, sources.members())
+    locked = sources.document(compose_hash)
+    asked = _asked(sources, locked, sources.members())
     return part("standing.html", asked=asked, furthest=_furthest(asked), differ=_differ(asked))
 
 
@@ -172,13 +171,14 @@ def _recipe(
 ) -> Response:
     """One recipe, as an owner must read it before a decision."""
     sources = sources_of(request)
-    lock, target = sources.document(compose_hash)
+    locked = sources.document(compose_hash)
+    lock, target = locked.lock, locked.target
     members = sources.members()
     _require_same(lock, members)
     others = [
-        document.read
+        document.locked
         for document in sources.documents()
-        if document.read is not None and document.read[1] != target
+        if document.locked is not None and document.locked.target != target
     ]
     earlier = None if before is None else sources.document(before)
     return page(
@@ -190,7 +190,7 @@ def _recipe(
         scripts=[one for one in diff(None, lock) if one.text_lines],
         others=others,
         before=earlier,
-        changes=[] if earlier is None else _changes(earlier[0], lock),
+        changes=[] if earlier is None else _changes(earlier.lock, lock),
         needs=needs_of(lock.recipe),
         members=members,
         agent=sources.agent is not None,
@@ -202,21 +202,21 @@ def _recipe(
 def _facts(request: Request, compose_hash: Hash) -> Response:
     """The recipe with the records of its registered datasets, once brokers named them."""
     sources = sources_of(request)
-    read = sources.document(compose_hash)
+    locked = sources.document(compose_hash)
     members = sources.members()
-    asked = _asked(sources, read, members)
+    asked = _asked(sources, locked, members)
     answers = (at.answer for at in asked if at.answer)
     known = {(one.owner, one.dataset_id): one for at in answers for one in at.registered}
     registered = sorted(known.values(), key=lambda one: (one.owner, one.name, one.sealed_at))
-    return part("facts.html", facts=_grouped(sources, read[0], members, registered))
+    return part("facts.html", facts=_grouped(sources, locked.lock, members, registered))
 
 
 def _asked(
-    sources: Sources, read: Reviewed, members: Consortium
+    sources: Sources, locked: LockedRecipe, members: Consortium
 ) -> list[BrokerAnswer[RecipeCounts]]:
-    _require_same(read[0], members)
+    _require_same(locked.lock, members)
     now = sources.clock()
-    return sources.ask(lambda client, pin: counted_at(client, pin, read, members, now))
+    return sources.ask(lambda client, pin: counted_at(client, pin, locked, members, now))
 
 
 def _require_same(lock: Lock, members: Consortium) -> None:

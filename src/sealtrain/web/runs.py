@@ -60,7 +60,7 @@ def _runs(request: Request) -> Response:
         chains=chains_of(found),
         brokers=len(sources.brokers),
         stores=sources.reads_stores,
-        documents=[document for document in sources.documents() if document.read is not None],
+        documents=[document for document in sources.documents() if document.locked is not None],
     )
 
 
@@ -100,9 +100,9 @@ def _series(request: Request) -> Response:
     sources = sources_of(request)
     rows: list[tuple[str, BrokerAnswer[Any]]] = []
     for document in sources.documents():
-        if document.read is None:
+        if document.locked is None:
             continue
-        lock, target = document.read
+        lock, target = document.locked.lock, document.locked.target
         if all(dataset.series is None for dataset in lock.recipe.datasets):
             continue
         named = [
@@ -295,6 +295,6 @@ def _reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str,
     return [
         (spending.owner, spending.name, spending.epsilon)
         for document in sources.documents()
-        if document.read is not None and document.read[1].compose_hash in hashes
-        for spending in spendings(document.read[0].recipe)
+        if document.locked is not None and document.locked.compose_hash in hashes
+        for spending in spendings(document.locked.recipe)
     ]

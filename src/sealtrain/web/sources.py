@@ -17,12 +17,12 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.connection import Reviewed, deployment_of
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import MAX_TICKET_BYTES, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerUnreachable, PageUnknown, SealtrainError, UsageError
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.web.examined import Examinations, ManifestVerdict
 from sealtrain.web.outputstores import OutputStores, StoreContents
 
@@ -49,12 +49,12 @@ class ShownDocument:
 
     Attributes:
         path: Of its file.
-        read: Lock and target.
+        locked: The recipe in it.
         error: Of reading it.
     """
 
     path: Path
-    read: Reviewed | None = None
+    locked: LockedRecipe | None = None
     error: SealtrainError | None = None
 
 
@@ -143,20 +143,20 @@ class Sources:
         found = []
         for path in self.deployments:
             try:
-                found.append(ShownDocument(path=path, read=deployment_of(path)))
+                found.append(ShownDocument(path=path, locked=LockedRecipe.load(path)))
             except SealtrainError as error:
                 found.append(ShownDocument(path=path, error=error))
         return found
 
-    def document(self, compose_hash: str) -> Reviewed:
+    def document(self, compose_hash: str) -> LockedRecipe:
         """The deployment document of a hash.
 
         Raises:
             PageUnknown: The console was started without it.
         """
         for found in self.documents():
-            if found.read is not None and found.read[1].compose_hash == compose_hash:
-                return found.read
+            if found.locked is not None and found.locked.compose_hash == compose_hash:
+                return found.locked
         raise PageUnknown(
             "the console was not started with this deployment document",
             check="--deployment",

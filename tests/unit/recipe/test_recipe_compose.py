@@ -13,7 +13,6 @@ from carrying import carries
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LockInvalid
 from sealtrain.recipe import document as frame
-from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lock import LockedRecipe
 
 Document = dict[str, Any]
@@ -26,7 +25,7 @@ def test_the_lock_comes_back_out_of_either_document(
     for recipe, runner in ((sft, "bash"), (on_dstack, "docker-compose")):
         locked = lock_of(recipe)
         assert json.loads(locked.compose_bytes)["runner"] == runner
-        assert extract_lock(locked.compose_bytes) == locked.lock_bytes
+        assert LockedRecipe.parse(locked.compose_bytes).lock_bytes == locked.lock_bytes
 
 
 def test_nothing_is_public_and_no_environment_is_allowed(
@@ -72,7 +71,7 @@ def test_every_yaml_reader_sees_the_same_lock(on_dstack: Document, lock_of: Lock
     assert (
         content.replace("$$", "$").encode()
         == locked.lock_bytes
-        == extract_lock(locked.compose_bytes)
+        == LockedRecipe.parse(locked.compose_bytes).lock_bytes
     )
 
 
@@ -158,7 +157,7 @@ def test_any_edit_of_the_document_is_refused_by_name(
     locked = lock_of(on_dstack)
     assert edited(locked, lambda d, s: None) == locked.compose_bytes
     with pytest.raises(LockInvalid, match=named):
-        extract_lock(edited(locked, change))
+        LockedRecipe.parse(edited(locked, change))
 
 
 def test_the_document_has_one_spelling(on_dstack: Document, lock_of: LockOf) -> None:
@@ -167,11 +166,11 @@ def test_the_document_has_one_spelling(on_dstack: Document, lock_of: LockOf) -> 
     twice = b'{"name":"diagnosis",' + data[1:]
     for other in (spaced, data + b"\n", twice, data[:-1], b"", b"[]", b"\xff"):
         with pytest.raises(LockInvalid):
-            extract_lock(other)
+            LockedRecipe.parse(other)
     document = json.loads(data)
     document["docker_compose_file"] = yaml.safe_dump(json.loads(document["docker_compose_file"]))
     with pytest.raises(LockInvalid, check=carries(check="document")):
-        extract_lock(canonical_json(document))
+        LockedRecipe.parse(canonical_json(document))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_any_edit_of_the_script_is_refused(
     document = json.loads(lock_of(sft).compose_bytes)
     document["bash_script"] = change(document["bash_script"])
     with pytest.raises(LockInvalid, match="bash_script"):
-        extract_lock(canonical_json(document))
+        LockedRecipe.parse(canonical_json(document))
 
 
 def test_a_document_beyond_the_guests_limit_is_never_written(
@@ -204,4 +203,4 @@ def test_a_document_beyond_the_guests_limit_is_never_written(
     with pytest.raises(LockInvalid, match="too large"):
         lock_of(sft)
     with pytest.raises(LockInvalid, check=carries(check="document")):
-        extract_lock(data)
+        LockedRecipe.parse(data)

@@ -15,8 +15,7 @@ from sealtrain.attest.verify import Verified, verify
 from sealtrain.consortium.chainword import ChainWord
 from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
-from sealtrain.recipe.compose import lock_within
-from sealtrain.recipe.lockfile import Lock
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.release.facts import DecisionLimits, Measured
 from sealtrain.release.messages import (
     RELEASE_PURPOSE,
@@ -93,7 +92,8 @@ def appraise_guest(
         return verified, verdict
 
     verified, verdict = held(policy)
-    lock, recipe_hash = _measured_lock(verified.app_compose)
+    locked = _measured_recipe(verified.app_compose)
+    lock = locked.lock
     lock.recipe.hardware.require_key_provider(verified.key_provider)
     return Appraised(
         verdict=verdict,
@@ -102,7 +102,7 @@ def appraise_guest(
             Target(
                 app_id=verified.app_id,
                 compose_hash=verified.compose_hash,
-                recipe_hash=recipe_hash,
+                recipe_hash=locked.recipe_hash,
             ),
             instance_id=verified.instance_id,
             platform=verified.platform,
@@ -147,14 +147,13 @@ def hold_owners_policies(
 
 
 @lru_cache(maxsize=16)  # the same bytes hold the same lock, and few recipes run at a time
-def _measured_lock(compose: bytes) -> tuple[Lock, str]:
-    """The lock inside a deployment document, and its hash."""
+def _measured_recipe(compose: bytes) -> LockedRecipe:
+    """The recipe in a deployment document that a guest measured."""
     try:
-        lock, _ = lock_within(compose)
+        return LockedRecipe.parse(compose)
     except (ConfigError, DataInvalid) as error:
         raise RecipeChanged(
             f"the measured deployment document holds no recipe lock: {error.message}",
             check="recipe lock",
             hint="deploy the app-compose.json that sealtrain lock wrote, unchanged",
         ) from error
-    return lock, lock.recipe_hash

@@ -18,7 +18,8 @@ from sealtrain.manifest.checks.counts import counts_true
 from sealtrain.manifest.checks.privacy import privacy_kept
 from sealtrain.manifest.checks.served import rows_true
 from sealtrain.manifest.outputs import model_of
-from sealtrain.recipe.compose import extract_lock
+from sealtrain.recipe.compose import lock_text
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.sealing.description import dataset_root
 from sealtrain.sealing.trainedmodel import dataset_names
@@ -63,19 +64,20 @@ def recipe_is_measured(case: Case) -> str:
     verified = case.need_verified()
     lock.recipe.hardware.require_key_provider(verified.key_provider)
     try:
-        measured = extract_lock(verified.app_compose)
+        measured = lock_text(verified.app_compose)
+        if measured != lock_bytes:
+            raise RecipeChanged(
+                "the guest measured another recipe than the manifest shows",
+                check="recipe",
+                got=sha256_hex(measured),
+                expected=recorded.recipe_hash,
+            )
+        LockedRecipe(lock=lock, compose_bytes=verified.app_compose)
     except LockInvalid as error:
         raise RecipeChanged(
             f"the measured deployment document is not one that sealtrain writes: {error.message}",
             check="recipe",
         ) from error
-    if measured != lock_bytes:
-        raise RecipeChanged(
-            "the guest measured another recipe than the manifest shows",
-            check="recipe",
-            got=sha256_hex(measured),
-            expected=recorded.recipe_hash,
-        )
     further = "".join(
         f"; {name} model {pin.model.sha256[:16]}…" for name, pin in lock.models.items()
     )

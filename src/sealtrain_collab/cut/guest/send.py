@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+from sealtrain.base.files import atomic_write
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.secret import Random
 from sealtrain.errors import (
@@ -33,7 +32,7 @@ from sealtrain.errors import (
 from sealtrain.guest.datasets import find_datasets
 from sealtrain.manifest import form
 from sealtrain.recipe.collaboration import of_kind
-from sealtrain.recipe.compose import app_id_of, compose_hash, lock_within
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.models import BASE, measure_models
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.target import Target
@@ -139,19 +138,14 @@ def send(
         CheckpointRefused: It goes on from another sealed state than the one noted in ``out``.
         PeerUnreachable: It is not there, or left before the run had ended.
     """
-    compose = read_bounded(how.deployment, MAX_DEPLOYMENT_BYTES)
-    lock, _ = lock_within(compose)
+    locked = LockedRecipe.load(how.deployment)
+    lock, target = locked.lock, locked.target
     of_kind(lock.recipe, Cut)
     policy = lock.appraisal
     if policy is None:
         raise UsageError("the lock holds no appraisal policy", check="collaboration")
     _refuse_other(how, lock)
     taken = _model_of(lock, how.base)
-    target = Target(
-        app_id=app_id_of(compose, lock),
-        compose_hash=compose_hash(compose),
-        recipe_hash=lock.recipe_hash,
-    )
     conversation = conversation_of(
         how.me.public.name,
         how.me.signer,
