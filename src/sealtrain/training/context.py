@@ -5,30 +5,82 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from sealtrain.training.data.hugging import Positioned
 from sealtrain.training.data.stream import RecordStream
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.checkpoints.callback import Evaluation, RunContext
     from sealtrain.training.data.feed import Feed
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.chosen import Machinery
     from sealtrain.training.models.standins import StandIns
+    from sealtrain.training.privacy.accounting import Plan
+    from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.schedule_slice import ScheduleSlice
 
-__all__ = ["PhaseResult", "TrainingContext"]
+__all__ = ["BuiltModel", "PhaseResult", "TrainingContext", "TrainingCounts"]
 
-PhaseResult = tuple[Any, Any, dict[str, float], Any]
-"""Of a phase: the trained model, a PEFT model with an adapter; its tokenizer; final metrics; the
-callback or loop that ran, for its counts. A phase that trains no model has none, nor a tokenizer.
-"""
+RecipeT_co = TypeVar("RecipeT_co", bound="Recipe", covariant=True)
+
+
+class TrainingCounts(Protocol):
+    """The counts of a finished training: a callback, a loop or ``phases.evaluate.Evaluated``."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps, resumed ones included."""
+
+    @property
+    def rows(self) -> int:
+        """Training rows used for them; of an evaluation, the records measured."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens without padding; ``None`` where the trainer does not count them."""
+
+    @property
+    def last(self) -> Mapping[str, float]:
+        """Latest logged values of training."""
+
+    @property
+    def tokens_sha256(self) -> str | None:
+        """Digest of the tokens trained on, in order; ``None`` where the phase takes none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseResult:
+    """The result of a phase.
+
+    Attributes:
+        counts: Steps, rows and tokens.
+        metrics: Final metrics on the test split, before the release policy is applied.
+        model: The trained model, a PEFT model with an adapter; ``None`` where none was trained, and
+            on every rank but the first.
+        tokenizer: The model's tokenizer; ``None`` where it reads numbers or images.
+    """
+
+    counts: TrainingCounts
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    model: Module | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+
+class BuiltModel(NamedTuple):
+    """A model before its first step, its adapter on it, and its tokenizer if it reads text."""
+
+    model: Module
+    tokenizer: PreTrainedTokenizerBase | None
 
 
 @dataclass(slots=True, kw_only=True)
-class TrainingContext:
-    """Recipe, data and callbacks of one training.
+class TrainingContext(Generic[RecipeT_co]):
+    """Recipe, data and callbacks of one training, by the class of its recipe.
 
     Attributes:
         recipe: A recipe of the phase.
@@ -38,29 +90,29 @@ class TrainingContext:
         test_sources: Sources with role test.
         context: The run around the checkpoint callback.
         beside: Files that go with the model's own, name → content.
-        noise: ``NoiseSource`` of draws that only this run can make; ``None`` outside a guest.
+        noise: Draws that only this run can make; ``None`` outside a guest.
         model: The sealed model of the recipe; ``None`` where it names another kind.
         standins: Layers that replace the model's own while it trains; ``None`` without.
-        built: Model with its adapter, and tokenizer; a phase builds them itself when ``None``.
+        built: Built already; a phase builds its model itself when ``None``.
         stretch: The steps of the training to do here; ``None`` for all.
         feed: Rows ready for the trainer, in place of the sources'; ``None`` without.
-        plan: ``Plan`` of private training, once it is known.
+        plan: The plan of private training, once it is known.
     """
 
-    recipe: Any
+    recipe: RecipeT_co
     base_dir: Path
     scratch: Path
     train_sources: list[Source]
     test_sources: list[Source]
     context: RunContext
     beside: dict[str, bytes] = field(default_factory=dict)
-    noise: Any = None
+    noise: NoiseSource | None = None
     model: SealedFolder | None = None
     standins: StandIns | None = None
-    built: tuple[Any, Any] | None = None
+    built: BuiltModel | None = None
     stretch: ScheduleSlice | None = None
     feed: Feed | None = None
-    plan: Any = None
+    plan: Plan | None = None
 
     @property
     def machinery(self) -> Machinery:

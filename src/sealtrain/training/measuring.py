@@ -16,6 +16,7 @@ from sealtrain.training.models.adapters import virtual_tokens
 if TYPE_CHECKING:
     import torch
 
+    from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.context import TrainingContext
 
@@ -31,7 +32,7 @@ Records = list[dict[str, Any]]
 
 
 def train_and_measure(
-    work: TrainingContext, trainer: Any, evaluation: Evaluation | None
+    work: TrainingContext[Recipe], trainer: Any, evaluation: Evaluation | None
 ) -> tuple[Any, dict[str, float]]:
     """Run a Hugging Face trainer to its end.
 
@@ -62,7 +63,7 @@ def train_and_measure(
         return model, evaluation(model)
 
 
-def test_records(work: TrainingContext) -> Iterator[Records]:
+def test_records(work: TrainingContext[Recipe]) -> Iterator[Records]:
     """Every test record once, ``per_device_eval_batch_size`` at a time."""
     size = work.recipe.trainer.per_device_eval_batch_size
     for batch in read_all(work.test_sources, work.recipe.columns.names):
@@ -71,7 +72,7 @@ def test_records(work: TrainingContext) -> Iterator[Records]:
 
 
 def classifier_answers(
-    work: TrainingContext,
+    work: TrainingContext[Recipe],
     model: Any,
     encode: Callable[[Records], dict[str, Any]],
     *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
@@ -17,6 +18,8 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from sealtrain.recipe.modelspec import SavedModel
+    from sealtrain.recipe.phases.rlhf import RewardModel, RlhfRecipe
     from sealtrain.training.context import TrainingContext
 
 __all__ = ["Rewards", "rewards_of"]
@@ -25,14 +28,14 @@ Rewards = Callable[[Sequence[Any], Sequence[Any], Sequence[str] | None], list[fl
 """Prompts, the model's answers (text or conversations) and the records' own answers → rewards."""
 
 
-def rewards_of(work: TrainingContext) -> Rewards:
+def rewards_of(work: TrainingContext[RlhfRecipe]) -> Rewards:
     """The recipe's rewards.
 
     Raises:
         ModelInvalid: The folder does not hold a reward model: a classifier with one output.
     """
     reward = work.recipe.reward
-    return _RULES[reward.rule] if reward.kind == "rule" else _Scorer(work)
+    return _RULES[reward.rule] if reward.kind == "rule" else _Scorer(work, reward)
 
 
 def _exact_match(
@@ -63,11 +66,9 @@ def _text(completion: Any) -> str:
 class _Scorer:
     """Scores of the recipe's reward model."""
 
-    def __init__(self, work: TrainingContext) -> None:
-
-        reward = work.recipe.reward
+    def __init__(self, work: TrainingContext[RlhfRecipe], reward: RewardModel) -> None:
         self._tokenizer: PreTrainedTokenizerBase = build_tokenizer(reward, work.base_dir)
-        model: Any = _load(work, self._tokenizer)
+        model: Any = _load(reward.model, work.base_dir, self._tokenizer)
         self._model = model.to(compute_device())
         self._length = reward.max_length
         self._batch = work.recipe.trainer.per_device_eval_batch_size
@@ -110,14 +111,15 @@ class _Scorer:
         return scores
 
 
-def _load(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def _load(
+    wanted: SavedModel, base_dir: Path, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForSequenceClassification
 
-    wanted = work.recipe.reward.model
     try:
         loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            work.base_dir / wanted.path,
+            base_dir / wanted.path,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "load_phase", "train"]
 
-Phase = Callable[["TrainingContext"], "PhaseResult"]
+Phase = Callable[["TrainingContext[Recipe]"], "PhaseResult"]
 """Trains and evaluates."""
 
 
@@ -186,10 +186,12 @@ def train(
             # Deprecations between libraries do not help the engineer, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
-            built, tokenizer, measured, callback = (phase or of_recipe.train)(work)
+            result: PhaseResult = (phase or of_recipe.train)(work)
+            built, tokenizer, counts = result.model, result.tokenizer, result.counts
+            measured = result.metrics
             if built is not None:
                 measured = {**measured, **audit_figures(work, built, tokenizer)}
-            refuse_not_finite(callback.steps, measured)
+            refuse_not_finite(counts.steps, measured)
             if built is not None and standins is not None:
                 standins.take_out(built)
             merges = phase is None and recipe.peft is not None and recipe.peft.merge
@@ -203,15 +205,15 @@ def train(
         files = baseless_files(files, recipe)
     return Trained(
         files=files,
-        steps=callback.steps,
-        samples_seen=callback.rows,
-        tokens=callback.tokens,
-        metrics=gate.filtered({**callback.last, **measured}),
+        steps=counts.steps,
+        samples_seen=counts.rows,
+        tokens=counts.tokens,
+        metrics=gate.filtered({**counts.last, **measured}),
         environment=environment(),
         accelerators=accelerators(),
         withheld=dict(gate.withheld),
-        tokens_sha256=None if callback.mark is None else callback.mark.get("tokens_sha256"),
-        privacy=privacy_record(work, callback.steps),
+        tokens_sha256=counts.tokens_sha256,
+        privacy=privacy_record(work, counts.steps),
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.measuring import completion_metrics, train_and_measure
@@ -27,7 +28,10 @@ from sealtrain_collab.cut.cut import Back
 from sealtrain_collab.cut.front import expected_of
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.adapters import Lora
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.context import TrainingContext
+    from sealtrain_collab.cut.recipe import Cut
 
 __all__ = ["PROBE_BATCHES", "Learning", "expected_by"]
 
@@ -63,25 +67,27 @@ class Learning:
         self.expected = expected_by(recipe, self._back)
         self.entries = 0
 
-    def train(self, work: TrainingContext) -> PhaseResult:
+    def train(self, work: TrainingContext[Recipe]) -> PhaseResult:
         """Train and evaluate.
 
         Args:
             work: Its sources are datasets of activations (``received.RemoteRecords``).
 
         Returns:
-            The back with its adapter, or with ``peft.merge`` the whole model; tokenizer, final
-            metrics, the callback that ran. Trained entries lie beside, as their own file.
+            The model is the back with its adapter, or with ``peft.merge`` the whole model. Trained
+            entries lie beside, as their own file.
         """
         from transformers import Trainer, TrainingArguments
 
         recipe, back = work.recipe, self._back
+        # Recipes of this kind have no others (``Cut.misfit``).
+        lora, cut = cast("Lora", recipe.peft), cast("Cut", recipe.collaboration)
         # As every model of this recipe: where a folder's head is new, the seed decided it.
         torch.manual_seed(recipe.trainer.seed)
-        model = adapted(back, recipe.peft, _TASKS[recipe.phase])
+        model = adapted(back, lora, _TASKS[recipe.phase])
         stream = work.training_stream(_NAMES)
         probes = self._probes(work, stream) if work.context.resume is None else ()
-        self.entries = with_sparse(model, back, recipe.collaboration.spf_share, batches=probes)
+        self.entries = with_sparse(model, back, cut.spf_share, batches=probes)
         callback = RunCallback(work.context)
         trainer = Trainer(
             model=model,
@@ -96,14 +102,14 @@ class Learning:
         model, metrics = train_and_measure(
             work, trainer, (lambda model: self._measured(work, model)) if _tested(work) else None
         )
-        if recipe.peft.merge:
+        if lora.merge:
             model = merged_whole(model, back)
         else:
             work.beside |= sparse_files(model)
-        return model, self._tokenizer, metrics, callback
+        return PhaseResult(model=model, tokenizer=self._tokenizer, metrics=metrics, counts=callback)
 
     def _probes(
-        self, work: TrainingContext, stream: Positioned
+        self, work: TrainingContext[Recipe], stream: Positioned
     ) -> Iterator[dict[str, torch.Tensor]]:
         size = work.recipe.trainer.per_device_train_batch_size
         rows = list(stream.stream.rows(0, PROBE_BATCHES * size))
@@ -119,13 +125,13 @@ class Learning:
         device = next(self._back.model.parameters()).device
         return {name: value.to(device) for name, value in batch.items()}
 
-    def _test_batches(self, work: TrainingContext) -> Iterator[dict[str, torch.Tensor]]:
+    def _test_batches(self, work: TrainingContext[Recipe]) -> Iterator[dict[str, torch.Tensor]]:
         size = work.recipe.trainer.per_device_eval_batch_size
         for batch in read_all(work.test_sources, COLUMNS):
             for at in range(0, batch.num_rows, size):
                 yield self._placed(self._batch(batch.slice(at, size).to_pylist()))
 
-    def _measured(self, work: TrainingContext, model: Any) -> dict[str, float]:
+    def _measured(self, work: TrainingContext[Recipe], model: Any) -> dict[str, float]:
         if self.expected.per_token:
             return completion_metrics(model, self._answers(work))
         import numpy as np
@@ -139,7 +145,7 @@ class Learning:
         return measure(np.asarray(truth), softmax(np.concatenate(logits)))
 
     def _answers(
-        self, work: TrainingContext
+        self, work: TrainingContext[Recipe]
     ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor, list[str]]]:
         paired = work.recipe.columns.kind == "prompt-completion"
         for batch in self._test_batches(work):
@@ -152,5 +158,5 @@ class Learning:
         return text if isinstance(text, str) else text[0]
 
 
-def _tested(work: TrainingContext) -> bool:
+def _tested(work: TrainingContext[Recipe]) -> bool:
     return bool(work.test_sources)

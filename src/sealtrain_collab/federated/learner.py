@@ -184,7 +184,7 @@ class Learner:
         with near, self._work(self._of_round(round_number)) as work:
             work.train_sources = [source for source in self._sources if source.role == "train"]
             work.stretch = stretch
-            *_, callback = self._phase.train(work)
+            callback = self._phase.train(work).counts
         self._unwrap()
         require_finite_weights(self.state())
         return Learned(
@@ -245,7 +245,7 @@ class Learner:
         return delivered_files(files, self._recipe, self._base_dir, tokenizer)
 
     @contextmanager
-    def _work(self, recipe: Any) -> Iterator[TrainingContext]:
+    def _work(self, recipe: Any) -> Iterator[TrainingContext[Recipe]]:
         from sealtrain.training.checkpoints.callback import RunContext
         from sealtrain.training.checkpoints.kernels import deterministic
         from sealtrain.training.context import TrainingContext

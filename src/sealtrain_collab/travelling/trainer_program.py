@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.feed import Feed
 
 __all__ = ["TrainerProgram", "TrainerSettings", "Training", "rehearse", "training_context"]
@@ -311,8 +311,8 @@ class TrainerProgram:
         with training_context(recipe, self._training.base_dir, machinery) as work:
             work.context.takes_back = bool(self.settings.max_update_norm)
             work.feed = self._feed
-            model, tokenizer, *_ = phase.train(work)
-        self._built = model, tokenizer
+            result: PhaseResult = phase.train(work)
+        self._built = result.model, result.tokenizer
 
 
 def rehearse(settings: TrainerSettings, training: Training) -> None:
@@ -329,7 +329,9 @@ def rehearse(settings: TrainerSettings, training: Training) -> None:
 
 
 @contextmanager
-def training_context(recipe: Any, base_dir: Path, machinery: Any) -> Iterator[TrainingContext]:
+def training_context(
+    recipe: Any, base_dir: Path, machinery: Any
+) -> Iterator[TrainingContext[Recipe]]:
     """A training that seals nothing and tells nothing.
 
     Args:

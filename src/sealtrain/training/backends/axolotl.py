@@ -21,6 +21,7 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
 from sealtrain.training.backends.ready import make_ready, muted
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.conversations import check_template
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.inputs.learnable import learns
@@ -35,7 +36,8 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.sft import PromptCompletionColumns, SftRecipe
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.inputs.learnable import Judge, Part, Record
 
 __all__ = ["row_judge", "train"]
@@ -75,7 +77,7 @@ _COMPARED: Final = (
 )
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[SftRecipe]) -> PhaseResult:
     """Train and evaluate. As ``training.phases.sft.train``.
 
     Raises:
@@ -104,13 +106,14 @@ def train(work: TrainingContext) -> PhaseResult:
         if not work.test_sources:
             return {}
         if recipe.columns.kind == "prompt-completion":
-            return completion_metrics(model, _batches(work, trainer, encode, names))
+            batches = _batches(work, recipe.columns, trainer, encode, names)
+            return completion_metrics(model, batches)
         tested = as_iterable_dataset(work.test_stream(names))
         encoded = tested.map(encode, remove_columns=list(names.values()))
         return mean_loss(trainer, encoded.filter(_teaches), model)
 
     model, metrics = train_and_measure(work, trainer, evaluate)
-    return model, tokenizer, metrics, callback
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
 def row_judge(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) -> Judge:
@@ -243,7 +246,9 @@ def _trainer(config: Any, rows: Any) -> Any:
         ) from error
 
 
-def _check_trainer(trainer: Any, work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> None:
+def _check_trainer(
+    trainer: Any, work: TrainingContext[SftRecipe], tokenizer: PreTrainedTokenizerBase
+) -> None:
     """Check that the trainer has the recipe's tokenizer and settings."""
     theirs = trainer.processing_class
     if (len(theirs), theirs.pad_token_id) != (len(tokenizer), tokenizer.pad_token_id):
@@ -271,10 +276,13 @@ def _check_trainer(trainer: Any, work: TrainingContext, tokenizer: PreTrainedTok
 
 
 def _batches(
-    work: TrainingContext, trainer: Any, encode: Encode, names: dict[str, str]
+    work: TrainingContext[SftRecipe],
+    columns: PromptCompletionColumns,
+    trainer: Any,
+    encode: Encode,
+    names: dict[str, str],
 ) -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
     """Batches of the test records, built as the trainer builds its own."""
-    columns = work.recipe.columns
     for records in test_records(work):
         rows = [{names[name]: record[name] for name in names} for record in records]
         kept = [

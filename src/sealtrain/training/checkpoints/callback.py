@@ -186,6 +186,11 @@ class RunCallback(TrainerCallback):
         self.tokens: int | None = None
         self.mark: dict[str, Any] | None = None
 
+    @property
+    def tokens_sha256(self) -> str | None:
+        """Digest of the tokens trained on, in order; ``None`` where the phase takes none."""
+        return None if self.mark is None else self.mark.get("tokens_sha256")
+
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:

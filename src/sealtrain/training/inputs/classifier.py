@@ -13,11 +13,12 @@ from sealtrain.training.data.images import decode, pixels
 from sealtrain.training.data.stream import read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.images import Preparation
+    from sealtrain.recipe.phases.classify import ClassifyRecipe
     from sealtrain.training.context import TrainingContext
 
 __all__ = [
@@ -141,12 +142,18 @@ def marked_features(recipe: Any) -> list[int]:
     return [place for place, name in names if rules.get(name) == "own-category"]
 
 
-def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
+def feature_scale(
+    work: TrainingContext[ClassifyRecipe], features: Sequence[str]
+) -> tuple[Any, Any]:
     """Mean and deviation of every feature, float32 (features,).
 
     Measured on the training records, of a feature with gaps on those that have it. With
     differential privacy, which such a measurement would break, computed from uniform spreads over
     the ranges that the recipe makes public.
+
+    Args:
+        work: Has the training records.
+        features: Names of the columns.
 
     Raises:
         RecordInvalid: A feature is no number, or no training record has it.
@@ -154,7 +161,6 @@ def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
     import numpy as np
     import torch
 
-    features = work.recipe.columns.features
     ranges = getattr(work.recipe.privacy, "feature_ranges", None)
     if ranges is not None:
         low, high = torch.tensor([ranges[name] for name in features], dtype=torch.float32).T
@@ -165,7 +171,7 @@ def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
         np.zeros(len(features)),
     )
     origin: Any = None
-    for values in _features(work):
+    for values in _features(work, features):
         present = ~np.isnan(values)
         if origin is None:
             # Sums of squares lose their digits when all values lie far from zero.
@@ -190,11 +196,14 @@ def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
     )
 
 
-def stand_in_values(work: TrainingContext, mean: Any) -> Any:
+def stand_in_values(
+    work: TrainingContext[ClassifyRecipe], features: Sequence[str], mean: Any
+) -> Any:
     """What stands for missing values of the features that the model fills, float32.
 
     Args:
         work: Has the training records.
+        features: Names of the columns.
         mean: From ``feature_scale``: it stands where the rule is not the median.
     """
     import numpy as np
@@ -202,21 +211,20 @@ def stand_in_values(work: TrainingContext, mean: Any) -> Any:
 
     rules = rules_of(work.recipe)
     places = filled_features(work.recipe)
-    names = [work.recipe.columns.features[place] for place in places]
+    names = [features[place] for place in places]
     found = mean[places].clone()
     wanted = [place for place, name in zip(places, names, strict=True) if rules[name] == "median"]
     if wanted:
-        held = np.concatenate([values[:, wanted] for values in _features(work)])
+        held = np.concatenate([values[:, wanted] for values in _features(work, features)])
         for place, middle in zip(wanted, np.nanmedian(held, axis=0), strict=True):
             found[places.index(place)] = torch.tensor(middle, dtype=torch.float32)
     return found
 
 
-def _features(work: TrainingContext) -> Iterator[Any]:
+def _features(work: TrainingContext[ClassifyRecipe], features: Sequence[str]) -> Iterator[Any]:
     """Features of the training records, float64 (records, features), a batch at a time."""
     import numpy as np
 
-    features = work.recipe.columns.features
     for batch in read_all(work.train_sources, features):
         columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in features]
         try:

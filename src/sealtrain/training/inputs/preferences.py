@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.columns import Columns
+    from sealtrain.recipe.phases.dpo import DpoRecipe
+    from sealtrain.recipe.phases.reward import RewardRecipe
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
@@ -57,7 +59,7 @@ class InOneGo:
 
 
 def preference_rows(
-    work: TrainingContext, tokenizer: PreTrainedTokenizerBase
+    work: TrainingContext[DpoRecipe | RewardRecipe], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[datasets.IterableDataset, datasets.IterableDataset | None]:
     """The endless training rows, and every test record once.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.columns import Columns
+    from sealtrain.recipe.phases.rlhf import RlhfRecipe
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
 
@@ -33,7 +34,9 @@ Prompt = dict[str, Any]
 """A record: ``prompt`` (text, or a list of {role, content}), ``answer`` if the recipe has it."""
 
 
-def training_prompts(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> Positioned:
+def training_prompts(
+    work: TrainingContext[RlhfRecipe], tokenizer: PreTrainedTokenizerBase
+) -> Positioned:
     """The endless, shuffled stream of training prompts; every record needs ``check_prompt``.
 
     Raises:
@@ -45,7 +48,7 @@ def training_prompts(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) 
     return positioned
 
 
-def test_prompts(work: TrainingContext) -> list[Prompt]:
+def test_prompts(work: TrainingContext[RlhfRecipe]) -> list[Prompt]:
     """Every test record, checked."""
     names = field_names(work.recipe.columns)
     batches = read_all(work.test_sources, list(names), names=names)

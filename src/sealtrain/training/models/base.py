@@ -14,6 +14,7 @@ from sealtrain.training.models.sealed import sealed_model, sealed_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from sealtrain.recipe.phases.rlhf import RewardModel
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.data.sources import SealedFolder
 
@@ -59,9 +60,9 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def build_tokenizer(
-    recipe: Recipe, base_dir: Path, sealed: SealedFolder | None = None
+    recipe: Recipe | RewardModel, base_dir: Path, sealed: SealedFolder | None = None
 ) -> PreTrainedTokenizerBase:
-    """The recipe's tokenizer.
+    """The tokenizer of a recipe, or of the reward model that it names.
 
     Args:
         recipe: Its model names a tokenizer.

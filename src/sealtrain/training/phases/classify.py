@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.recipe.missing import learned
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import BuiltModel, PhaseResult
 from sealtrain.training.data.images import preparation_file, preparation_of
 from sealtrain.training.inputs.classifier import (
     feature_scale,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.classify import ClassifyRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["answers", "build", "train"]
 
@@ -50,7 +52,7 @@ _AUTO_CLASSES = {
 Encoded = dict[str, Any]
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[ClassifyRecipe]) -> PhaseResult:
     """Train and evaluate."""
     from transformers import Trainer, TrainingArguments
 
@@ -75,7 +77,8 @@ def train(work: TrainingContext) -> PhaseResult:
         callbacks=[callback],
     )
     model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
-    return model, tokenizer, metrics | _learned(recipe, model), callback
+    metrics = metrics | _learned(recipe, model)
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
 def _learned(recipe: Any, model: Any) -> dict[str, float]:
@@ -87,7 +90,7 @@ def _learned(recipe: Any, model: Any) -> dict[str, float]:
     return {told[name]: float(model.stand_in[at]) for at, name in enumerate(names) if name in told}
 
 
-def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
+def build(work: TrainingContext[ClassifyRecipe]) -> BuiltModel:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
@@ -103,16 +106,17 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
         check_vocabulary(model, tokenizer)
     if recipe.peft is not None:
         model = _adapted(recipe, model)
-    if kind == "tabular" and work.model is None:  # the model of the run before keeps its scale
-        mean, deviation = feature_scale(work)
+    # The model of the run before keeps its scale.
+    if recipe.columns.kind == "tabular" and work.model is None:
+        mean, deviation = feature_scale(work, recipe.columns.features)
         model.standardise(mean, deviation)
         if model.config.filled:
-            model.fill(stand_in_values(work, mean))
-    return model, tokenizer
+            model.fill(stand_in_values(work, recipe.columns.features, mean))
+    return BuiltModel(model, tokenizer)
 
 
 def answers(
-    work: TrainingContext, model: Any, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext[ClassifyRecipe], model: Any, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[list[int], list[Any]]:
     """Label of every test record, and logits float32 (batch, labels) of every batch.
 
@@ -124,7 +128,9 @@ def answers(
     return classifier_answers(work, model, _encoder(work, tokenizer))
 
 
-def _config(work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _config(
+    work: TrainingContext[ClassifyRecipe], tokenizer: PreTrainedTokenizerBase | None
+) -> dict[str, Any]:
     recipe = work.recipe
     settings: dict[str, Any] = {
         "num_labels": recipe.num_labels,
@@ -178,7 +184,7 @@ def _evaluating(module: Any, _inputs: Any) -> None:
 
 
 def _encoder(
-    work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext[ClassifyRecipe], tokenizer: PreTrainedTokenizerBase | None
 ) -> Callable[[list[Encoded]], Encoded]:
     recipe = work.recipe
     if tokenizer is not None:
@@ -191,7 +197,7 @@ def _encoder(
 
 
 def _evaluate(
-    work: TrainingContext, model: Any, encode: Callable[[list[Encoded]], Encoded]
+    work: TrainingContext[ClassifyRecipe], model: Any, encode: Callable[[list[Encoded]], Encoded]
 ) -> dict[str, float]:
     import numpy as np
 
@@ -201,7 +207,7 @@ def _evaluate(
     return _measured(work, np.asarray(truth), np.concatenate(logits))
 
 
-def _measured(work: TrainingContext, truth: Any, logits: Any) -> dict[str, float]:
+def _measured(work: TrainingContext[ClassifyRecipe], truth: Any, logits: Any) -> dict[str, float]:
     """Metrics of labels int (records,) and logits float32 (records, labels)."""
     import numpy as np
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import once
 from sealtrain.training.data.packing import (
     PackedStream,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.cpt import CptRecipe
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.packing import Encoder
 
 __all__ = ["prepared", "train"]
@@ -49,7 +51,7 @@ __all__ = ["prepared", "train"]
 _COLUMN = "input"
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[CptRecipe]) -> PhaseResult:
     """Train and evaluate.
 
     Raises:
@@ -95,11 +97,11 @@ def train(work: TrainingContext) -> PhaseResult:
     evaluate = None if encode is None or not work.test_sources else partial(_evaluate, work, encode)
     model, metrics = train_and_measure(work, trainer, evaluate)
     config.use_cache = cached
-    return model, tokenizer, metrics, callback
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
 def prepared(
-    work: TrainingContext, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext[CptRecipe], vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> Iterator[dict[str, Any]]:
     """Every whole block of one epoch, as the trainer collates it: ``input_ids``.
 
@@ -117,7 +119,7 @@ def prepared(
 
 
 def _packed(
-    work: TrainingContext, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext[CptRecipe], vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PackedStream, Encoder]:
     """The training rows, and what makes tokens of a column."""
     (column,) = work.recipe.columns.names
@@ -136,7 +138,7 @@ def _packed(
 
 
 def _encoder(
-    work: TrainingContext,
+    work: TrainingContext[CptRecipe],
     schema: pa.Schema,
     vocabulary: int,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -171,7 +173,7 @@ def _stacked(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def _evaluate(work: TrainingContext, encode: Encoder, model: Any) -> dict[str, float]:
+def _evaluate(work: TrainingContext[CptRecipe], encode: Encoder, model: Any) -> dict[str, float]:
     import numpy as np
     import pyarrow.compute as pc
     import torch

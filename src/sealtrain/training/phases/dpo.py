@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.inputs.preferences import (
     InOneGo,
     batches,
@@ -32,14 +33,15 @@ from sealtrain.training.models.base import build_causal_model, build_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.dpo import DpoRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 Batch = dict[str, Any]
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[DpoRecipe]) -> PhaseResult:
     """Train and evaluate."""
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
@@ -62,16 +64,18 @@ def train(work: TrainingContext) -> PhaseResult:
         return _measure(trainer, model, method)
 
     model, metrics = train_and_measure(work, trainer, None if test_rows is None else evaluate)
-    return model, tokenizer, metrics, callback
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
-def _settings(work: TrainingContext) -> dict[str, Any]:
+def _settings(work: TrainingContext[DpoRecipe]) -> dict[str, Any]:
     arguments = work.recipe.trainer
     settings = trainer_arguments(arguments, work.scratch) | own_arguments(arguments)
     return settings | work.machinery.arguments()
 
 
-def _reference(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
+def _reference(
+    work: TrainingContext[DpoRecipe], tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel | None:
     """The model as it is before training; an adapter can be switched off instead."""
     return (
         None
@@ -80,7 +84,7 @@ def _reference(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> Pre
     )
 
 
-def _dpo(work: TrainingContext, **given: Any) -> Any:
+def _dpo(work: TrainingContext[DpoRecipe], **given: Any) -> Any:
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
@@ -89,7 +93,7 @@ def _dpo(work: TrainingContext, **given: Any) -> Any:
     return trainer(args=DPOConfig(**_settings(work)), ref_model=reference, **given)
 
 
-def _kto(work: TrainingContext, **given: Any) -> Any:
+def _kto(work: TrainingContext[DpoRecipe], **given: Any) -> Any:
     from trl.trainer.kto_config import KTOConfig
     from trl.trainer.kto_trainer import KTOTrainer
 
@@ -98,7 +102,7 @@ def _kto(work: TrainingContext, **given: Any) -> Any:
     return trainer(args=KTOConfig(**_settings(work)), ref_model=reference, **given)
 
 
-def _orpo(work: TrainingContext, **given: Any) -> Any:
+def _orpo(work: TrainingContext[DpoRecipe], **given: Any) -> Any:
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     given["train_dataset"] = InOneGo(given["train_dataset"])

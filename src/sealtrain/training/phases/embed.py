@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import SchemaMismatch
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.ranks import place
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sentence_transformers import SentenceTransformer
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.embed import EmbedRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 _ANCHORS_AT_A_TIME = 1024
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[EmbedRecipe]) -> PhaseResult:
     """Train and evaluate.
 
     ``work.beside`` gets the files that make the model an encoder.
@@ -97,9 +99,11 @@ def train(work: TrainingContext) -> PhaseResult:
 
     encoder, metrics = train_and_measure(work, trainer, evaluate if work.test_sources else None)
     if encoder is None:
-        return None, tokenizer, metrics, callback
+        return PhaseResult(tokenizer=tokenizer, metrics=metrics, counts=callback)
     work.beside |= encoder_files(encoder)
-    return encoder[0].model, tokenizer, metrics, callback
+    return PhaseResult(
+        model=encoder[0].model, tokenizer=tokenizer, metrics=metrics, counts=callback
+    )
 
 
 def _refuse_other_than_text(schema: pa.Schema) -> None:
@@ -136,7 +140,7 @@ def _loss(encoder: SentenceTransformer, arguments: Any) -> Any:
     return losses.MatryoshkaLoss(encoder, loss, list(arguments.matryoshka_dims))
 
 
-def _evaluate(work: TrainingContext, encoder: SentenceTransformer) -> dict[str, float]:
+def _evaluate(work: TrainingContext[EmbedRecipe], encoder: SentenceTransformer) -> dict[str, float]:
     import torch
 
     anchors: list[str] = []

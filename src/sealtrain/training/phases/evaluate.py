@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
@@ -22,7 +23,8 @@ from sealtrain.training.privacy.counts import histogram, metrics_of, noised, ove
 from sealtrain.training.scores import softmax
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.evaluate import EvaluateRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["Evaluated", "train"]
 
@@ -35,10 +37,10 @@ class Evaluated:
     steps: int = 0
     tokens: int | None = None
     last: dict[str, float] = field(default_factory=dict)
-    mark: dict[str, Any] | None = None
+    tokens_sha256: str | None = None
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[EvaluateRecipe]) -> PhaseResult:
     """Evaluate.
 
     Raises:
@@ -51,7 +53,7 @@ def train(work: TrainingContext) -> PhaseResult:
     recipe = work.recipe
     truth, logits = _answers(work)
     if not place().leads:
-        return None, None, {}, Evaluated(rows=len(truth))
+        return PhaseResult(counts=Evaluated(rows=len(truth)))
     counts = histogram(np.asarray(truth, dtype=np.int64), softmax(np.concatenate(logits)))
     if recipe.privacy.dp == "counts":
         if work.noise is None:
@@ -62,10 +64,10 @@ def train(work: TrainingContext) -> PhaseResult:
     metrics = metrics_of(counts)
     released = work.context.gate.filtered(metrics)
     work.beside["metrics.json"] = json.dumps(released, sort_keys=True).encode()
-    return None, None, metrics, Evaluated(rows=len(truth))
+    return PhaseResult(metrics=metrics, counts=Evaluated(rows=len(truth)))
 
 
-def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
+def _answers(work: TrainingContext[EvaluateRecipe]) -> tuple[list[int], list[Any]]:
     """Label of every record, and logits float32 (batch, labels) of every batch."""
     recipe = work.recipe
     tabular = recipe.columns.kind == "tabular"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.inputs.preferences import batches, own_arguments, preference_rows
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapter_config
@@ -27,12 +28,13 @@ from sealtrain.training.models.base import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.reward import RewardRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[RewardRecipe]) -> PhaseResult:
     """Train and evaluate."""
     import torch
     from accelerate.utils import convert_to_fp32
@@ -82,7 +84,7 @@ def train(work: TrainingContext) -> PhaseResult:
             return _measure(trainer, model)
 
     trained, metrics = train_and_measure(work, trainer, None if test_rows is None else evaluate)
-    return trained, tokenizer, metrics, callback
+    return PhaseResult(model=trained, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
 def _end_with(tokenizer: PreTrainedTokenizerBase, token: str | None) -> None:

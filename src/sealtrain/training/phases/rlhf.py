@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.distributed.dealing import read_together
 from sealtrain.training.distributed.ranks import place
@@ -32,14 +33,15 @@ from sealtrain.training.sampling import Sampler, likelihood, reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.rlhf import GrpoArguments, PpoArguments, RlhfRecipe, RlooArguments
+    from sealtrain.training.context import TrainingContext, TrainingCounts
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
 
 __all__ = ["train"]
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[RlhfRecipe]) -> PhaseResult:
     """Train and evaluate."""
     tokenizer = build_tokenizer(work.recipe, work.base_dir)
     prompts = training_prompts(work, tokenizer)
@@ -51,13 +53,18 @@ def train(work: TrainingContext) -> PhaseResult:
             .requires_grad_(False)
         )
     trial = _Trial(work, tokenizer, frozen)
-    by = _ppo if work.recipe.trainer.algorithm == "ppo" else _groups
-    model, ran = by(work, tokenizer, trial, prompts)
+    arguments = work.recipe.trainer
+    model: Any
+    counts: TrainingCounts
+    if arguments.algorithm == "ppo":
+        model, counts = _ppo(work, arguments, trial, prompts)
+    else:
+        model, counts = _groups(work, arguments, tokenizer, trial, prompts)
     if model is None:  # another rank than the first
-        return None, tokenizer, {}, ran
+        return PhaseResult(tokenizer=tokenizer, counts=counts)
     with undisturbed(model):
         metrics = trial.final(model)
-    return model, tokenizer, metrics, ran
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=counts)
 
 
 class _Trial:
@@ -65,7 +72,7 @@ class _Trial:
 
     def __init__(
         self,
-        work: TrainingContext,
+        work: TrainingContext[RlhfRecipe],
         tokenizer: PreTrainedTokenizerBase,
         frozen: PreTrainedModel | None,
     ) -> None:
@@ -131,7 +138,10 @@ class _Trial:
 
 
 def _ppo(
-    work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+    work: TrainingContext[RlhfRecipe],
+    arguments: PpoArguments,
+    trial: _Trial,
+    prompts: Positioned,
 ) -> tuple[Any, PpoLoop]:
     from transformers import set_seed
     from trl.trainer.utils import disable_dropout_in_model
@@ -150,18 +160,22 @@ def _ppo(
         disable_dropout_in_model(policy)
     if recipe.trainer.activation_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
-    loop = PpoLoop(work, Critic(policy), trial.frozen, trial.sampler, trial.rewards)
+    loop = PpoLoop(work, arguments, Critic(policy), trial.frozen, trial.sampler, trial.rewards)
     read_together(prompts)
     loop.train(prompts)
     return (policy if place().leads else None), loop
 
 
 def _groups(
-    work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+    work: TrainingContext[RlhfRecipe],
+    arguments: RlooArguments | GrpoArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    trial: _Trial,
+    prompts: Positioned,
 ) -> tuple[Any, RunCallback]:
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
-    recipe, arguments = work.recipe, work.recipe.trainer
+    recipe = work.recipe
     callback = RunCallback(work.context)
     trainer = _trainer_of(arguments.algorithm)(
         model=trial.policy,
@@ -184,7 +198,7 @@ def _groups(
     return model, callback
 
 
-def _config(work: TrainingContext) -> Any:
+def _config(work: TrainingContext[RlhfRecipe]) -> Any:
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.rloo_config import RLOOConfig
 

@@ -18,6 +18,7 @@ from sealtrain.recipe.tokenizerfacts import needs_end
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import BuiltModel, PhaseResult
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_template,
@@ -42,7 +43,8 @@ from sealtrain.training.schedule_slice import in_stretch
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.sft import SftRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["build", "measured", "prepared", "train"]
 
@@ -69,7 +71,7 @@ _SFT_ONLY = (
 )
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[SftRecipe]) -> PhaseResult:
     """Train and evaluate."""
     if work.recipe.backend.name == "axolotl":
         from sealtrain.training.backends import axolotl
@@ -78,16 +80,16 @@ def train(work: TrainingContext) -> PhaseResult:
     callback = RunCallback(work.context)
     trainer, tokenizer, evaluate = _ready(work, callback)
     model, metrics = train_and_measure(work, trainer, evaluate)
-    return model, tokenizer, metrics, callback
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
-def measured(work: TrainingContext) -> dict[str, float]:
+def measured(work: TrainingContext[SftRecipe]) -> dict[str, float]:
     """Metrics of the built model, in evaluation mode, on the test split."""
     trainer, _, evaluate = _ready(work)
     return evaluate(trainer.model)
 
 
-def prepared(work: TrainingContext) -> Iterator[dict[str, Any]]:
+def prepared(work: TrainingContext[SftRecipe]) -> Iterator[dict[str, Any]]:
     """Every training row once, as the trainer collates it: ``input_ids``, ``labels`` with -100.
 
     Args:
@@ -98,7 +100,7 @@ def prepared(work: TrainingContext) -> Iterator[dict[str, Any]]:
     return iter(trainer.train_dataset)
 
 
-def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
+def build(work: TrainingContext[SftRecipe]) -> BuiltModel:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
@@ -108,14 +110,14 @@ def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
     tokenizer = build_tokenizer(recipe, work.base_dir, work.model)
     model = build_causal_model(recipe, work.base_dir, tokenizer, work.model)
     if recipe.peft is None:
-        return model, tokenizer
+        return BuiltModel(model, tokenizer)
     checkpointing = recipe.trainer.activation_checkpointing
     adapted = adapt(model, recipe.peft, _TASK, activation_checkpointing=checkpointing)
-    return adapted, tokenizer
+    return BuiltModel(adapted, tokenizer)
 
 
 def _ready(
-    work: TrainingContext, *callbacks: RunCallback
+    work: TrainingContext[SftRecipe], *callbacks: RunCallback
 ) -> tuple[Any, PreTrainedTokenizerBase, Callable[[Any], dict[str, float]]]:
     """Trainer, tokenizer, and the measurement of a model."""
     from transformers import Trainer
@@ -136,11 +138,12 @@ def _ready(
             return Trainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
 
     recipe = work.recipe
-    if work.built is None:
+    built = work.built
+    if built is None or built.tokenizer is None:
         tokenizer = build_tokenizer(recipe, work.base_dir, work.model)
         model, peft_config = _model(work, tokenizer)
     else:
-        (model, tokenizer), peft_config = work.built, None
+        model, tokenizer, peft_config = built.model, built.tokenizer, None
     if recipe.columns.kind == "messages":
         check_template(tokenizer)
         if recipe.trainer.assistant_only_loss:
@@ -185,7 +188,7 @@ def _ready(
     return trainer, tokenizer, evaluate
 
 
-def _rows(work: TrainingContext, names: dict[str, str]) -> Any:
+def _rows(work: TrainingContext[SftRecipe], names: dict[str, str]) -> Any:
     if work.feed is not None:
         return as_iterable_dataset(work.feed)
     rows = training_rows(work, names)
@@ -207,7 +210,7 @@ def _has_answer(record: dict[str, Any]) -> bool:
     return any(turn["role"] == "assistant" for turn in record["messages"])
 
 
-def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
+def _model(work: TrainingContext[SftRecipe], tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """Base model, and PEFT's configuration; ``None`` if no adapter is left to add."""
     recipe = work.recipe
     if recipe.backend.name == "unsloth":
@@ -223,7 +226,7 @@ def _renamed(columns: Any) -> dict[str, str]:
 
 
 def _evaluate(
-    work: TrainingContext, model: Any, tokenizer: PreTrainedTokenizerBase
+    work: TrainingContext[SftRecipe], model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, float]:
     columns = work.recipe.columns
     if not work.test_sources or columns.kind != "prompt-completion":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
+from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.images import preparation_of
 from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
@@ -27,12 +28,13 @@ from sealtrain.training.models.imageforms import image_layout
 from sealtrain.training.models.imagetext import ImageTextEncoder, name_image_token, train_parts
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import PhaseResult, TrainingContext
+    from sealtrain.recipe.phases.vlm import VlmRecipe
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 
-def train(work: TrainingContext) -> PhaseResult:
+def train(work: TrainingContext[VlmRecipe]) -> PhaseResult:
     """Train and evaluate."""
     from transformers import Trainer, TrainingArguments
 
@@ -71,17 +73,22 @@ def train(work: TrainingContext) -> PhaseResult:
         callbacks=[callback],
     )
     model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
-    return model, tokenizer, metrics, callback
+    return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
-def _evaluate(work: TrainingContext, model: Any, encode: ImageTextEncoder) -> dict[str, float]:
+def _evaluate(
+    work: TrainingContext[VlmRecipe], model: Any, encode: ImageTextEncoder
+) -> dict[str, float]:
     columns = work.recipe.columns
 
     def batches() -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
         for records in test_records(work):
             batch = {name: value.to(model.device) for name, value in encode(records).items()}
-            paired = columns.kind == "prompt-completion"
-            answers = [str(record[columns.completion]) for record in records] if paired else []
+            answers = (
+                [str(record[columns.completion]) for record in records]
+                if columns.kind == "prompt-completion"
+                else []
+            )
             yield batch, batch.pop("labels"), answers
 
     return completion_metrics(model, batches())

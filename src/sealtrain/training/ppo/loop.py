@@ -43,6 +43,7 @@ from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
+    from sealtrain.recipe.phases.rlhf import PpoArguments, RlhfRecipe
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.rollout import Rollout
@@ -61,11 +62,13 @@ class PpoLoop:
         rows: Prompts used for them.
         tokens: Tokens of prompts and answers, without padding.
         mark: Position in the data after them.
+        tokens_sha256: None: the loop takes no digest of its tokens.
     """
 
     def __init__(
         self,
-        work: TrainingContext,
+        work: TrainingContext[RlhfRecipe],
+        arguments: PpoArguments,
         critic: Any,
         frozen: Any | None,
         sampler: Sampler,
@@ -75,6 +78,7 @@ class PpoLoop:
 
         Args:
             work: Recipe, store and callbacks of the run.
+            arguments: Its recipe's trainer settings.
             critic: Policy and value head.
             frozen: The reference, ``None`` where it is the policy without its adapter.
             sampler: Samples answers.
@@ -84,7 +88,7 @@ class PpoLoop:
 
         self._work = work
         self._context = work.context
-        self._arguments = work.recipe.trainer
+        self._arguments = arguments
         settings = trainer_arguments(self._arguments, work.scratch)
         # Optimizer, schedule, precision and place of the model are the trainer's; the loop is ours.
         self._trainer: Any = Trainer(model=critic, args=TrainingArguments(**settings))
@@ -105,6 +109,7 @@ class PpoLoop:
         self.rows = 0
         self.tokens = 0
         self.mark: dict[str, Any] | None = None
+        self.tokens_sha256: str | None = None
 
     def train(self, prompts: Positioned) -> None:
         """Run to the end of the recipe, from the beginning or from the context's checkpoint."""

@@ -28,6 +28,8 @@ from sealtrain.training.privacy.steps import record_losses
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.privacy.noise import NoiseSource
 
 __all__ = ["audit_figures", "canary_source", "exposures"]
@@ -67,10 +69,8 @@ def canary_source(recipe: Any, noise: NoiseSource | None) -> Source | None:
     audit = getattr(recipe, "audit", None)
     if audit is None or not audit.canaries:
         return None
-    if noise is None:
-        raise UsageError("canaries need the secret of the run", hint="give train() its secret")
     rows = []
-    for number, code in enumerate(_true_codes(audit.canaries, noise)):
+    for number, code in enumerate(_true_codes(audit.canaries, _need_noise(noise))):
         rows += [_written(recipe.columns, number, code)] * audit.repetitions
     batch = pa.RecordBatch.from_pylist(rows)
     return Source(
@@ -78,11 +78,17 @@ def canary_source(recipe: Any, noise: NoiseSource | None) -> Source | None:
     )
 
 
-def audit_figures(work: Any, model: Any, tokenizer: Any) -> dict[str, float]:
+def _need_noise(noise: NoiseSource | None) -> NoiseSource:
+    if noise is None:
+        raise UsageError("canaries need the secret of the run", hint="give train() its secret")
+    return noise
+
+
+def audit_figures(work: TrainingContext[Recipe], model: Any, tokenizer: Any) -> dict[str, float]:
     """The audit's metrics, by name.
 
     Args:
-        work: ``TrainingContext`` after training.
+        work: After training.
         model: The trained model; left unchanged.
         tokenizer: Its tokenizer, ``None`` where it reads numbers.
     """
@@ -92,7 +98,7 @@ def audit_figures(work: Any, model: Any, tokenizer: Any) -> dict[str, float]:
     figures: dict[str, float] = {}
     with undisturbed(model):
         if audit.canaries:
-            found = exposures(work.recipe, model, tokenizer, work.noise)
+            found = exposures(work.recipe, model, tokenizer, _need_noise(work.noise))
             figures["canary_exposure"] = sum(found) / len(found)
             figures["canary_exposure_max"] = max(found)
         if audit.membership and work.test_sources:
@@ -121,7 +127,7 @@ def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> li
     return found
 
 
-def _membership(work: Any, model: Any, tokenizer: Any) -> float:
+def _membership(work: TrainingContext[Recipe], model: Any, tokenizer: Any) -> float:
     from sklearn.metrics import roc_auc_score
 
     scores: list[float] = []

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import PrivacyBroken
 
 if TYPE_CHECKING:
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
 
 __all__ = ["CANARIES", "lot", "privacy_of_recipe", "privacy_record", "spent_record"]
@@ -16,11 +18,11 @@ CANARIES = "(guest)"
 """Owner of records that the guest made itself; no owner has such a name."""
 
 
-def privacy_record(work: Any, steps: int) -> dict[str, Any]:
+def privacy_record(work: TrainingContext[Recipe], steps: int) -> dict[str, Any]:
     """The ``privacy`` section of the manifest (spec/run-manifest.md §2).
 
     Args:
-        work: ``TrainingContext``; recipe, sources and, after private training, its plan.
+        work: recipe, sources and, after private training, its plan.
         steps: Optimizer steps done.
 
     Raises:

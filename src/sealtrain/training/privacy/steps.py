@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import PrivacyBroken, UsageError
 from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.phases.classify import ClassifyTextColumns
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.privacy.accounting import make_plan
@@ -36,6 +37,8 @@ from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.record import lot
 
 if TYPE_CHECKING:
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
     from sealtrain.training.privacy.accounting import Plan
     from sealtrain.training.privacy.noise import NoiseSource
@@ -45,11 +48,13 @@ __all__ = ["RecordGradients", "made_private", "private_arguments", "record_losse
 _SOURCE = "sealtrain_source"
 
 
-def training_rows(work: Any, names: Mapping[str, str], *, numbered: bool = False) -> Any:
+def training_rows(
+    work: TrainingContext[Recipe], names: Mapping[str, str], *, numbered: bool = False
+) -> Any:
     """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
 
     Args:
-        work: ``TrainingContext``; recipe and sources.
+        work: recipe and sources.
         names: Column of the data → name it gets in the rows.
         numbered: Rows of a stream carry their position, as ``ROW``.
     """
@@ -76,12 +81,12 @@ def private_arguments(recipe: Any) -> dict[str, Any]:
     }
 
 
-def made_private(trainer: type[Any], work: Any) -> type[Any]:
+def made_private(trainer: type[Any], work: TrainingContext[Recipe]) -> type[Any]:
     """``trainer`` itself, or its private subclass where the recipe asks for DP-SGD.
 
     Args:
         trainer: ``transformers.Trainer`` or a subclass.
-        work: ``TrainingContext``; its ``plan`` is set here.
+        work: its ``plan`` is set here.
 
     Raises:
         UsageError: The run has no secret to draw noise from.
@@ -120,14 +125,14 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
             self._draws = _Draws(noise, _thresholds(plan, self._rows), plan.steps)
             self._gradients = RecordGradients(self.model, plan, noise)
             if self._rows and recipe.columns.kind != "tabular":
-                most = min(37, recipe.trainer.max_length or 37)
+                most = min(37, getattr(recipe.trainer, "max_length", None) or 37)
                 short, long = (self._row_of(length) for length in (max(1, most // 4), most))
                 require_apart(self.model, partial(self._losses, self.model), short, long)
 
         def _row_of(self, tokens: int) -> dict[str, Any]:
             """A row that is no record's, of about so many tokens, in the form of those here."""
             made = dict(self._rows[0])
-            if recipe.columns.kind == "text" and recipe.phase == "classify":
+            if isinstance(recipe.columns, ClassifyTextColumns):
                 made[recipe.columns.text] = "0 " * tokens
             for name, value in made.items():
                 if isinstance(value, list):

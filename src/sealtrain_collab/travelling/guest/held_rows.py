@@ -20,7 +20,7 @@ from sealtrain_collab.travelling.trainer_program import TrainerSettings, trainin
 
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.context import TrainingContext
+    from sealtrain.training.context import BuiltModel, TrainingContext
     from sealtrain.training.data.sources import Source
 
 __all__ = ["HeldRows"]
@@ -105,7 +105,7 @@ class HeldRows:
         yield from rows
 
 
-def _tokenizer(work: TrainingContext) -> Any:
+def _tokenizer(work: TrainingContext[Recipe]) -> Any:
     from sealtrain.training.models.base import build_tokenizer
 
     if work.recipe.model.tokenizer is None:
@@ -113,10 +113,12 @@ def _tokenizer(work: TrainingContext) -> Any:
     return build_tokenizer(work.recipe, work.base_dir)
 
 
-def _stand_in(work: TrainingContext) -> tuple[Any, Any]:
+def _stand_in(work: TrainingContext[Recipe]) -> BuiltModel:
     """The smallest model that the phase's trainer takes beside the recipe's tokenizer."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    from sealtrain.training.context import BuiltModel
+
     tokenizer = _tokenizer(work)
     config = GPT2Config(n_layer=1, n_head=1, n_embd=1, n_positions=1, vocab_size=len(tokenizer))
-    return GPT2LMHeadModel(config), tokenizer
+    return BuiltModel(GPT2LMHeadModel(config), tokenizer)
