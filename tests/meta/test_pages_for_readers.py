@@ -1,4 +1,4 @@
-"""The pages that follow a row and a quote through the code name functions that there are."""
+"""The pages for readers of the code name functions that there are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted((REPOSITORY / "docs/concepts").glob("follow-one-*.md"))
 PLACE = re.compile(r"`(sealtrain\w*/[\w/]+\.py):([\w.]+)`")
+EXTENDING = REPOSITORY / "docs/concepts/extend-training.md"
 STEP = re.compile(r"^\| (\d+) \| `[^`]+` \| [^|]+\. \|$", re.MULTILINE)
 
 
@@ -30,19 +31,30 @@ def defined_in(path: Path) -> frozenset[str]:
     return frozenset({node.name for node in top} | inner)
 
 
+def missing_places(text: str) -> list[str]:
+    """The places of a page that the code does not have."""
+    return [
+        f"{module}:{name}"
+        for module, name in PLACE.findall(text)
+        if name not in defined_in(REPOSITORY / "src" / module)
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_step_names_a_place_that_there_is(page: Path) -> None:
     text = page.read_text()
     numbers = [int(number) for number in STEP.findall(text)]
     assert numbers == list(range(1, len(numbers) + 1))
-    places = PLACE.findall(text)
-    assert len(places) >= len(numbers) > 20
-    missing = [
-        f"{module}:{name}"
-        for module, name in places
-        if name not in defined_in(REPOSITORY / "src" / module)
-    ]
-    assert missing == []
+    assert len(PLACE.findall(text)) >= len(numbers) > 20
+    assert missing_places(text) == []
+
+
+def test_the_page_about_additions_names_places_that_there_are() -> None:
+    text = EXTENDING.read_text()
+    assert len(PLACE.findall(text)) > 20
+    assert missing_places(text) == []
+    tests = re.findall(r"`(tests/[\w/]+\.py)`", text)
+    assert [path for path in tests if not (REPOSITORY / path).is_file()] == []
 
 
 def test_both_pages_are_there() -> None:

@@ -75,6 +75,7 @@ CHAPTERS = {
             "glossary",
             "follow-one-row",
             "follow-one-quote",
+            "extend-training",
         )
     ],
 }

@@ -1,4 +1,7 @@
-"""How good a classifier's probabilities are: right or wrong, ranked, and calibrated."""
+"""How good a classifier's probabilities are: right or wrong, ranked, and calibrated.
+
+A metric also stands in the table of ``recipe.metricnames``, or no release policy may name it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -255,6 +256,23 @@ def test_the_published_json_schema_is_current(repository: Path) -> None:
     assert published == json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", (
         "run: python tools/recipe_schema.py"
     )
+
+
+def test_the_specification_lists_the_fields_that_locks_leave_out(repository: Path) -> None:
+    def marked(schema: Any) -> set[str]:
+        if isinstance(schema, list):
+            return set().union(*map(marked, schema))
+        if not isinstance(schema, dict):
+            return set()
+        fields = schema.get("properties", {}).items()
+        here = {name for name, field in fields if isinstance(field, dict) and "x-left-out" in field}
+        return here.union(*map(marked, schema.values()))
+
+    text = (repository / "spec" / "recipe.md").read_text("utf-8")
+    listed = re.search(r"`x-left-out`, which are left out: ([^|]+) \|", text)
+    assert listed is not None
+    names = {name.rsplit(".", 1)[-1] for name in re.findall(r"`([a-z0-9_.]+)`", listed[1])}
+    assert names == marked(json_schema())
 
 
 def test_importing_the_package_loads_no_training_library() -> None:
