@@ -43,7 +43,9 @@ def carry_out(
         ChainUnreachable: The node failed, or it is in no block in time.
     """
     found = [verify_chain_decision(decision, chain).vote for decision in decisions]
-    same = {(one.kind, one.subject, one.verdict, one.nonce) for one in found}
+    same = {
+        (decision.kind, decision.subject, decision.verdict, decision.nonce) for decision in found
+    }
     if len(same) != 1:
         raise StatementInvalid(
             "the files do not decide on the same thing",
@@ -52,7 +54,7 @@ def carry_out(
             expected="one subject, decision and nonce",
             hint="a nonce is used up by each decision carried out: sign again with the present one",
         )
-    if len({one.owner for one in found}) != len(found):
+    if len({decision.owner for decision in found}) != len(found):
         raise StatementInvalid(
             "an owner's decision is given twice", check="chain decision", hint="leave one out"
         )

@@ -309,9 +309,11 @@ def _named(data: str) -> str:
     known = {
         "OwnableUnauthorizedAccount(address)": "OwnableUnauthorizedAccount",
         **{
-            f"{one['name']}({','.join(part['type'] for part in one['inputs'])})": one["name"]
-            for one in artefact()["abi"]
-            if one["type"] == "error"
+            f"{member['name']}({','.join(part['type'] for part in member['inputs'])})": member[
+                "name"
+            ]
+            for member in artefact()["abi"]
+            if member["type"] == "error"
         },
     }
     for signature, name in known.items():

@@ -90,15 +90,15 @@ def proven(
     if not isinstance(fields, list) or len(fields) != 4 or len(fields[2]) != 32:
         raise _invalid("its proof does not lead to an account")
     values = tuple(
-        _value(fields[2], slot, one) for slot, one in zip(slots, given.storage, strict=True)
+        _value(fields[2], slot, proof) for slot, proof in zip(slots, given.storage, strict=True)
     )
     return Account(
         fields[3].hex(),
         values,
         _path(state_root, bytes.fromhex(address[2:]), given.account),
         tuple(
-            _path(fields[2], slot, one.proof)
-            for slot, one in zip(slots, given.storage, strict=True)
+            _path(fields[2], slot, entry.proof)
+            for slot, entry in zip(slots, given.storage, strict=True)
         ),
     )
 
@@ -150,7 +150,7 @@ def _decoded(data: bytes) -> bytes | list[bytes]:
         content: bytes | list[bytes] = rlp.decode(data)
     except rlp.exceptions.RLPException as error:
         raise _invalid("it leads to something that is not RLP") from error
-    if isinstance(content, list) and not all(isinstance(one, bytes) for one in content):
+    if isinstance(content, list) and not all(isinstance(item, bytes) for item in content):
         raise _invalid("it leads to something nested")
     return content
 

@@ -126,7 +126,11 @@ def joined(copies: Sequence[SafeProposal], chain: ChainFile) -> SafeProposal:
             check="proposal",
             hint="join copies of one proposal only",
         )
-    found = {sign.owner: sign for one in copies for sign in verify_proposal(one, chain).signatures}
+    found = {
+        sign.owner: sign
+        for proposal in copies
+        for sign in verify_proposal(proposal, chain).signatures
+    }
     return copies[0].model_copy(
         update={"signatures": tuple(found[owner] for owner in sorted(found))}
     )

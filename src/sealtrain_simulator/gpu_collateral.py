@@ -115,7 +115,7 @@ def simulated_rim(
         digest_algorithm=DigestAlgorithm.SHA384,
         c14n_algorithm=CanonicalizationMethod.CANONICAL_XML_1_1,
     )
-    pem = [one.certificate.public_bytes(Encoding.PEM).decode("ascii") for one in chain]
+    pem = [signed.certificate.public_bytes(Encoding.PEM).decode("ascii") for signed in chain]
     signed = signer.sign(root, key=chain[0].key, cert=pem)
     return bytes(etree.tostring(signed))
 

@@ -57,7 +57,7 @@ class SimulatedDevice:
     @property
     def pem(self) -> bytes:
         """The chain as the driver gives it."""
-        return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in self.chain)
+        return b"".join(signed.certificate.public_bytes(Encoding.PEM) for signed in self.chain)
 
 
 class GpuPki:

@@ -212,7 +212,7 @@ class SimulatedSnp:
             values=values,
         )
         found = (leaf, issuer, root)
-        first, second, third = (one.public_bytes(Encoding.DER) for one in found)
+        first, second, third = (certificate.public_bytes(Encoding.DER) for certificate in found)
         return first, second, third
 
     def shown(

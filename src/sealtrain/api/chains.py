@@ -99,7 +99,7 @@ def manifests_in(places: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for place in places:
         inside = [place] if not place.is_dir() else list(_below(place, _DEPTH))
-        found += [one for one in inside if one not in found]
+        found += [path for path in inside if path not in found]
         if len(found) > MAX_CHAIN:
             raise LimitExceeded("too many manifests", check="chain", expected=MAX_CHAIN)
     if not found:
@@ -113,7 +113,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / RUN_MANIFEST).is_file():
         yield folder / RUN_MANIFEST
     elif depth > 0:
-        for inner in sorted(one for one in folder.iterdir() if one.is_dir()):
+        for inner in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
             if not inner.is_symlink():
                 yield from _below(inner, depth - 1)
 

@@ -169,7 +169,7 @@ class Connections:
     def __init__(self, caps: ConnectionCaps, exempt: Iterable[str] = ()) -> None:
         self._caps = caps
         self._lock = threading.RLock()
-        self._exempt = frozenset(address_group(one) for one in exempt)
+        self._exempt = frozenset(address_group(address) for address in exempt)
         self._open: dict[int, Connection] = {}
         self._number = 0
 
@@ -190,7 +190,7 @@ class Connections:
             return self._opened(address_group(address), cut)
 
     def _opened(self, group: str, cut: Callable[[], object]) -> Connection | None:
-        strangers = [one for one in self._open.values() if one.caller is None]
+        strangers = [connection for connection in self._open.values() if connection.caller is None]
         mine = [stranger for stranger in strangers if stranger.group == group]
         crowded = group not in self._exempt and (len(mine) >= self._caps.connections_per_address)
         full = len(strangers) >= self._caps.connections
@@ -215,7 +215,7 @@ class Connections:
     def admit(self, connection: Connection, caller: str) -> None:
         """As ``Connection.admit``."""
         with self._lock:
-            held = sum(one.caller == caller for one in self._open.values())
+            held = sum(held.caller == caller for held in self._open.values())
             if held < self._caps.connections_per_caller:
                 connection.caller = caller
 
@@ -227,7 +227,9 @@ class Connections:
     def _held(self, connection: Connection, size: int) -> None:
         connection.held = size
         while connection.caller is None:
-            strangers = [one for one in self._open.values() if one.caller is None]
+            strangers = [
+                connection for connection in self._open.values() if connection.caller is None
+            ]
             weights: Counter[str] = Counter()
             for stranger in strangers:
                 weights[stranger.group] += stranger.held
@@ -263,10 +265,10 @@ class Connections:
             served_last: Whether all others go before one that is served.
         """
         idle = [
-            one
-            for one in among
-            if one.stage < ConnectionStage.SERVED
-            or (one.stage is ConnectionStage.SERVED and weights[one.group] > share)
+            connection
+            for connection in among
+            if connection.stage < ConnectionStage.SERVED
+            or (connection.stage is ConnectionStage.SERVED and weights[connection.group] > share)
         ]
         if not idle:
             return False

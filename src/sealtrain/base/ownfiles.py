@@ -95,7 +95,7 @@ def require_own(
             target = Path(place.readlink())
             if target.is_absolute():
                 above = above[:1]
-            pending += [one for one in target.parts if one != "/"][::-1]
+            pending += [part for part in target.parts if part != "/"][::-1]
         else:
             above.append((place, found))
     judge(*above[-1], None)

@@ -73,7 +73,9 @@ class ServerCertificate:
             found = [os.stat(file) for file in self._files]  # noqa: PTH116  # follows links
         except OSError:
             return ()
-        return tuple((one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
+        return tuple(
+            (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) for status in found
+        )
 
     def _load(self) -> ssl.SSLContext:
         certificate, key = self._files

@@ -231,11 +231,13 @@ def asked(
         )
     confirm("APPROVE", yes)
     answers = approving.give(me, intent, days=terms.days, until=ends)
-    pinned = {one.dataset_id: one.root for one in intent.pinned}
+    pinned = {dataset.dataset_id: dataset.root for dataset in intent.pinned}
     said: dict[str, Any] = {
         "pinned": pinned,
         "lifted": list(intent.lifts),
-        "image_verified_by": {one.owner.name: one.document.signed_at for one in verified},
+        "image_verified_by": {
+            verification.owner.name: verification.document.signed_at for verification in verified
+        },
     }
     if intent.standing is not None:
         said["signed"] = intent.standing.to_dict()
@@ -273,11 +275,11 @@ def status(
     locked = LockedRecipe.load(deployment)
     answers = approving.tallies(tuple(brokers), locked, who)
     used = approving.standing(tuple(brokers), locked, who).done
-    told = {url: [one.to_dict() for one in found] for url, found in used.items() if found}
+    told = {url: [use.to_dict() for use in found] for url, found in used.items() if found}
     lines = [
-        f"standing   {one.owner}: {one.in_words}" + (f" (at {url})" if len(used) > 1 else "")
+        f"standing   {use.owner}: {use.in_words}" + (f" (at {url})" if len(used) > 1 else "")
         for url, found in used.items()
-        for one in found
+        for use in found
     ]
     _show(answers, as_json, {"standing": told} if told else {}, lines)
 

@@ -155,7 +155,7 @@ def _say_taken(context: click.Context, project: Project | None) -> None:
 
 def _places(value: Any, folder: Path | None) -> str:
     """Paths, those in the project file's folder as seen from there."""
-    paths = [Path(str(one)) for one in (value if isinstance(value, list | tuple) else [value])]
+    paths = [Path(str(path)) for path in (value if isinstance(value, list | tuple) else [value])]
     return " ".join(
         str(path if folder is None or not path.is_relative_to(folder) else path.relative_to(folder))
         for path in paths

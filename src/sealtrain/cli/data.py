@@ -241,7 +241,7 @@ class SeriesOptions:
                 hint="write --name NAME, or --series NAME",
             )
         told = (self.after, self.mode, self.least, self.most, self.columns)
-        if self.series is None and any(one is not None for one in told):
+        if self.series is None and any(option is not None for option in told):
             raise UsageError(
                 "the place in a series is described, and no series is named",
                 check="--series",

@@ -128,7 +128,8 @@ def adopt(
             "compose_hash": found,
             "app_id": app_id or found[:40],
             "added": [
-                {"field": one.field, "value": one.value, "changes": one.changes} for one in added
+                {"field": addition.field, "value": addition.value, "changes": addition.changes}
+                for addition in added
             ],
         },
         _lines(out, found, app_id or found[:40], added),
@@ -181,10 +182,10 @@ def _object(data: bytes) -> dict[str, Any]:
 
 def _require_accepted(added: Sequence[Addition], accepted: Sequence[str]) -> None:
     """A script that is not ours needs the caller's word besides the lock's."""
-    for one in added:
-        if one.field != SCRIPT_FIELD or one.value == EMPTY_SCRIPT:
+    for addition in added:
+        if addition.field != SCRIPT_FIELD or addition.value == EMPTY_SCRIPT:
             continue
-        digest = script_digest(str(one.value))
+        digest = script_digest(str(addition.value))
         if digest not in accepted:
             raise LockInvalid(
                 "the platform runs a script of its own, as root, before your container",
@@ -196,11 +197,11 @@ def _require_accepted(added: Sequence[Addition], accepted: Sequence[str]) -> Non
 
 
 def _lines(out: Path, found: str, app_id: str, added: Sequence[Addition]) -> Iterator[str]:
-    for one in added:
-        script = one.field == SCRIPT_FIELD
-        value = f"SHA-256 {script_digest(str(one.value))}" if script else repr(one.value)
-        yield f"added         {one.field} = {escape_hidden(value, 90)}"
-        yield f"              can change {one.changes}"
+    for addition in added:
+        script = addition.field == SCRIPT_FIELD
+        value = f"SHA-256 {script_digest(str(addition.value))}" if script else repr(addition.value)
+        yield f"added         {addition.field} = {escape_hidden(value, 90)}"
+        yield f"              can change {addition.changes}"
     if not added:
         yield "added         nothing: these are the bytes that sealtrain wrote"
     yield f"document      {out}"

@@ -79,7 +79,7 @@ class FirstLessons:
         self._bytes, self._patience = 0, patience
         self.gave_up = False
         self._labels: set[object] = set()
-        alone = [one for one in recipe.datasets if one.role == "train"] == [dataset]
+        alone = [other for other in recipe.datasets if other.role == "train"] == [dataset]
         self._contrasts = recipe.columns.kind == "unpaired" and alone and dataset.series is None
         if counts and recipe.phase == "vlm":
             self.skip("the guest counts records with images")

@@ -99,8 +99,8 @@ def check(
         found.append({"about": "base model", **error.to_dict(), "exit": error.exit_code})
     else:
         found += [
-            {"about": one.field, "code": RecipeInvalid.code, **one.to_dict(), "exit": 2}
-            for one in unfit
+            {"about": refusal.field, "code": RecipeInvalid.code, **refusal.to_dict(), "exit": 2}
+            for refusal in unfit
         ]
         if not unfit:
             done += ["metrics", "adapter and lengths"]
@@ -110,7 +110,7 @@ def check(
         left.append(f"models and tokenizers: sealtrain lock brings {absent[0].id} from the hub")
     else:
         judged("models and tokenizers", lambda: measure_models(wanted, base))
-        if not any(one["about"] in ("base model", "models and tokenizers") for one in found):
+        if not any(fault["about"] in ("base model", "models and tokenizers") for fault in found):
             judged("weights", lambda: require_sound_weights(wanted, base))
     if wanted.scripts:
         judged("scripts", lambda: require_scripts(wanted, base, measure_installation(wanted)))
@@ -121,7 +121,7 @@ def check(
     shown: list[dict[str, Any]] = []
     begun: dict[str, list[dict[str, Any]]] = {}
     learned: dict[str, FirstLessons] = {}
-    readable = not any(one["about"] in _OF_TOKENIZER for one in found)
+    readable = not any(fault["about"] in _OF_TOKENIZER for fault in found)
 
     def read(key: str, source: Path) -> None:
         owner, _, name = key.partition(".")
@@ -157,12 +157,14 @@ def check(
     sees = {} if how is None or how.lead_sees is None else {"aggregator": how.lead_sees}
     lines = [f"checked      {what}" for what in done]
     lines += [f"not checked  {what}" for what in left]
-    for one in found:
-        lines.append(f"wrong        {one['about']}: {one['message']}")
-        lines += [f"  {part}: {one[part]}" for part in ("got", "expected", "hint") if one.get(part)]
+    for fault in found:
+        lines.append(f"wrong        {fault['about']}: {fault['message']}")
+        lines += [
+            f"  {part}: {fault[part]}" for part in ("got", "expected", "hint") if fault.get(part)
+        ]
     lines += [f"records      {key}: {first.words}" for key, first in counted.items()]
     lines += [f"aggregator   {text}" for text in sees.values()]
-    lines += [line for one in shown for line in shown_lines(one)]
+    lines += [line for record in shown for line in shown_lines(record)]
     emit(
         as_json,
         {"fits": not found, "checked": done, "not_checked": left, "wrong": found, "shown": shown}
@@ -175,7 +177,7 @@ def check(
         [*lines, "it fits" if not found else f"{len(found)} wrong"],
     )
     if found:
-        codes = {one["exit"] for one in found}
+        codes = {fault["exit"] for fault in found}
         raise typer.Exit(
             RecipeInvalid.exit_code if RecipeInvalid.exit_code in codes else DataInvalid.exit_code
         )

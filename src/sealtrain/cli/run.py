@@ -67,17 +67,17 @@ def list_runs(
         found = asked.client.submissions(open_only=not every, limit=limit)
     rows = [
         (
-            one.name,
-            one.state,
-            one.submitted_at,
-            _word(one),
-            _record(one),
+            submission.name,
+            submission.state,
+            submission.submitted_at,
+            _word(submission),
+            _record(submission),
         )
-        for one in found
+        for submission in found
     ]
     header = ("name", "state", "submitted", "runner says", "broker recorded")
     lines = table(rows, header=header) if rows else ["no runs: sealtrain run submit"]
-    answer(as_json, {"submissions": [one.to_dict() for one in found]}, lines)
+    answer(as_json, {"submissions": [submission.to_dict() for submission in found]}, lines)
 
 
 def wait(
@@ -238,7 +238,7 @@ def _show_entries(asked: RunDesk, shown: ShownSubmission, start: int, as_json: b
         place: int | None = start
         for _ in range(_FOLLOWED):
             page = asked.client.ledger_search(**named, start=place or 0)
-            found |= {one.index: one.entry for one in page.entries}
+            found |= {entry.index: entry.entry for entry in page.entries}
             if (place := page.end) is None:
                 break
     for index, entry in sorted(found.items()):

@@ -57,11 +57,11 @@ def chain_lines(found: VerifiedChain) -> list[str]:
         how = due.state if due.code is None else f"{due.state}: {due.code}"
         run = "" if due.number is None else f"  run {due.number}"
         lines.append(f"due {due.at}  {how}{run}")
-    for one in chain.spent:
+    for total in chain.spent:
         spent = (
             "epsilon unbounded: a run promised no privacy"
-            if one.epsilon is None
-            else f"epsilon {one.epsilon:g}, delta {one.delta:g}"
+            if total.epsilon is None
+            else f"epsilon {total.epsilon:g}, delta {total.delta:g}"
         )
-        lines.append(f"spent of {one.owner}/{one.name} by {one.runs} runs: {spent}")
+        lines.append(f"spent of {total.owner}/{total.name} by {total.runs} runs: {spent}")
     return lines

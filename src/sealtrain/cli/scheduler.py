@@ -223,7 +223,8 @@ def _step(
 def _as_json(decided: list[Decided], following: int | None, watch: str | None) -> dict[str, Any]:
     return {
         "decided": [
-            {"due": to_rfc3339(one.due), "name": one.name, "code": one.code} for one in decided
+            {"due": to_rfc3339(decision.due), "name": decision.name, "code": decision.code}
+            for decision in decided
         ],
         "next": None if following is None else to_rfc3339(following),
         "watch": watch,

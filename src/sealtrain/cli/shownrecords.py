@@ -69,7 +69,7 @@ def shown_record(
     return {
         "data": key,
         "record": 1,
-        "sequences": [_sequence(one, tokenizer) for one in rendered[0]],
+        "sequences": [_sequence(sequence, tokenizer) for sequence in rendered[0]],
     }
 
 

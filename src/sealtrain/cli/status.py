@@ -175,7 +175,9 @@ def status(
             "verdict": together.verdict,
             "code": None if obstacle is None else obstacle.error.code,
             "needed": together.needed,
-            "brokers": {url: _as_json(one, deployment, files[url]) for url, one in found.items()},
+            "brokers": {
+                url: _as_json(outlook, deployment, files[url]) for url, outlook in found.items()
+            },
         },
         _lines(together, deployment, files),
     )
@@ -231,9 +233,9 @@ def _at_hand(places: Sequence[str], recipe: Recipe, consortium: Consortium) -> A
 
     found = find_datasets([place_of(place) for place in places], recipe, consortium)
     at_hand: dict[tuple[str, str], tuple[WantedKey, ...]] = {}
-    for one in found:
-        key = (one.manifest.owner, one.manifest.name)
-        at_hand[key] = (*at_hand.get(key, ()), one.wanted)
+    for dataset in found:
+        key = (dataset.manifest.owner, dataset.manifest.name)
+        at_hand[key] = (*at_hand.get(key, ()), dataset.wanted)
     return at_hand
 
 
@@ -297,9 +299,9 @@ def _lines(together: Together, deployment: Path, files: Mapping[str, Path]) -> l
             f"brokers         {len(together.lenders)} of {len(files)} would release, "
             f"{together.needed} needed, as the data is sealed"
         )
-    for url, one in together.brokers.items():
+    for url, outlook in together.brokers.items():
         lines.append(f"broker          {url}")
-        for obstacle in _in_order(one.obstacles):
+        for obstacle in _in_order(outlook.obstacles):
             error = obstacle.error
             about = " ".join(word for word in (error.owner, obstacle.dataset) if word)
             lines.append(f"  no            [{error.code}] {error.message}")
@@ -311,12 +313,12 @@ def _lines(together: Together, deployment: Path, files: Mapping[str, Path]) -> l
                 f"    command     {command}"
                 for command in _commands(obstacle, deployment, files[url])
             ]
-        if one.valid_until is not None:
-            lines.append(f"  approved      until {to_rfc3339(one.valid_until)}")
-        lines += [f"  standing      {used.owner}: {used.in_words}" for used in one.standing]
-        for kept in one.retention:
+        if outlook.valid_until is not None:
+            lines.append(f"  approved      until {to_rfc3339(outlook.valid_until)}")
+        lines += [f"  standing      {used.owner}: {used.in_words}" for used in outlook.standing]
+        for kept in outlook.retention:
             soon = f"; REMINDER: {max(0, kept.days_left)} days left" if kept.ending else ""
             until = f"{to_rfc3339(kept.until)}{soon}"
             lines.append(f"  retention     {kept.owner}/{kept.dataset} until {until}")
-        lines += [f"  not proven    {what}" for what in one.unproven]
+        lines += [f"  not proven    {what}" for what in outlook.unproven]
     return lines

@@ -134,8 +134,8 @@ def _measured(brokers: Sequence[Path], documents: Sequence[Path]) -> AppraisalPo
             expected=f"a policy, or the document {missing[0]} that a broker file pins",
             hint="give --policy, or --broker-deployment with the file that owners reviewed",
         )
-    found = [policies[one] for one in pinned]
-    if any(one != found[0] for one in found):
+    found = [policies[digest] for digest in pinned]
+    if any(policy != found[0] for policy in found):
         raise UsageError(
             "the brokers ask different things of guests",
             check="--policy",

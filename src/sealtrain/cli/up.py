@@ -184,7 +184,7 @@ class Site:
             raise UsageError(
                 "two recipes would have one guest",
                 check="--also",
-                got=", ".join(str(one) for one in deployments)[:400],
+                got=", ".join(str(path) for path in deployments)[:400],
                 expected="documents in folders of different names",
             )
         return found
@@ -298,7 +298,9 @@ class Site:
                 if found is not None and found != recipe.measured:
                     recipe.measured = found
                     self._serve(consortium, recipe, parts)
-            served = [one.guest for one in recipes if one.guest is not None and one.serves]
+            served = [
+                recipe.guest for recipe in recipes if recipe.guest is not None and recipe.serves
+            ]
             _expect_running([*brokers, *served])
             time.sleep(_LOOKS_EVERY_S)
         raise KeyboardInterrupt

@@ -64,7 +64,7 @@ def walk(
     from sealtrain.walk.table import SWITCHES, play, switch_named
 
     if list_them:
-        listed = [_known(one) for one in SWITCHES]
+        listed = [_known(switch_name) for switch_name in SWITCHES]
         emit(as_json, {"switches": listed}, _listing(SWITCHES))
         return
     chosen = SWITCHES if play_all else tuple(switch_named(name) for name in switch or ())
@@ -76,8 +76,8 @@ def walk(
         _serve(run, port, as_json)
         return
     outcomes: list[StepOutcome] = []
-    for one in chosen:
-        pair = [play(run, one, off=off) for off in (False, True)]
+    for chosen_switch in chosen:
+        pair = [play(run, chosen_switch, off=off) for off in (False, True)]
         outcomes += pair
         if not play_all and not as_json:
             for line in _story(*pair):
@@ -142,7 +142,9 @@ def _refused(error: Any) -> tuple[str, str, str]:
 
 
 def _missing(broken: list[StepOutcome]) -> ProtectionMissing:
-    names = ", ".join(f"{one.switch.name} {'off' if one.off else 'on'}" for one in broken)
+    names = ", ".join(
+        f"{outcome.switch.name} {'off' if outcome.off else 'on'}" for outcome in broken
+    )
     return ProtectionMissing(
         "a step of the walk did not end as the promise says",
         check=broken[0].switch.name,

@@ -136,7 +136,7 @@ def _play(folder: Path, on_step: Callable[[str], None]) -> None:
     (folder / "recipe.yaml").write_text(yaml_text(RECIPE))
     on_step(f"{len(OWNERS)} owners found a consortium: two of them must approve")
     identities = {name: Identity.generate(name) for name in OWNERS}
-    private = {name: one.save_pair(folder / name)[0] for name, one in identities.items()}
+    private = {name: identity.save_pair(folder / name)[0] for name, identity in identities.items()}
     consortium = Consortium.found(
         name="walk", owners=[identity.public for identity in identities.values()], approve=2
     )

@@ -307,7 +307,7 @@ class BrokerClient:
         found = [
             verify_owned(OwnerPolicy, policy.envelope(), consortium) for policy in answer.policies
         ]
-        return {one.owner.name: one for one in found}
+        return {signed.owner.name: signed for signed in found}
 
     def series(
         self, owner: str, name: str, *, app_id: str, compose_hash: str

@@ -206,8 +206,8 @@ def prepare(
                 registered_at(watch.client, consortium, target, size),
                 [
                     signed
-                    for one in (target, *earlier)
-                    for signed in watch.client.decided(one, consortium)
+                    for former in (target, *earlier)
+                    for signed in watch.client.decided(former, consortium)
                 ],
             )
 
@@ -223,7 +223,9 @@ def prepare(
             hint="leave --series or --unpinned out",
         )
     chains = chains_named(series, registered, me.name, lock.recipe)
-    own = tuple(one for one in registered if one.owner != me.name or one.name not in chains)
+    own = tuple(
+        dataset for dataset in registered if dataset.owner != me.name or dataset.name not in chains
+    )
     pinned = () if unpinned else _pinned(named, own, me.name, lock.recipe, chains)
     return Intent(
         lock=lock,
@@ -233,7 +235,7 @@ def prepare(
         registered=registered,
         pinned=pinned,
         loose=tuple(
-            one for one in _unregistered(pinned, me.name, lock.recipe) if one not in chains
+            name for name in _unregistered(pinned, me.name, lock.recipe) if name not in chains
         ),
         lifts=lifts,
         approved_before=any(
@@ -293,7 +295,10 @@ def written(intent: Intent, *, days: float = 30, until: int | None = None) -> De
         brokers=intent.brokers,
         target=intent.target,
         needs=needs_of(intent.lock.recipe),
-        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in intent.pinned],
+        datasets=[
+            DatasetPin(dataset_id=dataset.dataset_id, root=dataset.root)
+            for dataset in intent.pinned
+        ],
         lifts=intent.lifts,
         signed_at=now,
         not_after=now + max(1, round(days * _DAY_SECONDS)) if until is None else until,
@@ -404,7 +409,7 @@ def standing(
             needs = needs_of(lock.recipe)
             tally = client.approvals_status(target, consortium, system_clock(), needs=needs)
             said = client.standing(target)
-            return used_of(tally, [(one.approval, one.runs, one.epsilon) for one in said])
+            return used_of(tally, [(use.approval, use.runs, use.epsilon) for use in said])
 
     return at_each(brokers, at)
 
@@ -438,12 +443,12 @@ def _lifts(
 ) -> tuple[str, ...]:
     """Digests of every revocation of the recipe by its owner, once all are taken back."""
     mine = [
-        one
-        for one in decided
-        if one.owner.owner_id == me.owner_id and one.decision.target == target
+        decision
+        for decision in decided
+        if decision.owner.owner_id == me.owner_id and decision.decision.target == target
     ]
-    revoked = {one.digest for one in mine if one.decision.decision == "revoke"}
-    lifted = {digest for one in mine for digest in one.decision.lifts}
+    revoked = {decision.digest for decision in mine if decision.decision.decision == "revoke"}
+    lifted = {digest for decision in mine for digest in decision.decision.lifts}
     if revoked - lifted and not lift_revocation:
         raise UsageError(
             "you revoked this recipe",
@@ -467,8 +472,8 @@ def _pinned(
     chains: Container[str] = (),
 ) -> tuple[DatasetManifest, ...]:
     """The owner's datasets that are named, else all that are registered."""
-    own = [one for one in registered if one.owner == me]
-    known = {(one.dataset_id, one.root) for one in own}
+    own = [dataset for dataset in registered if dataset.owner == me]
+    known = {(dataset.dataset_id, dataset.root) for dataset in own}
     for manifest in named:
         if (manifest.dataset_id, manifest.root) not in known:
             raise DatasetUnknown(
@@ -476,30 +481,32 @@ def _pinned(
                 check="--data",
                 owner=me,
                 got=manifest.dataset_id,
-                expected=", ".join(one.dataset_id for one in own) or "none is registered",
+                expected=", ".join(dataset.dataset_id for dataset in own) or "none is registered",
                 hint="register it: sealtrain register SEALED; then approve",
             )
     if named:
         return tuple(named)
-    missing = tuple(one for one in _unregistered(own, me, recipe) if one not in chains)
+    missing = tuple(name for name in _unregistered(own, me, recipe) if name not in chains)
     if missing:
         raise DatasetUnknown(
             "the recipe reads data of yours that is not registered for it",
             check="--data",
             owner=me,
-            got=", ".join(sorted(one.name for one in own)) or "none",
-            expected=", ".join(sorted({*missing, *(one.name for one in own)})),
+            got=", ".join(sorted(dataset.name for dataset in own)) or "none",
+            expected=", ".join(sorted({*missing, *(dataset.name for dataset in own)})),
             hint="seal it for this recipe, or register it: sealtrain register SEALED; or approve "
             "whatever you register for this recipe: --unpinned",
         )
-    names = [one.name for one in own if one.series is None]
+    names = [dataset.name for dataset in own if dataset.series is None]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(
             f"several datasets of yours are registered as {', '.join(twice)}",
             check="--data",
             got=", ".join(
-                f"{one.dataset_id} sealed {one.sealed_at}" for one in own if one.name in twice
+                f"{dataset.dataset_id} sealed {dataset.sealed_at}"
+                for dataset in own
+                if dataset.name in twice
             ),
             expected="one of each name",
             hint="name the folders that count with --data; sealtrain withdraw ends the others",

@@ -290,7 +290,7 @@ def fetch_keys(
         consortium_id=answer.consortium_id,
         app_id=answer.app_id,
         compose_hash=answer.compose_hash,
-        keys={one.owner: from_base64(one.public_key) for one in answer.keys},
+        keys={owner_key.owner: from_base64(owner_key.public_key) for owner_key in answer.keys},
         signing_key=key,
         named_as=_named(pin, key, rotations, deployed.brokers),
         rotations=rotations,
@@ -357,7 +357,7 @@ def _named(
     pin: BrokerPin, key: bytes, rotations: tuple[Rotation, ...], brokers: Collection[str]
 ) -> str:
     """(5) By which id the lock names the broker: of several, the newest."""
-    ids = [broker_id(one) for one in (key, *(rotation.old for rotation in rotations))]
+    ids = [broker_id(public_key) for public_key in (key, *(rotation.old for rotation in rotations))]
     for id_ in ids:
         if id_ in brokers:
             return id_

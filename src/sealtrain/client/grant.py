@@ -312,7 +312,7 @@ def _receipted(
     _same(
         "datasets",
         [(dataset.owner_id, dataset.dataset_id, dataset.root) for dataset in receipt.datasets],
-        [(one.owner_id, one.dataset_id, one.root) for one in asked],
+        [(dataset.owner_id, dataset.dataset_id, dataset.root) for dataset in asked],
     )
     named = request.continues if isinstance(request, ReleaseRequest) else None
     _same("run before", receipt.continues, None if named is None else named.place)

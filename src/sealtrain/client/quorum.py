@@ -243,7 +243,7 @@ class Quorum:
                 grants.held[seat.client.url],
                 checkpoint=checkpoint,
             ),
-            only=[url for url, one in grants.held.items() if self._clock() < one.lease_ends],
+            only=[url for url, held in grants.held.items() if self._clock() < held.lease_ends],
         )
         renewed = replace(grants, held=grants.held | answers, answered=frozenset(answers))
         if renewed.suffices():
@@ -301,12 +301,12 @@ class Quorum:
         answers, misses = self._each(signed)
         if misses:
             raise _worst(misses)
-        missing = set(self._deployed.brokers) - {one.named_as for one, _ in answers.values()}
+        missing = set(self._deployed.brokers) - {broker.named_as for broker, _ in answers.values()}
         if missing:
             raise BrokerNotApproved(
                 "the model's key is shared over all brokers of the lock, and one is not named",
                 check="broker",
-                got=", ".join(sorted(one.named_as for one, _ in answers.values())),
+                got=", ".join(sorted(broker.named_as for broker, _ in answers.values())),
                 expected=", ".join(sorted(self._deployed.brokers)),
                 hint="name every broker of the lock: --broker once for each broker file",
             )
@@ -323,7 +323,9 @@ class Quorum:
             raise _worst(misses)
         longest, *others = sorted(answers.values(), key=len, reverse=True)
         merged = list(longest)
-        for other in (one for listed in others for one in listed if one not in merged):
+        for other in (
+            decision for listed in others for decision in listed if decision not in merged
+        ):
             merged.insert(_place(other, merged, consortium), other)
         return merged
 
@@ -428,7 +430,7 @@ class Quorum:
                 seat.client.report_failure(held.run_id, code, held.lease_id, held.lease_key)
 
         now = self._clock()
-        alive = [url for url, one in grants.held.items() if now < one.lease_ends]
+        alive = [url for url, held in grants.held.items() if now < held.lease_ends]
         self._each(report, only=[url for url in alive if url in self._seats])
 
     def _routes(self, datasets: Sequence[WantedKey]) -> tuple[Routes, dict[str, SealtrainError]]:
@@ -437,7 +439,7 @@ class Quorum:
             lambda seat: (
                 seat.broker,
                 seat.client.registered(
-                    [OwnedId(one.owner_id, one.dataset_id) for one in datasets],
+                    [OwnedId(dataset.owner_id, dataset.dataset_id) for dataset in datasets],
                     app_id=self._deployed.app_id,
                     compose_hash=self._deployed.compose_hash,
                 ),
@@ -563,7 +565,7 @@ class Quorum:
 
 def _elsewhere(data: Collection[RunDataset], asked: Sequence[AskedKey]) -> list[RunDataset]:
     """The data of a run that one broker is not asked for."""
-    here = {one.dataset_id for one in asked}
+    here = {wanted.dataset_id for wanted in asked}
     return sorted(dataset for dataset in data if dataset.dataset_id not in here)
 
 
@@ -582,5 +584,5 @@ def _place(
         return verify_decision(Envelope.from_dict(one), consortium).decision.signed
 
     at = signed(document)
-    later = (place for place, one in enumerate(listed) if signed(one) > at)
+    later = (place for place, earlier in enumerate(listed) if signed(earlier) > at)
     return next(later, len(listed))

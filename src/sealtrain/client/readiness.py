@@ -248,8 +248,8 @@ class Readiness:
             "verdict": self.verdict,
             "obstacles": [obstacle.to_dict() for obstacle in self.obstacles],
             "approved_until": None if until is None else to_rfc3339(until),
-            "retention": [one.to_dict() for one in self.retention],
-            **({"standing": [one.to_dict() for one in self.standing]} if self.standing else {}),
+            "retention": [retention.to_dict() for retention in self.retention],
+            **({"standing": [use.to_dict() for use in self.standing]} if self.standing else {}),
             "ledger": {"size": self.entries, "remembered": self.remembered},
             "owner_policies": list(self.policies),
             "unproven": self.unproven,
@@ -289,8 +289,8 @@ class Together:
         """URLs of the brokers that would lend their part of some dataset's key."""
         return tuple(
             url
-            for url, one in self.brokers.items()
-            if any(one.obstacle_to(*dataset) is None for dataset in self.datasets)
+            for url, broker in self.brokers.items()
+            if any(broker.obstacle_to(*dataset) is None for dataset in self.datasets)
         )
 
     @property
@@ -312,7 +312,7 @@ class Together:
             return None
         found = [broker.obstacle_to(*short) for broker in self.brokers.values()]
         known = [obstacle for obstacle in found if obstacle is not None]
-        refused = [one for one in known if not isinstance(one.error, Unreachable)]
+        refused = [obstacle for obstacle in known if not isinstance(obstacle.error, Unreachable)]
         return (refused or known)[0]
 
     def _short(self, brokers: Sequence[Readiness]) -> tuple[str, str] | None:
@@ -431,7 +431,7 @@ def _thresholds(run: PlannedRun, standing: Standing) -> dict[tuple[str, str], in
         (dataset.owner, dataset.name): standing.named(dataset.owner, dataset.name, run.target)
         for dataset in run.lock.recipe.datasets
     }
-    return {key: one.threshold or 1 for key, one in named.items() if one is not None}
+    return {key: dataset.threshold or 1 for key, dataset in named.items() if dataset is not None}
 
 
 def _retained(run: PlannedRun, standing: Standing, now: int) -> Iterator[Retention]:
@@ -579,10 +579,11 @@ def _asked_for(
 ) -> tuple[AskedDataset, ...]:
     """What a guest would ask for of a dataset or series: what is at hand, or is registered."""
     if here:
-        return tuple(AskedDataset(one.owner_id, one.dataset_id, one.root) for one in here)
+        return tuple(AskedDataset(key.owner_id, key.dataset_id, key.root) for key in here)
     if chain:
         return tuple(
-            AskedDataset(one.owner_id, one.dataset_id, one.root) for one in members_read(chain)
+            AskedDataset(member.owner_id, member.dataset_id, member.root)
+            for member in members_read(chain)
         )
     known = standing.named(owner, name, run.target)
     if known is not None:

@@ -79,7 +79,11 @@ def registered_at(
         except (KeyError, TypeError) as error:
             raise AnswerInvalid("an entry of the ledger is malformed", check="ledger") from error
     return sorted(
-        (one for one in found.values() if (one.owner, one.dataset_id) not in withdrawn),
+        (
+            dataset
+            for dataset in found.values()
+            if (dataset.owner, dataset.dataset_id) not in withdrawn
+        ),
         key=lambda one: (one.owner, one.name, one.sealed_at),
     )
 
@@ -95,7 +99,7 @@ def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetMa
         DatasetMismatch: The owner who asks signed two roots of a dataset at the same time.
     """
     newest: dict[OwnedId, DatasetManifest] = {}
-    for manifest in (one for answer in answers for one in answer):
+    for manifest in (dataset for answer in answers for dataset in answer):
         owned = OwnedId(manifest.owner_id, manifest.dataset_id)
         known = newest.get(owned, manifest)
         ages = from_rfc3339(manifest.sealed_at), from_rfc3339(known.sealed_at)

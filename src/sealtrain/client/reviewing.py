@@ -104,7 +104,7 @@ def facts(
 
 def uses(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
     """Purpose and legal basis of the recipe, beside what each owner says of its data."""
-    stated = [(one, one.data_use) for one in registered if one.data_use is not None]
+    stated = [(dataset, dataset.data_use) for dataset in registered if dataset.data_use is not None]
     if recipe.purpose is not None or stated:
         yield "purpose", recipe.purpose or "NOT STATED by the recipe"
     if recipe.legal_basis is not None:
@@ -148,7 +148,7 @@ def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tup
         there = known.get((dataset.owner, dataset.name), [])
         if dataset.series is not None:
             there = _read_of_series(there)
-        each = [one.records for one in there if one.records is not None]
+        each = [dataset.records for dataset in there if dataset.records is not None]
         single = len(there) == 1 or (dataset.series is not None and there)
         records = sum(each) if single and len(each) == len(there) else None
         told = f"{records} records" if records is not None else "records not told"
@@ -253,7 +253,10 @@ def _verified_by(verified: Sequence[SignedImageVerification]) -> str:
             "NOT VERIFIED by any owner whose record lies here: account for every file of it with "
             "sealtrain image verify --source … --lock … --identity …"
         )
-    signers = [f"{one.owner.name} on {one.document.signed_at[:10]}" for one in verified]
+    signers = [
+        f"{verification.owner.name} on {verification.document.signed_at[:10]}"
+        for verification in verified
+    ]
     return f"verified by {', '.join(signers)}"
 
 

@@ -131,7 +131,7 @@ class BrokerBoard:
 
     def submitted(self) -> Mapping[str, Submitted]:
         """As ``Board.submitted``."""
-        self._shown = {one.name: one for one in self._all()}
+        self._shown = {run.name: run for run in self._all()}
         return {
             name: Submitted(state=shown.state, skips=self._skips(shown))
             for name, shown in self._shown.items()
@@ -169,7 +169,7 @@ class BrokerBoard:
 
     def watched(self) -> int:
         """As ``Board.watched``."""
-        runs = [one.index for one in self._shown.values() if self._skips(one) is None]
+        runs = [run.index for run in self._shown.values() if self._skips(run) is None]
         return max(runs, default=-1) + 1
 
     def objection(self) -> str | None:

@@ -178,7 +178,7 @@ def _after_data(
 
 
 def _seen(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: int) -> _Seen:
-    runs = [one for one in known.values() if one.skips is None and one.state != "skipped"]
+    runs = [run for run in known.values() if run.skips is None and run.state != "skipped"]
     return _Seen(
         due=due,
         now=now,

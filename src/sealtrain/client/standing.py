@@ -69,7 +69,7 @@ class StandingUsed:
         if self.terms.epsilon is not None:
             words += f", ε {self.epsilon_used:g} of {self.terms.epsilon:g}"
         if self.terms.series:
-            words += f", series {', '.join(one.name for one in self.terms.series)}"
+            words += f", series {', '.join(series.name for series in self.terms.series)}"
         return words + counted_apart(self.brokers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class StandingUsed:
             "until": self.until,
             "epsilon_used": self.epsilon_used,
             "epsilon": self.terms.epsilon,
-            "series": [one.to_dict() for one in self.terms.series],
+            "series": [series.to_dict() for series in self.terms.series],
             "brokers": self.brokers,
         }
 
@@ -154,7 +154,7 @@ def chains_named(
                 got=name,
                 hint="leave --series out: the approval pins the dataset",
             )
-        members = [one for one in registered if (one.owner, one.name) == (me, name)]
+        members = [dataset for dataset in registered if (dataset.owner, dataset.name) == (me, name)]
         chain = chain_of(member for member in members if member.series is not None)
         if not chain:
             raise DatasetUnknown(

@@ -72,8 +72,8 @@ def follow(
         raise _stranger(before.origin, origin)
     predecessor = Consortium.from_dict(body.get("predecessor"))
     reached = before.origin
-    for one in between:
-        step = one.verified()
+    for file in between:
+        step = file.verified()
         if ledger_origin(step.predecessor.consortium_id) == reached:
             saw_the_same(step, before, kept.public_key or b"")
             reached = ledger_origin(step.successor.consortium_id)

@@ -209,15 +209,15 @@ def tally(
     latest: dict[str, SignedDecision] = {}
     mistaken: set[str] = set()
     stops: dict[str, set[str]] = {}
-    for one in decisions:
-        if one.decision.decision == "revoke" and one.decision.target == target:
-            stops.setdefault(one.owner.owner_id, set()).add(one.digest)
+    for signed in decisions:
+        if signed.decision.decision == "revoke" and signed.decision.target == target:
+            stops.setdefault(signed.owner.owner_id, set()).add(signed.digest)
     future: set[str] = set()
     nonces: set[tuple[str, str]] = set()
     elsewhere: Target | None = None
     members = {owner.owner_id for owner in consortium.owners}
-    for one in decisions:
-        decision, owner_id = one.decision, one.owner.owner_id
+    for signed in decisions:
+        decision, owner_id = signed.decision, signed.owner.owner_id
         if decision.consortium_id != consortium.consortium_id or owner_id not in members:
             raise ValueError("tally takes decisions that verify_decision returned")
         if decision.decision == "revoke":
@@ -232,18 +232,20 @@ def tally(
         elif decision.needs != needs:
             mistaken.add(owner_id)
         elif stops.get(owner_id, set()) <= set(decision.lifts):
-            latest[owner_id] = one
+            latest[owner_id] = signed
     revoked = stops.keys() - latest.keys()
     counted = {
-        owner_id: one
-        for owner_id, one in latest.items()
-        if _end(one) >= now and one.digest not in over
+        owner_id: signed
+        for owner_id, signed in latest.items()
+        if _end(signed) >= now and signed.digest not in over
     }
     used_up = {
-        owner_id: spent[one.digest] for owner_id, one in counted.items() if one.digest in spent
+        owner_id: spent[signed.digest]
+        for owner_id, signed in counted.items()
+        if signed.digest in spent
     }
     ended = latest.keys() - counted.keys()
-    counted = {owner_id: one for owner_id, one in counted.items() if owner_id not in used_up}
+    counted = {owner_id: signed for owner_id, signed in counted.items() if owner_id not in used_up}
 
     def names(owner_ids: Iterable[str]) -> tuple[str, ...]:
         wanted = set(owner_ids)
@@ -308,9 +310,9 @@ def tally_as_stated(
     """
     known = tuple(decisions)
     latest = {
-        one.owner.owner_id: one.decision.needs
-        for one in known
-        if one.decision.target == target and one.decision.needs is not None
+        signed.owner.owner_id: signed.decision.needs
+        for signed in known
+        if signed.decision.target == target and signed.decision.needs is not None
     }
     stated = set(latest.values())
     tallies = [

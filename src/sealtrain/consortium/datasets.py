@@ -239,7 +239,7 @@ def verify_dataset(
     owners = trusted.owners if isinstance(trusted, Consortium) else (trusted,)
     keys = [owner.signing_bytes for owner in owners]
     payload = dsse.verify(envelope, keys, payload_type=PAYLOAD_TYPE)
-    signer = next(one for one in owners if one.key_id == envelope.signatures[0].keyid)
+    signer = next(owner for owner in owners if owner.key_id == envelope.signatures[0].keyid)
     try:
         document = parse_canonical(payload, max_bytes=MAX_MANIFEST_BYTES)
     except DataInvalid as error:

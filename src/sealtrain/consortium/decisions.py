@@ -236,7 +236,9 @@ class Decision(StrictModel):
     @property
     def series(self) -> tuple[str, ...]:
         """Names of series that a standing approval admits."""
-        return () if self.standing is None else tuple(one.name for one in self.standing.series)
+        return (
+            () if self.standing is None else tuple(series.name for series in self.standing.series)
+        )
 
     def pins(self) -> dict[str, str]:
         """Dataset id → root."""
@@ -350,11 +352,11 @@ def not_overtaken(signed: SignedDecision, recorded: Iterable[SignedDecision]) ->
     """
     newest = max(
         (
-            one.decision.signed
-            for one in recorded
-            if one.owner == signed.owner
-            and one.decision.decision == "approve"
-            and one.decision.target == signed.decision.target
+            earlier.decision.signed
+            for earlier in recorded
+            if earlier.owner == signed.owner
+            and earlier.decision.decision == "approve"
+            and earlier.decision.target == signed.decision.target
         ),
         default=0,
     )

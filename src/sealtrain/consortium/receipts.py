@@ -199,8 +199,8 @@ def data_of_entry(body: Mapping[str, Any]) -> frozenset[RunDataset]:
     try:
         listed = [*body["datasets"], *body["elsewhere"]]
         return frozenset(
-            RunDataset(str(one["owner_id"]), str(one["dataset_id"]), str(one["root"]))
-            for one in listed
+            RunDataset(str(dataset["owner_id"]), str(dataset["dataset_id"]), str(dataset["root"]))
+            for dataset in listed
         )
     except (KeyError, TypeError) as error:
         raise StatementInvalid(

@@ -198,7 +198,7 @@ def by_series(
     """Members by owner and series, each series by number; datasets in no series are left out."""
     found: dict[tuple[str, str], list[DatasetManifest]] = {}
     for manifest in sorted(
-        (one for one in manifests if one.series is not None),
+        (member for member in manifests if member.series is not None),
         key=lambda one: (one.owner, one.name, block_of(one).number),
     ):
         found.setdefault((manifest.owner, manifest.name), []).append(manifest)

@@ -34,7 +34,7 @@ class StandingTerms(StrictModel):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        names = [one.name for one in self.series]
+        names = [series.name for series in self.series]
         if names != sorted(set(names)):
             raise ValueError("series must stand in the order of their names, none twice")
         if self.model_fields_set != self.to_dict().keys():
@@ -43,4 +43,4 @@ class StandingTerms(StrictModel):
 
     def first_of(self, name: str) -> str | None:
         """Digest of member 1 of a named series; ``None`` for one that is not named."""
-        return next((one.first for one in self.series if one.name == name), None)
+        return next((series.first for series in self.series if series.name == name), None)

@@ -210,14 +210,16 @@ def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[Suc
         if name not in after
     ]
     changes += [
-        SuccessorChange(what=f"{name} joins, {one.key_id}", amendment="amend_members")
-        for name, one in after.items()
+        SuccessorChange(what=f"{name} joins, {owner.key_id}", amendment="amend_members")
+        for name, owner in after.items()
         if name not in before
     ]
     changes += [
-        SuccessorChange(what=f"{name} has other keys, now {one.key_id}", amendment="amend_members")
-        for name, one in after.items()
-        if name in before and before[name] != one
+        SuccessorChange(
+            what=f"{name} has other keys, now {owner.key_id}", amendment="amend_members"
+        )
+        for name, owner in after.items()
+        if name in before and before[name] != owner
     ]
     counts = successor.thresholds.to_dict()
     changes += [

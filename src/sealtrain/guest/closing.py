@@ -267,7 +267,7 @@ def outcome_of(run: LoggedRun, trained: Trained) -> Outcome:
         simulated=run.simulated,
         steps=trained.steps,
         metrics=trained.metrics,
-        history=[{"step": one["step"], **one["values"]} for one in run.journal.history],
+        history=[{"step": point["step"], **point["values"]} for point in run.journal.history],
         model=out / MODEL_FOLDER,
         manifest=out / RUN_MANIFEST,
     )

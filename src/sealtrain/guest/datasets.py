@@ -129,16 +129,16 @@ def find_datasets(
             chosen = _members(here, None if chains is None else chains[key])
         found += [
             FoundDataset(
-                folder=one.folder,
+                folder=present.folder,
                 role=wanted.role,
                 weight=wanted.weight,
                 max_records=wanted.max_records,
                 columns=wanted.columns,
-                manifest=one.manifest,
-                envelope=one.envelope.to_dict(),
-                stanzas=_for_brokers(one.folder),
+                manifest=present.manifest,
+                envelope=present.envelope.to_dict(),
+                stanzas=_for_brokers(present.folder),
             )
-            for one in chosen
+            for present in chosen
         ]
     return tuple(found)
 
@@ -158,8 +158,8 @@ def _alone(here: Sequence[_Present]) -> _Present:
 def _members(here: Sequence[_Present], chain: Sequence[DatasetManifest] | None) -> list[_Present]:
     """The members of a series that a run reads, by number."""
     by_number: dict[int, list[_Present]] = {}
-    for one in here:
-        by_number.setdefault(block_of(one.manifest).number, []).append(one)
+    for present in here:
+        by_number.setdefault(block_of(present.manifest).number, []).append(present)
     if chain is None:
         known = [_alone(by_number[number]).manifest for number in sorted(by_number)]
         replaces = block_of(known[-1]).mode == "replace"
@@ -176,17 +176,17 @@ def _members(here: Sequence[_Present], chain: Sequence[DatasetManifest] | None) 
                 expected=wanted.dataset_id,
                 hint="pass its folder with --data",
             )
-        one = _alone(by_number[number])
-        if member_digest(one.manifest) != member_digest(wanted):
+        member = _alone(by_number[number])
+        if member_digest(member.manifest) != member_digest(wanted):
             raise SeriesMismatch(
                 f"member {number} of the series is another one than the brokers list",
                 check="series",
                 owner=wanted.owner,
                 dataset=wanted.name,
-                got=one.manifest.dataset_id,
+                got=member.manifest.dataset_id,
                 expected=wanted.dataset_id,
             )
-        chosen.append(one)
+        chosen.append(member)
     return chosen
 
 

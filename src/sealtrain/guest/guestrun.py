@@ -201,11 +201,13 @@ class GuestRun(DataGuest):
         Raises:
             LimitExceeded: As ``keep_receipts``.
         """
-        for one in self._released:
-            lease = one.receipt.lease
+        for receipted in self._released:
+            lease = receipted.receipt.lease
             self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
         self._needed = NeededReleases(self.journal.releases)
-        self.keep_receipts([*(one.to_dict() for one in self._released), *self._renewals])
+        self.keep_receipts(
+            [*(receipted.to_dict() for receipted in self._released), *self._renewals]
+        )
 
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics that passed the release policy, unless the lease has ended.

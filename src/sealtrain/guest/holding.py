@@ -136,17 +136,17 @@ class DataGuest(AttestedGuest):
 
         return [
             Source(
-                role=one.role,
-                owner=one.manifest.owner,
-                name=one.manifest.name,
-                weight=one.weight,
+                role=sealed.role,
+                owner=sealed.manifest.owner,
+                name=sealed.manifest.name,
+                weight=sealed.weight,
                 dataset=dataset,
-                max_records=one.max_records,
-                columns=one.columns,
+                max_records=sealed.max_records,
+                columns=sealed.columns,
                 missing=missing_values(self.recipe),
             )
-            for one, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
-            if one.role != "model"
+            for sealed, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
+            if sealed.role != "model"
         ]
 
     @property
@@ -155,7 +155,7 @@ class DataGuest(AttestedGuest):
         if self._model_before is not None:
             return self._model_before
         opened = zip(self.sealed_datasets, self.opened_datasets, strict=True)
-        return next((dataset for one, dataset in opened if one.role == "model"), None)
+        return next((dataset for sealed, dataset in opened if sealed.role == "model"), None)
 
     @property
     def secret(self) -> DataKey:
@@ -199,7 +199,7 @@ class DataGuest(AttestedGuest):
         with self._renewing:
             asked = self.lease.moment()
             self.grant, problem = self.quorum.renew(self.grant, self.collect, checkpoint)
-            self._keep([one.to_dict() for one in self.grant.fresh])
+            self._keep([receipted.to_dict() for receipted in self.grant.fresh])
             if problem is not None:
                 raise problem
             self._take_lease(self.grant, asked)
@@ -274,18 +274,18 @@ class DataGuest(AttestedGuest):
         self.opened_datasets = [
             undoing.enter_context(
                 SealedDataset.open(
-                    one.folder,
-                    self.grant.data_keys[one.manifest.dataset_id],
-                    root=one.manifest.root,
+                    sealed.folder,
+                    self.grant.data_keys[sealed.manifest.dataset_id],
+                    root=sealed.manifest.root,
                 )
             )
-            for one in self.sealed_datasets
+            for sealed in self.sealed_datasets
         ]
         check_opened(
             self.series,
             {
-                one.manifest.dataset_id: dataset
-                for one, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
+                sealed.manifest.dataset_id: dataset
+                for sealed, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
             },
         )
 
@@ -293,7 +293,11 @@ class DataGuest(AttestedGuest):
         """Members of the recipe's series as the brokers list them; of a resume, as it began."""
         if all(dataset.series is None for dataset in self.recipe.datasets):
             return Chains()
-        named = [(one.owner, one.name) for one in self.recipe.datasets if one.series is not None]
+        named = [
+            (dataset.owner, dataset.name)
+            for dataset in self.recipe.datasets
+            if dataset.series is not None
+        ]
         chains = listed(self.quorum.series(named), self.recipe, self.consortium)
         if not self._asking.resuming:
             return chains

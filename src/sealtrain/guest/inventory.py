@@ -75,11 +75,13 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
     _, run_id = load_run(out)
     folder = out / "checkpoints"
     found = [_looked_at(path, run_id, whole=whole) for path in sorted(folder.glob("*.sealed"))]
-    digests = {one.counter: one.digest for one in found if one.complete}
+    digests = {checkpoint.counter: checkpoint.digest for checkpoint in found if checkpoint.complete}
     known = _known(found, _anchor(out / ANCHOR_FILE, run_id))
     judged = [
-        replace(one, follows=_follows(one, digests), anchored=_anchored(one, known))
-        for one in found
+        replace(
+            checkpoint, follows=_follows(checkpoint, digests), anchored=_anchored(checkpoint, known)
+        )
+        for checkpoint in found
     ]
     return sorted(judged, key=lambda one: (-(one.counter or 0), one.name))
 
@@ -123,11 +125,19 @@ def _known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict
     """
     if anchor is None:
         return {}
-    known = {one.counter: "" for one in found if one.counter and one.counter > anchor[0]}
+    known = {
+        checkpoint.counter: ""
+        for checkpoint in found
+        if checkpoint.counter and checkpoint.counter > anchor[0]
+    }
     counter, digest = anchor
     while digest:
         known[counter] = digest
-        here = [one for one in found if one.digest == digest and one.counter == counter]
+        here = [
+            checkpoint
+            for checkpoint in found
+            if checkpoint.digest == digest and checkpoint.counter == counter
+        ]
         counter, digest = counter - 1, (here[0].previous or "") if here else ""
     return known
 

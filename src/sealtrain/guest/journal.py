@@ -93,7 +93,7 @@ class JournalStore:
             StorageFailed: The disk refuses it.
         """
         document = journal.to_dict() | {
-            "history": [one for one in journal.history if one["step"] <= step],
+            "history": [point for point in journal.history if point["step"] <= step],
             "wall_s": round(wall_s, 3),
         }
         with self._store.write(_name(counter), _binding(counter), padding=_PADDING) as file:

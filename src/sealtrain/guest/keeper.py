@@ -259,7 +259,9 @@ class Keeper(WorkloadKeeper):
     def _numbers(self, values: Mapping[str, float | None]) -> dict[str, float]:
         if not self._known.issuperset(values):
             raise Misused("a measurement that the recipe does not name")
-        return {name: math.nan if one is None else float(one) for name, one in values.items()}
+        return {
+            name: math.nan if number is None else float(number) for name, number in values.items()
+        }
 
     def _release(self, step: int, values: dict[str, float | None]) -> None:
         self._releases += 1

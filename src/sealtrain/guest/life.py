@@ -223,7 +223,10 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
         )
         sockets = [[socket.socket(fileno=number) for number in end] for end in given["ends"]]
         workload.work(
-            [ChannelEnds(control=one, rows=two, store=three) for one, two, three in sockets]
+            [
+                ChannelEnds(control=control, rows=rows, store=store)
+                for control, rows, store in sockets
+            ]
         )
         status = 0
     finally:
@@ -319,16 +322,16 @@ class _Rank:
             resume=None if resume is None else CheckpointRef(**resume),
             sources=tuple(
                 Source(
-                    role=one["role"],
-                    owner=one["owner"],
-                    name=one["name"],
-                    weight=float(one["weight"]),
-                    max_records=one["max_records"],
-                    dataset=KeptRecords(number, one, slots),
+                    role=dataset["role"],
+                    owner=dataset["owner"],
+                    name=dataset["name"],
+                    weight=float(dataset["weight"]),
+                    max_records=dataset["max_records"],
+                    dataset=KeptRecords(number, dataset, slots),
                 )
-                for number, one in enumerate(stated["datasets"])
+                for number, dataset in enumerate(stated["datasets"])
             ),
-            places=tuple(frozenset(one["places"]) for one in stated["datasets"]),
+            places=tuple(frozenset(dataset["places"]) for dataset in stated["datasets"]),
             model=None if model is None else KeptModel(tuple(model), asking),
             secret=None if secret is None else DataKey(from_base64(secret)),
             store=store,

@@ -380,7 +380,9 @@ def _sources_at(
         "no such dataset in this run" if not found else "several datasets have this name",
         check="datasets",
         got=role if path is None else str(path),
-        expected=", ".join(f"({one.owner!r}, {one.name!r}) {one.role}" for one in run.sources),
+        expected=", ".join(
+            f"({source.owner!r}, {source.name!r}) {source.role}" for source in run.sources
+        ),
     )
 
 

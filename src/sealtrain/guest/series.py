@@ -133,11 +133,11 @@ def listed(
     ]
     found: dict[_Key, SeriesMembers] = {}
     for answer in answers:
-        for one in answer:
-            key = (one.owner, one.name)
+        for series in answer:
+            key = (series.owner, series.name)
             if key in wanted:
                 longest = found.get(key)
-                found[key] = _longer(longest, _verified(one, consortium))
+                found[key] = _longer(longest, _verified(series, consortium))
     for owner, name in wanted:
         if (owner, name) not in found:
             raise SeriesMismatch(
@@ -169,9 +169,9 @@ def check_entries(grants: Grants, chains: Chains) -> None:
         body = first.proof.entry.get("body")
         stated = body.get("series", []) if isinstance(body, dict) else []
         said = {
-            (str(one.get("owner")), str(one.get("name"))): one
-            for one in (stated if isinstance(stated, list) else [])
-            if isinstance(one, dict)
+            (str(series.get("owner")), str(series.get("name"))): series
+            for series in (stated if isinstance(stated, list) else [])
+            if isinstance(series, dict)
         }
         for key, chain in chains.of.items():
             members = (OwnedId(member.owner_id, member.dataset_id) for member in chain.members)
@@ -212,7 +212,7 @@ def remember(out: Path, chains: Chains) -> None:
 
     The brokers hold a resume to the data of its run; this file only says what to ask for.
     """
-    note(out, {f"{owner}/{name}": len(one.members) for (owner, name), one in chains.of.items()})
+    note(out, {f"{owner}/{name}": len(chain.members) for (owner, name), chain in chains.of.items()})
 
 
 def note(out: Path, numbers: Mapping[str, int]) -> None:
@@ -307,12 +307,12 @@ def _only_adds(schema: pa.Schema | None, before: pa.Schema | None) -> bool:
         return schema is before
     kept = list(_columns(schema))[: len(before)]
     return kept == list(_columns(before)) and all(
-        one.nullable for one in list(schema)[len(before) :]
+        field.nullable for field in list(schema)[len(before) :]
     )
 
 
 def _columns(schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
-    return ((one.name, str(one.type), one.nullable) for one in schema)
+    return ((field.name, str(field.type), field.nullable) for field in schema)
 
 
 def _beyond(member: DatasetManifest, problem: str) -> SeriesMismatch:

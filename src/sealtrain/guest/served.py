@@ -123,7 +123,7 @@ def stated_datasets(
         sources: The datasets besides a model, opened.
         projections: The recipe's columns of each; ``None`` where it does not have them.
     """
-    folders = [one.folder for one in found if one.role != "model"]
+    folders = [dataset.folder for dataset in found if dataset.role != "model"]
     return [
         _stated(source, projection, folder)
         for source, projection, folder in zip(sources, projections, folders, strict=True)

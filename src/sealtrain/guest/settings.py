@@ -85,7 +85,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Make paths absolute."""
-        data = tuple(one if isinstance(one, str) else one.absolute() for one in self.data)
+        data = tuple(place if isinstance(place, str) else place.absolute() for place in self.data)
         lasting = {
             "lock": self.lock.absolute(),
             "guest": _lasting_address(self.guest),
@@ -151,7 +151,9 @@ def _places(settings: RunSettings, written: Callable[[Path], str]) -> dict[str, 
         "collateral": _of_source(settings.collateral, written),
         "gpu_collateral": _of_source(settings.gpu_collateral, written),
         "brokers": [written(broker.resolve()) for broker in settings.brokers],
-        "data": [one if isinstance(one, str) else written(one.resolve()) for one in settings.data],
+        "data": [
+            place if isinstance(place, str) else written(place.resolve()) for place in settings.data
+        ],
         "base": written(settings.base.resolve()),
         "relay": None if settings.relay is None else written(settings.relay.absolute()),
         "previous": None if settings.previous is None else written(settings.previous.resolve()),

@@ -254,7 +254,7 @@ def _end(process: BaseProcess, *, now: bool) -> None:
 def _newest(out: Path) -> str:
     """Name of the newest checkpoint, or of a lead's state; later ones sort behind earlier ones."""
     found = (*(out / "checkpoints").glob("checkpoint-*"), *(out / "states").glob("state-*"))
-    return max((one.name for one in found), default="")
+    return max((entry.name for entry in found), default="")
 
 
 def _apart(

@@ -179,17 +179,17 @@ def _entries(root: Path) -> dict[str, LayerEntry]:
     while pending:
         above = pending.pop()
         with os.scandir(root / above) as there:
-            for one in there:
-                name = f"{above}{one.name}"
-                status = one.stat(follow_symlinks=False)
+            for item in there:
+                name = f"{above}{item.name}"
+                status = item.stat(follow_symlinks=False)
                 entry = LayerEntry(name=name, kind="file", mode=stat.S_IMODE(status.st_mode))
-                if one.is_symlink():
-                    target = Path(one.path).readlink()
+                if item.is_symlink():
+                    target = Path(item.path).readlink()
                     entry = replace(entry, kind="link", mode=0o777, target=str(target))
-                elif one.is_dir():
+                elif item.is_dir():
                     entry = replace(entry, kind="folder")
                     pending.append(f"{name}/")
-                elif one.is_file():
+                elif item.is_file():
                     entry = replace(entry, size=status.st_size)
                 else:
                     raise _changed(root.parent, name[:200])

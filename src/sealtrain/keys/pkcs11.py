@@ -52,9 +52,11 @@ def parse_address(rest: str) -> TokenKey:
         UsageError: Another form, or another attribute than the four.
     """
     path, _, query = rest.partition("?")
-    found = [_ATTRIBUTE.fullmatch(one) for one in (*path.split(";"), *query.split("&"))]
+    found = [_ATTRIBUTE.fullmatch(part) for part in (*path.split(";"), *query.split("&"))]
     try:
-        pairs = [(one[1], unquote_to_bytes(one[2]).decode()) for one in found if one is not None]
+        pairs = [
+            (match[1], unquote_to_bytes(match[2]).decode()) for match in found if match is not None
+        ]
     except UnicodeDecodeError:
         pairs = []
     names = [name for name, _ in pairs]

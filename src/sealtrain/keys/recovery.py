@@ -64,7 +64,7 @@ def join_root(shares: Mapping[str, str]) -> Secret:
         raise KeyFileInvalid("no shares of a root secret were given", check="share")
     _one_split(read)
     try:
-        root = combine_mnemonics([one.mnemonic() for one in read.values()])
+        root = combine_mnemonics([share.mnemonic() for share in read.values()])
     except MnemonicError:
         # Without "from": the library quotes words in some of its messages.
         raise KeyFileInvalid(

@@ -130,14 +130,14 @@ def join_key(documents: Mapping[str, Secret]) -> JoinedShares:
     Args:
         documents: By the name of the broker that handed it out.
     """
-    held = [one for name, text in documents.items() if (one := _held(name, text)) is not None]
+    held = [part for name, text in documents.items() if (part := _held(name, text)) is not None]
     by_list: dict[tuple[str, ...], list[_Held]] = {}
-    for one in held:
-        by_list.setdefault(one.digests, []).append(one)
+    for part in held:
+        by_list.setdefault(part.digests, []).append(part)
     chosen = max(by_list.values(), key=len, default=[])
     threshold = chosen[0].share.member_threshold if chosen else 0
-    key = _recovered([one.share for one in chosen], threshold)
-    fitting = {one.name for one in (held if key is None else chosen)}
+    key = _recovered([part.share for part in chosen], threshold)
+    fitting = {part.name for part in (held if key is None else chosen)}
     wrong = tuple(name for name in documents if name not in fitting)
     return JoinedShares(key=key, threshold=threshold, wrong=wrong)
 

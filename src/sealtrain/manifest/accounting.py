@@ -118,7 +118,7 @@ def _log_mean_exp(weighted: list[tuple[float, float]]) -> float:
 def _composed(masses: list[float], rounds: int) -> list[float]:
     values = _transform([complex(mass) for mass in masses], -1)
     powers = [value**rounds for value in values]
-    return [max(one.real, 0.0) / _POINTS for one in _transform(powers, 1)]
+    return [max(value.real, 0.0) / _POINTS for value in _transform(powers, 1)]
 
 
 def _transform(values: list[complex], sign: int) -> list[complex]:
@@ -129,8 +129,8 @@ def _transform(values: list[complex], sign: int) -> list[complex]:
     even, odd = _transform(values[::2], sign), _transform(values[1::2], sign)
     half = size // 2
     turned = [cmath.rect(1.0, sign * 2 * math.pi * k / size) * odd[k] for k in range(half)]
-    return [one + other for one, other in zip(even, turned, strict=True)] + [
-        one - other for one, other in zip(even, turned, strict=True)
+    return [own + other for own, other in zip(even, turned, strict=True)] + [
+        own - other for own, other in zip(even, turned, strict=True)
     ]
 
 

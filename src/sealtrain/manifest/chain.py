@@ -128,7 +128,7 @@ class Chain:
             "recipe_hash": self.recipe_hash,
             "head": self.head.digest,
             "runs": [link.to_dict() for link in self.links],
-            "privacy": [one.to_dict() for one in self.spent],
+            "privacy": [total.to_dict() for total in self.spent],
             "begins_with": self.begins_with,
             "simulated": self.simulated,
         }
@@ -297,7 +297,7 @@ def _costs(report: Report, predicate: Predicate) -> dict[tuple[str, str], tuple[
     lock = report.facts.lock
     if privacy.dp == "counts" and lock is not None:
         protected = spendings(lock.recipe)
-        return {(one.owner, one.name): (privacy.epsilon, 0.0) for one in protected}
+        return {(dataset.owner, dataset.name): (privacy.epsilon, 0.0) for dataset in protected}
     return {}
 
 

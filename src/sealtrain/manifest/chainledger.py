@@ -153,18 +153,18 @@ def require_whole(
     if schedule is not None and schedule.when == "new-data":
         _require_due_by_data(recorded, schedule)
     elif schedule is not None and asked:
-        _require_no_silence([one.due for one in asked], schedule)
-    for one in asked:
-        if one.state == "completed" and one.run_id not in number:
-            raise _broken("left out", one.run_id, f"the manifest of {to_rfc3339(one.due)}")
+        _require_no_silence([request.due for request in asked], schedule)
+    for request in asked:
+        if request.state == "completed" and request.run_id not in number:
+            raise _broken("left out", request.run_id, f"the manifest of {to_rfc3339(request.due)}")
     return tuple(
         Due(
-            at=to_rfc3339(one.due),
-            state=recorded.state_of(one),
-            code=one.code,
-            number=None if one.run_id is None else number.get(one.run_id),
+            at=to_rfc3339(request.due),
+            state=recorded.state_of(request),
+            code=request.code,
+            number=None if request.run_id is None else number.get(request.run_id),
         )
-        for one in asked
+        for request in asked
     )
 
 
@@ -194,22 +194,22 @@ def _require_due_by_data(recorded: Recorded, schedule: Schedule) -> None:
     """Go through the submissions as they were recorded, as a scheduler did."""
     before: int | None = None
     earlier: list[_Asked] = []
-    for one in sorted(recorded.asked, key=lambda asked: asked.index):
-        covered = max((done.index for done in earlier if done.covers(one.index)), default=-1)
+    for request in sorted(recorded.asked, key=lambda asked: asked.index):
+        covered = max((done.index for done in earlier if done.covers(request.index)), default=-1)
         fresh = [
             at
-            for index, at in recorded.registered.get(one.compose_hash, ())
-            if covered < index < one.index
+            for index, at in recorded.registered.get(request.compose_hash, ())
+            if covered < index < request.index
         ]
         expected = due_of_data(schedule, registered=min(fresh, default=None), before=before)
-        if one.due != expected:
+        if request.due != expected:
             raise _broken(
                 "due time",
-                to_rfc3339(one.due),
+                to_rfc3339(request.due),
                 "none: no data was new" if expected is None else to_rfc3339(expected),
             )
-        before = one.due
-        earlier.append(one)
+        before = request.due
+        earlier.append(request)
 
 
 def _broken(check: str, got: object, expected: object) -> RunChainBroken:

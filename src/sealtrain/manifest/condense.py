@@ -82,7 +82,7 @@ class NeededReleases:
     @property
     def listed(self) -> list[dict[str, Any]]:
         """The receipts, in order of time."""
-        return [one.release for one in self._kept.values()]
+        return [listed.release for listed in self._kept.values()]
 
     def require_room(self) -> None:
         """Refuse to begin or resume a run whose receipts would outgrow its manifest.
@@ -93,10 +93,10 @@ class NeededReleases:
         Raises:
             LimitExceeded: The receipts and the renewals to come fill nearly all of a manifest.
         """
-        newest = {one.guest_and_broker: one for one in self._kept.values()}
-        to_come = [one for one in newest.values() if not one.renewal]
+        newest = {listed.guest_and_broker: listed for listed in self._kept.values()}
+        to_come = [listed for listed in newest.values() if not listed.renewal]
         listed = [*self._kept.values(), *to_come]
-        in_base64 = 4 * sum(one.size for one in listed) / 3
+        in_base64 = 4 * sum(release.size for release in listed) / 3
         share = max(in_base64 / MAX_MANIFEST_BYTES, len(listed) / MAX_RECEIPTS)
         if share > _SHARE:
             raise LimitExceeded(

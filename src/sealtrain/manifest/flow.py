@@ -40,10 +40,10 @@ def draw_flow(predicate: Predicate, facts: Facts) -> Html:
     height = 2 * _TOP + rows * _STEP
     middle = height / 2
     parts = [
-        *(_place(_LEFT, i, len(left), height, one, from_left=True) for i, one in enumerate(left)),
+        *(_place(_LEFT, i, len(left), height, box, from_left=True) for i, box in enumerate(left)),
         *(
-            _place(_RIGHT, i, len(right), height, one, from_left=False)
-            for i, one in enumerate(right)
+            _place(_RIGHT, i, len(right), height, box, from_left=False)
+            for i, box in enumerate(right)
         ),
         *_guest(_MIDDLE, middle - 30, predicate.deployment.platform),
     ]

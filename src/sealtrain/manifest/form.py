@@ -143,7 +143,9 @@ def _read(data: bytes) -> Manifest:
     if predicate.to_dict() != parsed.predicate:
         raise ManifestMalformed("run manifest: predicate is not spelled out", check="form")
     sealed_names([output_name(subject.name) for subject in parsed.subjects])
-    if [one.name for one in parsed.subjects] != [file.name for file in predicate.outputs.files]:
+    if [subject.name for subject in parsed.subjects] != [
+        file.name for file in predicate.outputs.files
+    ]:
         raise ManifestMalformed(
             "run manifest: subjects and outputs name different files", check="form"
         )

@@ -99,7 +99,7 @@ def release_matrix(facts: Facts) -> Html | None:
                 receipt.released_at
                 for receipt, by in zip(facts.receipts, facts.brokers, strict=True)
                 if by == broker
-                and any(one.dataset_id == dataset.dataset_id for one in receipt.datasets)
+                and any(read.dataset_id == dataset.dataset_id for read in receipt.datasets)
             )
             cells.append(f"{len(times)}, first {times[0]}" if times else "no release")
         rows.append((f"{dataset.owner}/{dataset.name}", *cells))

@@ -226,15 +226,17 @@ def timeline(predicate: Predicate, facts: Facts) -> Html:
     run = predicate.run
     moments: list[tuple[str, str, str]] = [(run.started_at, "started", "guest's clock")]
     brokers = facts.brokers or ()
-    for one, broker in zip(facts.receipts or (), brokers, strict=True):
-        what = "lease renewed" if one.kind == "renewal" else "keys released"
-        what += " again for a resume" if one.resume else ""
-        note = f"{len(one.datasets)} datasets; " if one.datasets else ""
-        note += f"approved by {', '.join(one.approved_by)}; lease until {one.lease.not_after}"
+    for receipt, broker in zip(facts.receipts or (), brokers, strict=True):
+        what = "lease renewed" if receipt.kind == "renewal" else "keys released"
+        what += " again for a resume" if receipt.resume else ""
+        note = f"{len(receipt.datasets)} datasets; " if receipt.datasets else ""
+        note += (
+            f"approved by {', '.join(receipt.approved_by)}; lease until {receipt.lease.not_after}"
+        )
         clock = "broker's clock"
         if len(set(brokers)) > 1:
             clock = f"clock of broker {broker[:8]}"
-        moments.append((one.released_at, what, f"{note}; {clock}"))
+        moments.append((receipt.released_at, what, f"{note}; {clock}"))
     for resume in run.resumes:
         moments.append((resume.at, "continued", f"from step {resume.step:,}; guest's clock"))
     moments.append((run.finished_at, "finished", f"{run.steps:,} steps; guest's clock"))
@@ -434,7 +436,7 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
         decided = [
             decision.decision for decision in facts.decisions if decision.owner.name == owner.name
         ]
-        rows += [_decision(owner.name, one, owner.name in counted) for one in decided]
+        rows += [_decision(owner.name, decision, owner.name in counted) for decision in decided]
         if not decided:
             rows.append((owner.name, "no decision in this manifest", "", "", ""))
     if facts.tally is not None:

@@ -56,7 +56,7 @@ class TrustedBrokers(StrictModel):
     def by_key_id(self) -> dict[str, bytes]:
         """Raw Ed25519 public keys, 32 bytes each, by their key id in signatures."""
         raw = [from_base64(signing_key, length=32) for signing_key in self.signing_keys]
-        return {key_id(one): one for one in raw}
+        return {key_id(key): key for key in raw}
 
 
 class TrustedChain(StrictModel):

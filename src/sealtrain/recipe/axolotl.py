@@ -460,7 +460,7 @@ class _Translation:
                 for place in ("per_device_train_batch_size", "gradient_accumulation_steps")
             ]
             epochs = 1 if epochs is None else epochs
-            if not all(_is_count(one) for one in (epochs, *batches)):
+            if not all(_is_count(number) for number in (epochs, *batches)):
                 self.refuse("num_epochs", "epochs and sizes of batches are numbers above 0")
                 return
             records = epochs * self.wanted.records

@@ -165,7 +165,7 @@ def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, JsonValue]]:
             yield from _leaves({**told, "position": position}, place)
     elif path == "brokers":
         # Each by itself: an owner compares single ids, not a list of them.
-        yield from ((f"{path}[{one}]", "named") for one in value)
+        yield from ((f"{path}[{name}]", "named") for name in value)
     elif isinstance(value, dict) and value and not path.startswith("environment.packages["):
         bracket = path in ("environment.packages", "scripts", "recipe.model.config")
         for key, item in value.items():

@@ -290,8 +290,8 @@ def require_same(
     if got.get("runner") == wanted["runner"] == "docker-compose":
         services, template = _services_in(got), _services_in(wanted)
         got, wanted = (
-            {name: value for name, value in one.items() if name != "docker_compose_file"}
-            for one in (got, wanted)
+            {name: value for name, value in side.items() if name != "docker_compose_file"}
+            for side in (got, wanted)
         )
         (service,) = template["services"]
         _compare(

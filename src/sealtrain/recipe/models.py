@@ -57,8 +57,10 @@ def measure_models(
         ModelInvalid: A folder is missing or breaks the rules of modelfolder.py.
     """
     every = [recipe.model, *recipe.further_models.values()]
-    paths = [one.path for one in every if isinstance(one, ModelFromFolder)]
-    tokenizers = [one.tokenizer.path for one in every if isinstance(one.tokenizer, FolderTokenizer)]
+    paths = [model.path for model in every if isinstance(model, ModelFromFolder)]
+    tokenizers = [
+        model.tokenizer.path for model in every if isinstance(model.tokenizer, FolderTokenizer)
+    ]
     _refuse_nested({*paths, *tokenizers}, recipe.scripts)
     folders = {
         path: _measured(path, base_dir, into, weights=path in paths)

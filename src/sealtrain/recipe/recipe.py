@@ -245,4 +245,4 @@ class Recipe(StrictModel):
     def hub_models(self) -> dict[str, ModelFromHub]:
         """Models of the hub: the base model as ``model``, further ones by their purpose."""
         every = {"model": self.model, **self.further_models}
-        return {name: one for name, one in every.items() if isinstance(one, ModelFromHub)}
+        return {name: model for name, model in every.items() if isinstance(model, ModelFromHub)}

@@ -291,8 +291,8 @@ class RecordCheck:
         labels = getattr(self._recipe, "labels", None) or ()
         coded = values.dictionary_encode()
         named = [
-            None if one is None else label_named(one, labels)
-            for one in coded.dictionary.to_pylist()
+            None if value is None else label_named(value, labels)
+            for value in coded.dictionary.to_pylist()
         ]
         found = pa.array(named, pa.string()).take(coded.indices)
         return _without_empty(found) if empty_is_missing else found
@@ -340,7 +340,9 @@ class RecordCheck:
             hint = "write numbers with a decimal point, and without units or words in between"
         elif any(has_parts(found) for _, found in wrong):
             hint = "join the parts of each message's content into one text before sealing"
-        elif strange := next((part for _, one in wrong if (part := strange_part(one))), None):
+        elif strange := next(
+            (part for _, column_type in wrong if (part := strange_part(column_type))), None
+        ):
             hint = (
                 f"write the {strange} as a list"
                 if strange.endswith("_view")

@@ -184,7 +184,7 @@ def _named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str | tupl
         UsageError: The sample has no such column, or what is a label has no few values.
     """
     if isinstance(name, tuple):
-        return tuple(str(_named(sample, role, one)) for one in name)
+        return tuple(str(_named(sample, role, part)) for part in name)
     option = f"--{'feature' if role == 'features' else role}"
     like = {column.strip().lower(): column for column in reversed(sample.columns)}
     found = name if name in sample.columns else like.get(name.strip().lower())

@@ -42,7 +42,11 @@ def chat_template(folder: Path) -> str | None:
     settings = parse_foreign(read_bounded(path, MAX_SETTINGS_BYTES))
     found = settings.get("chat_template") if isinstance(settings, dict) else None
     if isinstance(found, list):
-        named = [one for one in found if isinstance(one, dict) and one.get("name") == _DEFAULT]
+        named = [
+            template
+            for template in found
+            if isinstance(template, dict) and template.get("name") == _DEFAULT
+        ]
         found = named[0].get("template") if named else None
     return found if isinstance(found, str) else None
 

@@ -154,8 +154,10 @@ def _vocabulary(whole: Mapping[str, Any]) -> set[str] | None:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
         return set(vocabulary)
-    if isinstance(vocabulary, list) and all(isinstance(one, list) and one for one in vocabulary):
-        return {str(one[0]) for one in vocabulary}
+    if isinstance(vocabulary, list) and all(
+        isinstance(entry, list) and entry for entry in vocabulary
+    ):
+        return {str(entry[0]) for entry in vocabulary}
     return None
 
 

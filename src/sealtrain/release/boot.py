@@ -182,9 +182,10 @@ def decide_boot(
     known = tuple(decisions)
     kms = kms_target(app_id=info.app_id, compose_hash=info.compose_hash)
     decided = {
-        one.decision.target
-        for one in known
-        if (one.decision.app_id, one.decision.compose_hash) == (info.app_id, info.compose_hash)
+        signed.decision.target
+        for signed in known
+        if (signed.decision.app_id, signed.decision.compose_hash)
+        == (info.app_id, info.compose_hash)
     }
     meant = decided & {kms} if role == "kms" else decided - {kms}
     tallies = [

@@ -303,7 +303,7 @@ def _run_fits(request: Asks, run: RunState | None) -> None:
         raise RunMismatch(
             "this run began with other data, or another sealing of it",
             check="run data",
-            got=", ".join(sorted(one.dataset_id for one in request.data - run.data))
+            got=", ".join(sorted(dataset.dataset_id for dataset in request.data - run.data))
             or "datasets missing",
             expected=f"the {len(run.data)} datasets it began with, under the same roots",
             hint="resume with the sealed data that the run began with, or start another run",
@@ -369,15 +369,15 @@ def within_budget(asked: Sequence[Spending], spent: Mapping[tuple[str, str], flo
     Raises:
         BudgetSpent: An owner's budget has too little left.
     """
-    for one in asked:
-        before = spent.get((one.owner, one.name), 0.0)
-        if one.budget is not None and before + one.epsilon > one.budget + _ROUNDING:
+    for spending in asked:
+        before = spent.get((spending.owner, spending.name), 0.0)
+        if spending.budget is not None and before + spending.epsilon > spending.budget + _ROUNDING:
             raise BudgetSpent(
-                f"the privacy budget of {one.name} has too little left for this run",
+                f"the privacy budget of {spending.name} has too little left for this run",
                 check="privacy budget",
-                owner=one.owner,
-                got=f"epsilon {one.epsilon:g} on top of {before:g}",
-                expected=f"at most {one.budget:g} together",
+                owner=spending.owner,
+                got=f"epsilon {spending.epsilon:g} on top of {before:g}",
+                expected=f"at most {spending.budget:g} together",
                 hint="its owner decides: another budget is another recipe, to be approved anew",
             )
 

@@ -195,7 +195,7 @@ def of_one_owner(released: Iterable[ReleasedDataset]) -> None:
     Raises:
         DatasetMismatch: They are of several.
     """
-    owners = {one.owner_id for one in released}
+    owners = {dataset.owner_id for dataset in released}
     if len(owners) > 1:
         raise DatasetMismatch(
             "a guest asks for data of several owners, and the recipe gives each a guest of its own",

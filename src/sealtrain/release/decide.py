@@ -254,7 +254,7 @@ def _lease_end(
 ) -> int:
     last = [tally.valid_until, *(manifest.last_second for manifest in manifests)]
     # Of approvals and retentions the last good second is named; a lease ends with that second.
-    return min([now + limits.lease_seconds, *(one + 1 for one in last if one is not None)])
+    return min([now + limits.lease_seconds, *(moment + 1 for moment in last if moment is not None)])
 
 
 def in_force(successor: str | None) -> None:
@@ -277,4 +277,4 @@ def in_force(successor: str | None) -> None:
 
 def reserves_of(measured: Measured) -> tuple[Reserve, ...]:
     """What a new run of a recipe reserves, as standing approvals count it."""
-    return tuple((one.owner, one.name, one.epsilon) for one in measured.privacy)
+    return tuple((spending.owner, spending.name, spending.epsilon) for spending in measured.privacy)

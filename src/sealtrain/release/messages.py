@@ -194,7 +194,7 @@ class ReleaseRequest(_Attested):
     @model_validator(mode="after")
     def _each_dataset_once(self) -> ReleaseRequest:
         named = [dataset.dataset_id for dataset in self.datasets]
-        named += [one.dataset_id for one in self.elsewhere]
+        named += [dataset.dataset_id for dataset in self.elsewhere]
         if len(set(named)) != len(named):
             raise ValueError("a dataset is named twice")
         if len(named) > MAX_DATASETS:

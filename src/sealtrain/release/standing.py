@@ -182,7 +182,11 @@ class Standing:
             for manifest in known
             if (manifest.app_id, manifest.compose_hash) == (target.app_id, target.compose_hash)
         ]
-        present = [one for one in fit if (one.owner_id, one.dataset_id) not in self.withdrawn]
+        present = [
+            manifest
+            for manifest in fit
+            if (manifest.owner_id, manifest.dataset_id) not in self.withdrawn
+        ]
         return next(reversed(present or fit or known), None)
 
     def withdrawn_before(self, target: Target) -> dict[str, str]:
@@ -253,8 +257,8 @@ class Standing:
                         recipe_hash=body["recipe_hash"],
                     ),
                     reserved=tuple(
-                        (one["owner"], one["name"], one["epsilon"])
-                        for one in body.get("privacy", ())
+                        (reserve["owner"], reserve["name"], reserve["epsilon"])
+                        for reserve in body.get("privacy", ())
                     ),
                 )
             )

@@ -104,7 +104,7 @@ class BatchTable(Sequence[Batch]):
     def __getitem__(self, number: int | slice) -> Batch | tuple[Batch, ...]:
         """Batch ``number`` of the shard."""
         if isinstance(number, slice):
-            return tuple(self[one] for one in range(*number.indices(len(self))))
+            return tuple(self[place] for place in range(*number.indices(len(self))))
         place = range(len(self))[number] * _ENTRY.size
         return _batch(*_ENTRY.unpack_from(self.packed, place))
 

@@ -374,11 +374,11 @@ def table() -> Iterable[str]:
     yield "|---|---|---|---|"
     for name, row in EVENTS.items():
         of = row.of or "every run"
-        rows = [(f"`{one}`", form.words) for one, form in row.fields.items()]
-        rows += [(f"`{one}`, or left out", form.words) for one, form in row.optional.items()]
+        rows = [(f"`{field}`", form.words) for field, form in row.fields.items()]
+        rows += [(f"`{field}`, or left out", form.words) for field, form in row.optional.items()]
         if not rows:
             free = row.form.words.startswith("object of")
             rows = [("any", row.form.words)] if free else [("none", "")]
-        for number, (one, words) in enumerate(rows):
+        for number, (shown, words) in enumerate(rows):
             first = f"`{name}` | {of}" if number == 0 else " | "
-            yield f"| {first} | {one} | {words} |"
+            yield f"| {first} | {shown} | {words} |"

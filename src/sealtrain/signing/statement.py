@@ -102,7 +102,7 @@ def _read(document: JsonValue, predicate_type: str) -> Statement:
     listed = document["subject"]
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_SUBJECTS:
         raise StatementInvalid("in-toto statement names no file", check="subject")
-    subjects = tuple(_subject(one) for one in listed)
+    subjects = tuple(_subject(subject) for subject in listed)
     if len({subject.name for subject in subjects}) != len(subjects):
         raise StatementInvalid("in-toto statement names a file twice", check="subject")
     if not isinstance(document["predicate"], dict):

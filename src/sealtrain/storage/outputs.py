@@ -246,12 +246,12 @@ class OutputStore:
         known = self._left.files
         changed = [name for name, pieces in present.items() if known.get(name) != pieces]
         if any(name in known for name in changed):
-            kept = {name: one for name, one in known.items() if name not in changed}
+            kept = {name: file for name, file in known.items() if name not in changed}
             kept.pop(RUN_MANIFEST, None)
             self._write(state="started", code=None, files=kept)
         for name in changed:
             self._send(name, out, present[name])
-        files = {name: one for name, one in present.items() if self._is_as_sent(name, out)}
+        files = {name: file for name, file in present.items() if self._is_as_sent(name, out)}
         self._write(
             run_id=run_id,
             state=state,

@@ -33,7 +33,7 @@ def compute_device(machine: Path = _DEVICES) -> Literal["cpu", "cuda"]:
     if torch.cuda.is_available():
         return "cuda"
     hidden = torch.version.cuda is None or os.environ.get(_HIDES) in ("", "-1")
-    present = sorted(one.name for one in machine.glob("nvidia[0-9]*"))
+    present = sorted(device.name for device in machine.glob("nvidia[0-9]*"))
     if present and not hidden:
         raise UsageError(
             "this machine has a GPU, and PyTorch does not see it",

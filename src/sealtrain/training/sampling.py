@@ -70,7 +70,7 @@ class Sampler:
         self._tokenizer = tokenizer
         declared = getattr(model.generation_config, "eos_token_id", None)
         ends = declared if isinstance(declared, list) else [declared]
-        self._ends = {one for one in (tokenizer.eos_token_id, *ends) if one is not None}
+        self._ends = {token for token in (tokenizer.eos_token_id, *ends) if token is not None}
         self.temperature: float = arguments.temperature
         config: Any = GenerationConfig  # untyped in the library
         self._config = config(

@@ -221,7 +221,7 @@ class _Encoder:
 
     def compare(self, folder: Path) -> None:
         listed = json.loads((folder / _SENTENCE_MODULES).read_bytes())
-        kinds = [str(one["type"]) for one in listed]
+        kinds = [str(module["type"]) for module in listed]
         foreign = [kind for kind in kinds if not kind.startswith("sentence_transformers.")]
         if foreign:
             raise ModelNotReloaded(

@@ -90,8 +90,8 @@ def _calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
 
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     error = 0.0
-    for one in np.unique(bins):
-        chosen = bins == one
+    for part in np.unique(bins):
+        chosen = bins == part
         error += chosen.mean() * abs(confidence[chosen].mean() - right[chosen].mean())
     return float(error)
 

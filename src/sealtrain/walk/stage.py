@@ -222,7 +222,7 @@ class ServedBroker:
         """An owner's dataset as a guest asks for its key; ``stanza`` replaces the sealed one."""
         dataset = self.run.dataset(owner)
         _, stanzas = read_stanzas(self.run.sealed(owner))
-        own = next(one for one in stanzas if one.kind == "recipe")
+        own = next(candidate for candidate in stanzas if candidate.kind == "recipe")
         return AskedKey(dataset.owner_id, dataset.dataset_id, dataset.root, stanza or own)
 
     def obtain(

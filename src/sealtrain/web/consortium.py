@@ -92,7 +92,7 @@ class RecipeCounts:
 
 def votes_of(tally: ApprovalTally, members: Consortium) -> tuple[Vote, ...]:
     """Where each owner stands, in the order of the consortium."""
-    states = dict.fromkeys((one.name for one in members.owners), "missing")
+    states = dict.fromkeys((owner.name for owner in members.owners), "missing")
     for state, owners in (
         ("not-yet", tally.not_yet),
         ("mistaken", tally.mistaken),
@@ -102,7 +102,10 @@ def votes_of(tally: ApprovalTally, members: Consortium) -> tuple[Vote, ...]:
         ("revoked", tally.revoked_by),
     ):
         states |= dict.fromkeys(owners, state)
-    ends = {one.owner.name: one.decision.not_after for one in (*tally.approvals, *tally.exhausted)}
+    ends = {
+        signed.owner.name: signed.decision.not_after
+        for signed in (*tally.approvals, *tally.exhausted)
+    }
     return tuple(
         Vote(
             owner=owner,
@@ -135,7 +138,7 @@ def counted_at(
     return RecipeCounts(
         tally=counted,
         votes=votes_of(counted, members),
-        standing=used_of(counted, [(one.approval, one.runs, one.epsilon) for one in said]),
+        standing=used_of(counted, [(use.approval, use.runs, use.epsilon) for use in said]),
         registered=tuple(registered_at(client, members, target, min(size, 1 << 40))),
     )
 
@@ -187,7 +190,7 @@ def _recipe(
         lock=lock,
         target=target,
         facts=_grouped(sources, lock, members, ()),
-        scripts=[one for one in diff(None, lock) if one.text_lines],
+        scripts=[change for change in diff(None, lock) if change.text_lines],
         others=others,
         before=earlier,
         changes=[] if earlier is None else _changes(earlier.lock, lock),
@@ -206,7 +209,9 @@ def _facts(request: Request, compose_hash: Hash) -> Response:
     members = sources.members()
     asked = _asked(sources, locked, members)
     answers = (at.answer for at in asked if at.answer)
-    known = {(one.owner, one.dataset_id): one for at in answers for one in at.registered}
+    known = {
+        (dataset.owner, dataset.dataset_id): dataset for at in answers for dataset in at.registered
+    }
     registered = sorted(known.values(), key=lambda one: (one.owner, one.name, one.sealed_at))
     return part("facts.html", facts=_grouped(sources, locked.lock, members, registered))
 
@@ -232,7 +237,7 @@ def _require_same(lock: Lock, members: Consortium) -> None:
 
 def _furthest(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> RecipeCounts | None:
     """The broker's answer that is furthest behind: what a page must not overstate."""
-    answers = [one.answer for one in asked if one.answer is not None]
+    answers = [broker_answer.answer for broker_answer in asked if broker_answer.answer is not None]
     return min(
         answers,
         key=lambda one: (not one.tally.revoked, not one.tally.sealed, one.tally.progress),
@@ -242,7 +247,16 @@ def _furthest(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> RecipeCounts | Non
 
 def _differ(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> bool:
     """Whether brokers show different decisions."""
-    return len({one.answer.votes for one in asked if one.answer is not None}) > 1
+    return (
+        len(
+            {
+                broker_answer.answer.votes
+                for broker_answer in asked
+                if broker_answer.answer is not None
+            }
+        )
+        > 1
+    )
 
 
 def _grouped(
@@ -281,14 +295,14 @@ def _changes(before: Lock, after: Lock) -> list[tuple[str, list[_Shown]]]:
     """What differs between two locks, by area in reading order."""
     rows = [
         _Shown(
-            area=one.area,
-            severity=one.severity,
-            path=one.path,
-            before="" if is_empty(one.before) else text_of(one.before),
-            after="" if is_empty(one.after) else text_of(one.after),
-            lines=tuple(one.text_lines),
+            area=change.area,
+            severity=change.severity,
+            path=change.path,
+            before="" if is_empty(change.before) else text_of(change.before),
+            after="" if is_empty(change.after) else text_of(change.after),
+            lines=tuple(change.text_lines),
         )
-        for one in diff(before, after)
-        if not (is_empty(one.before) and is_empty(one.after))
+        for change in diff(before, after)
+        if not (is_empty(change.before) and is_empty(change.after))
     ]
     return [(area, list(found)) for area, found in groupby(rows, key=lambda one: one.area)]

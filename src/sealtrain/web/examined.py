@@ -134,7 +134,7 @@ class Examinations:
 
 def _for(manifest: Manifest, trusts: Sequence[tuple[Path, Trust]]) -> tuple[Path, Trust]:
     claimed = manifest.predicate.recipe.recipe_hash
-    return next((one for one in trusts if one[1].recipe_hash == claimed), trusts[0])
+    return next((pair for pair in trusts if pair[1].recipe_hash == claimed), trusts[0])
 
 
 def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tuple[object, ...]]:

@@ -103,17 +103,19 @@ def entries_of(
             place = page.end
         more = more or place is not None
     ordered = sorted(found.items(), reverse=True)
-    grants = tuple(_grant(*one) for one in ordered if one[1].get("kind") in ("release", "renewal"))
+    grants = tuple(
+        _grant(*entry) for entry in ordered if entry[1].get("kind") in ("release", "renewal")
+    )
     return RunEntries(
         grants=grants,
         events=tuple(
-            _said(*one) for one in ordered if one[1].get("kind") not in ("release", "renewal")
+            _said(*entry) for entry in ordered if entry[1].get("kind") not in ("release", "renewal")
         ),
         compose_hash=next(
             (
-                _text(_body(one)["compose_hash"])
-                for _, one in ordered
-                if "compose_hash" in _body(one)
+                _text(_body(entry)["compose_hash"])
+                for _, entry in ordered
+                if "compose_hash" in _body(entry)
             ),
             None,
         ),
@@ -129,8 +131,8 @@ def _grant(index: int, entry: Mapping[str, Any]) -> ShownRelease:
         at=_text(entry.get("at")),
         kind=_text(entry.get("kind")),
         datasets=tuple(
-            _text(one.get("dataset_id"))
-            for one in (*_list(body.get("datasets")), *_list(body.get("elsewhere")))
+            _text(dataset.get("dataset_id"))
+            for dataset in (*_list(body.get("datasets")), *_list(body.get("elsewhere")))
         ),
         lease=_text(body.get("lease_id")),
         until=_text(body.get("not_after")),
@@ -139,12 +141,12 @@ def _grant(index: int, entry: Mapping[str, Any]) -> ShownRelease:
         simulated=body.get("simulated") is not False,
         privacy=tuple(
             (
-                _text(one.get("owner")),
-                _text(one.get("name")),
-                _text(one.get("epsilon")),
-                _text(one.get("budget")),
+                _text(reserve.get("owner")),
+                _text(reserve.get("name")),
+                _text(reserve.get("epsilon")),
+                _text(reserve.get("budget")),
             )
-            for one in _list(body.get("privacy"))
+            for reserve in _list(body.get("privacy"))
         ),
     )
 
@@ -171,7 +173,9 @@ def _body(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _list(value: object) -> Iterable[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)][:1024] if isinstance(value, list) else []
+    return (
+        [item for item in value if isinstance(item, dict)][:1024] if isinstance(value, list) else []
+    )
 
 
 def _text(value: object) -> str:

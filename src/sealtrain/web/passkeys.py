@@ -99,7 +99,7 @@ class Passkeys:
         Raises:
             KeyFileInvalid: The list is damaged.
         """
-        return [url_text(from_base64(one.id)) for one in self._load()]
+        return [url_text(from_base64(passkey.id)) for passkey in self._load()]
 
     def options(self, owner: str, challenge: bytes) -> dict[str, Any]:
         """What a browser needs to make a passkey."""
@@ -122,7 +122,8 @@ class Passkeys:
                 user_verification=UserVerificationRequirement.REQUIRED,
             ),
             exclude_credentials=[
-                PublicKeyCredentialDescriptor(id=from_base64(one.id)) for one in self._load()
+                PublicKeyCredentialDescriptor(id=from_base64(passkey.id))
+                for passkey in self._load()
             ],
             supported_pub_key_algs=[COSEAlgorithmIdentifier.ECDSA_SHA_256],
         )
@@ -174,7 +175,10 @@ class Passkeys:
 
         passkeys = self._load()
         said = credential.get("id")
-        passkey = next((one for one in passkeys if url_text(from_base64(one.id)) == said), None)
+        passkey = next(
+            (candidate for candidate in passkeys if url_text(from_base64(candidate.id)) == said),
+            None,
+        )
         if passkey is None:  # (1)
             raise PasskeyInvalid(
                 "this passkey is not enrolled with the agent",
@@ -194,7 +198,7 @@ class Passkeys:
         except Exception as error:  # as above
             raise _invalid(error) from error
         used = passkey.model_copy(update={"count": found.new_sign_count})
-        self._save(tuple(used if one is passkey else one for one in passkeys))
+        self._save(tuple(used if known is passkey else known for known in passkeys))
 
 
 def _invalid(error: Exception) -> PasskeyInvalid:

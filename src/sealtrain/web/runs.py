@@ -111,7 +111,7 @@ def _series(request: Request) -> Response:
             if dataset.series is not None
         ]
         asked = sources.ask(partial(_listed, target, named))
-        rows += [(lock.recipe.name, one) for one in asked]
+        rows += [(lock.recipe.name, answered) for answered in asked]
     return part("series.html", rows=rows)
 
 
@@ -121,7 +121,7 @@ def _listed(
     """Owner, name and number of members of each series that a recipe reads, where it has any."""
     where = {"app_id": target.app_id, "compose_hash": target.compose_hash}
     found = [(*key, len(client.series(*key, **where))) for key in named]
-    return [one for one in found if one[2]]
+    return [row for row in found if row[2]]
 
 
 @_router.get("/runs/{run_id}")
@@ -164,7 +164,7 @@ def _ledger(request: Request, run_id: RunId) -> Response:
         return entries_of(client, run_id=run_id, submission_id=named), mine
 
     asked = sources.ask(at)
-    hashes = {one.answer[0].compose_hash for one in asked if one.answer is not None}
+    hashes = {answered.answer[0].compose_hash for answered in asked if answered.answer is not None}
     run = _local(sources, run_id)
     return part(
         "ledger.html",
@@ -287,7 +287,7 @@ def _states(run: LocalRun | None) -> dict[str, Any]:
 
 def _run_ids(shown: ShownSubmission) -> Sequence[str]:
     said = (shown.runner and shown.runner.run_id, shown.broker and shown.broker.run_id)
-    return [one for one in said if one]
+    return [run_id for run_id in said if run_id]
 
 
 def _reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str, float]]:

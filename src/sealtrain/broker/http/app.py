@@ -422,7 +422,7 @@ def _methods(app: FastAPI, path: str) -> list[str]:
     routes = [
         route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)
     ]
-    return sorted({method for one in routes for method in one.methods or ()})
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 class _Shield:

@@ -143,8 +143,8 @@ def reserved_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> Reserved:
             continue
         if missing.get(index) == body["run_id"]:
             del missing[index]
-        for one in found:
-            total[one["owner"], one["name"]] += one["epsilon"]
+        for reserve in found:
+            total[reserve["owner"], reserve["name"]] += reserve["epsilon"]
         runs.append(_begun(index, body))
     if missing:
         raise LedgerInconsistent(
@@ -172,7 +172,8 @@ def _begun(index: int, body: Mapping[str, Any]) -> Begun:
             recipe_hash=body["recipe_hash"],
         ),
         reserved=tuple(
-            (one["owner"], one["name"], one["epsilon"]) for one in body.get("privacy") or ()
+            (reserve["owner"], reserve["name"], reserve["epsilon"])
+            for reserve in body.get("privacy") or ()
         ),
     )
 

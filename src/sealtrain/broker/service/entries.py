@@ -95,8 +95,8 @@ def granted_entry(
     return {
         **({"privacy": reserved} if reserved else {}),
         **({} if reserved_at is None else {"reserved_at": reserved_at}),
-        **({"standing": [one.to_dict() for one in permit.standing]} if permit.standing else {}),
-        **({"series": [one.to_dict() for one in permit.series]} if permit.series else {}),
+        **({"standing": [use.to_dict() for use in permit.standing]} if permit.standing else {}),
+        **({"series": [chain.to_dict() for chain in permit.series]} if permit.series else {}),
         **({} if permit.continues is None else {"continues": permit.continues.to_dict()}),
         "run_id": request.run_id,
         "submission_id": request.submission_id if isinstance(request, ReleaseRequest) else None,
@@ -109,7 +109,7 @@ def granted_entry(
             }
             for dataset in permit.datasets
         ],
-        "elsewhere": [one.to_dict() for one in elsewhere],
+        "elsewhere": [dataset.to_dict() for dataset in elsewhere],
         "lease_id": lease_id,
         "not_after": to_rfc3339(permit.not_after),
         "evidence_digest": guest.evidence_digest,

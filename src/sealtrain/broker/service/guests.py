@@ -131,17 +131,19 @@ def hold_owners_policies(
     """
     read = {owner for owner, _name in guest.measured.datasets}
     concerned = [policy for policy in policies if policy.owner.name in read]
-    for one in concerned:
-        if one.document.appraisal is None:
+    for signed in concerned:
+        if signed.document.appraisal is None:
             continue
         try:
-            guest.under(one.document.appraisal)
+            guest.under(signed.document.appraisal)
         except EvidenceRefused as error:
             raise error.restated(
-                f"by the policy of {one.owner.name}: {error.message}", owner=one.owner.name
+                f"by the policy of {signed.owner.name}: {error.message}", owner=signed.owner.name
             ) from error
     leases = [
-        one.document.lease_seconds for one in concerned if one.document.lease_seconds is not None
+        signed.document.lease_seconds
+        for signed in concerned
+        if signed.document.lease_seconds is not None
     ]
     return replace(limits, lease_seconds=min([limits.lease_seconds, *leases]))
 

@@ -81,8 +81,8 @@ class Keyring:
         )
         """Of challenges: of consortium id, purpose and generation (spec/key-release.md §3)."""
         self._lease_key = lru_cache(maxsize=_LEASE_KEYS)(partial(derive, root, "lease-key"))
-        self._former = tuple(Keyring(one) for one in former)
-        self.former = tuple(one.signer for one in self._former)
+        self._former = tuple(Keyring(secret) for secret in former)
+        self.former = tuple(keyring.signer for keyring in self._former)
         """Signers of the former root secrets."""
 
     def public_keys(
@@ -229,9 +229,9 @@ class Keyring:
                 return unwrap_share(stanza, dataset_id=dataset_id, binding=mine, private=private)
             return unwrap_for_recipe(stanza, dataset_id=dataset_id, binding=mine, private=private)
         except (NoStanza, WrongKey):
-            for one in self._former:
+            for keyring in self._former:
                 with suppress(NoStanza, WrongKey):
-                    return one._opened(stanza, dataset_id, binding)
+                    return keyring._opened(stanza, dataset_id, binding)
             raise
 
 

@@ -208,7 +208,7 @@ class RunControl:
                 got=", ".join(sorted(named)) or "nothing",
                 expected=f"one of {', '.join(SUBJECTS)}; or kind",
             )
-        subject = next((subject_of(*one) for one in named.items()), EVERY)
+        subject = next((subject_of(*pair) for pair in named.items()), EVERY)
         limit = min(limit, MAX_PAGE)
         with self._parts.store.reading() as transaction:
             indices = transaction.entries.find(subject, kind=kind, start=start, limit=limit + 1)
@@ -310,15 +310,17 @@ class RunControl:
         self, transaction: Transaction, states: Iterable[SubmissionState], now: int
     ) -> list[ShownSubmission]:
         found = list(states)
-        runs = {one.run_id for one in found if one.run_id is not None}
+        runs = {submission.run_id for submission in found if submission.run_id is not None}
         facts = transaction.submissions.facts(runs, now)
-        own = ((one, facts.get(one.run_id or "")) for one in found)
+        own = ((submission, facts.get(submission.run_id or "")) for submission in found)
         return [
             # A run whose guest named another submission is none of this one.
             self._show(
-                one, known if known and known.submission_id == one.submission_id else None, now
+                submission,
+                known if known and known.submission_id == submission.submission_id else None,
+                now,
             )
-            for one, known in own
+            for submission, known in own
         ]
 
     def _show(self, state: SubmissionState, facts: RunFacts | None, now: int) -> ShownSubmission:

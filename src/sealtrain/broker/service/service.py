@@ -137,8 +137,8 @@ class Broker:
         # A process never changes its own key, so this list is final.
         self._rotations = LedgerRotations(
             rotations=tuple(
-                LedgerRotation(index=index, rotation=rotation_entry(one.envelope))
-                for index, one in parts.ledger.rotations()
+                LedgerRotation(index=index, rotation=rotation_entry(rotation.envelope))
+                for index, rotation in parts.ledger.rotations()
             )
         )
         self._at_work = BoundedSemaphore(parts.limits.deciding)

@@ -199,7 +199,7 @@ class Registry:
         digest = sha256_hex(data)
         with self._refusing("manifest", digest):
             read = read_manifest(data)
-            asked = [one.run_id for one in stays_of(read.predicate)]
+            asked = [stay.run_id for stay in stays_of(read.predicate)]
             if run_id not in asked:
                 raise RunMismatch(
                     "the manifest is of another run than that of the guest which hands it in",
@@ -208,7 +208,11 @@ class Registry:
                     expected=run_id,
                 )
             with self._parts.store.reading() as transaction:
-                known = {one: run for one in asked if (run := transaction.run(one)) is not None}
+                known = {
+                    asked_id: run
+                    for asked_id in asked
+                    if (run := transaction.run(asked_id)) is not None
+                }
             trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
             verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
             outputs = outputs_entry([(subject.name, subject.sha256) for subject in read.subjects])
@@ -283,8 +287,8 @@ class Registry:
         with self._parts.store.reading() as transaction:
             decisions = self._counting.decisions(transaction)
             stand = any(
-                one.decision.standing is not None and one.decision.target == target
-                for one in decisions
+                signed.decision.standing is not None and signed.decision.target == target
+                for signed in decisions
             )
             reserved = transaction.reservations() if stand else {}
             private = reserving(self._parts.ledger, reserved)
@@ -338,7 +342,9 @@ class Registry:
     def _room_for(self, signed: SignedDecision, recorded: Iterable[SignedDecision]) -> None:
         """Each owner has a share, half of it for revocations: no owner uses up another's."""
         word, owner = signed.decision.decision, signed.owner
-        made = sum(one.owner == owner and one.decision.decision == word for one in recorded)
+        made = sum(
+            earlier.owner == owner and earlier.decision.decision == word for earlier in recorded
+        )
         most = self._parts.limits.decisions // (2 * len(self._parts.consortium.owners))
         if made >= most:
             raise LimitExceeded(

@@ -63,7 +63,7 @@ class Witnessing:
                     line=line.to_line(),
                 )
             kept = list(transaction.cosignatures.page(head.size, 1))
-        return CosignedPage(checkpoints=tuple(_note(one) for one in kept))
+        return CosignedPage(checkpoints=tuple(_note(checkpoint) for checkpoint in kept))
 
     def page(self, start: int, limit: int) -> CosignedPage:
         """Cosigned tree heads of at least ``start`` entries, smallest first.
@@ -73,7 +73,9 @@ class Witnessing:
         """
         with self._parts.store.reading() as transaction:
             kept = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
-            notes = list(within((_note(one).encode() for one in kept), MAX_PAGE_BYTES))
+            notes = list(
+                within((_note(checkpoint).encode() for checkpoint in kept), MAX_PAGE_BYTES)
+            )
         return CosignedPage(checkpoints=tuple(note.decode() for note in notes))
 
     def newest(self, quorum: int) -> CosignedPage:

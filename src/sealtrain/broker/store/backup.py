@@ -240,10 +240,12 @@ def _unpack(file: Path, folder: Path) -> BackupManifest:
                 DataInvalid,
                 "backup manifest",
             )
-            if tuple(one.name for one in manifest.files) != _FILES:
+            if tuple(file.name for file in manifest.files) != _FILES:
                 raise DataInvalid("the backup does not name both databases", check="backup")
-            for one in manifest.files:
-                _extract(_member(source, listed, one.name, one.size), folder / one.name, one)
+            for entry in manifest.files:
+                _extract(
+                    _member(source, listed, entry.name, entry.size), folder / entry.name, entry
+                )
             if next(listed, None) is not None:
                 raise DataInvalid("the backup holds unexpected members", check="backup")
     except (tarfile.TarError, EOFError) as error:

@@ -142,7 +142,7 @@ def run_all(
     """Insert rows; as ``run``."""
     text, _, order = _compiled(statement, connection.dialect, tuple(rows[0]))
     driver: Any = connection.connection.driver_connection
-    given = rows if order is None else [[row[one] for one in order] for row in rows]
+    given = rows if order is None else [[row[column] for column in order] for row in rows]
     driver.cursor().executemany(text, given)
 
 
@@ -164,7 +164,7 @@ def run(connection: Connection, statement: sa.Executable, values: Mapping[str, A
     text, constants, order = _compiled(statement, connection.dialect, names)
     driver: Any = connection.connection.driver_connection
     given = {**constants, **values}
-    return driver.execute(text, given if order is None else [given[one] for one in order])
+    return driver.execute(text, given if order is None else [given[column] for column in order])
 
 
 def settled_rows(

@@ -108,7 +108,7 @@ class Tokens:
             AlreadyExists: A token has that name.
             LimitExceeded: The database holds the most tokens it keeps.
         """
-        names = [one.name for one in self.all()]
+        names = [token_state.name for token_state in self.all()]
         if state.name in names:
             raise AlreadyExists(
                 f"a token named {state.name} exists already", check="token", hint="remove it first"

@@ -107,7 +107,7 @@ def tools() -> frozenset[str]:
     triton = find_spec("triton")
     for folder in (triton.submodule_search_locations or ()) if triton is not None else ():
         paths += [str(path) for path in Path(folder, _SHIPPED).glob("ptxas*")]
-    return frozenset(path for one in paths for path in (one, os.path.realpath(one)))
+    return frozenset(path for tool in paths for path in (tool, os.path.realpath(tool)))
 
 
 @contextmanager
@@ -188,8 +188,8 @@ def _close_all_but(descriptor: int) -> None:
 
 def _become(asked: dict[str, Any], streams: Sequence[int]) -> None:
     try:
-        for standard, one in enumerate(streams):
-            os.dup2(one, standard)
+        for standard, stream in enumerate(streams):
+            os.dup2(stream, standard)
         os.closerange(_STREAMS, os.sysconf("SC_OPEN_MAX"))
         os.chdir(asked["folder"])
         os.execve(asked["program"], asked["words"], asked["variables"])  # noqa: S606

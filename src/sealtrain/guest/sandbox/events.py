@@ -441,7 +441,7 @@ def _sayings_of(
     for folder in own_folders().values() if begun else ():
         for path in folder.rglob("*.py"):
             source = path.read_bytes()
-            if kind.__name__.encode() in source and any(one in source for one in begun):
+            if kind.__name__.encode() in source and any(beginning in source for beginning in begun):
                 yield from _sayings_in(source, put_together=True)
 
 

@@ -173,7 +173,7 @@ def _library() -> Iterator[str]:
     folders = [sysconfig.get_path(name) for name in names]
     folders.append(sysconfig.get_config_var("DESTSHARED"))
     version = f"{sys.version_info.major}{sys.version_info.minor}"
-    folders += [one for one in sys.path if one.endswith(f"python{version}.zip")]
+    folders += [folder for folder in sys.path if folder.endswith(f"python{version}.zip")]
     for folder in dict.fromkeys(filter(None, folders)):
         yield f"{os.path.normpath(folder)}/"
 

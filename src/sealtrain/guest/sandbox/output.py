@@ -81,7 +81,7 @@ def hushed(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
             if not for_good:
                 os.dup2(saved, descriptor)
                 os.close(saved)
-        sys.stdout, sys.stderr = (_text(one) for one in kept) if for_good else streams
+        sys.stdout, sys.stderr = (_text(descriptor) for descriptor in kept) if for_good else streams
 
 
 @contextmanager

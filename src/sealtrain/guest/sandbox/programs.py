@@ -231,9 +231,12 @@ def _stand_in(given: Sequence[int], workshop: Workshop | None, work: Callable[[]
     """The life of the child: the program's streams, its work, its end."""
     status = _FAILED << 8
     try:
-        streams = [os.dup(standard if one == -1 else one) for standard, one in enumerate(given)]
-        for standard, one in enumerate(streams):
-            os.dup2(one, standard)
+        streams = [
+            os.dup(standard if descriptor == -1 else descriptor)
+            for standard, descriptor in enumerate(given)
+        ]
+        for standard, descriptor in enumerate(streams):
+            os.dup2(descriptor, standard)
         last = _STANDARD
         for kept in sorted(() if workshop is None else workshop.descriptors):
             os.closerange(last, kept)

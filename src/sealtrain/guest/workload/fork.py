@@ -93,7 +93,7 @@ class WorkloadProcess:
             shown: Standard output and error stay, for a rehearsal.
         """
         pairs = [connections() for _ in range(ranks)]
-        ours, theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        ours, theirs = [own for own, _ in pairs], [other for _, other in pairs]
         keep_orphans()
         keeper = os.getpid()
         self.pid = forked()

@@ -75,7 +75,7 @@ class Opener:
             live: All that the process does with its ends; ``workload.opening`` when ``None``.
         """
         pairs = [socket.socketpair() for _ in range(1 + 2 * ranks)]
-        ours, theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        ours, theirs = [own for own, _ in pairs], [other for _, other in pairs]
         keeper = os.getpid()
         self._pid = forked()
         if self._pid == 0:
@@ -133,15 +133,17 @@ class Opener:
         missing: Mapping[str, float | str],
     ) -> None:
         found = [dataset for dataset in datasets if dataset.role != "model"]
-        here = [str(one.folder.resolve()) for one in found if isinstance(one.folder, Path)]
+        here = [
+            str(dataset.folder.resolve()) for dataset in found if isinstance(dataset.folder, Path)
+        ]
         self._tell(DataPlaces(places=tuple(here)))
         self._held = self._heard(self._control, BorderClosed)
-        self._names = [(one.manifest.owner, one.manifest.name) for one in found]
+        self._names = [(dataset.manifest.owner, dataset.manifest.name) for dataset in found]
         self._columns = frozenset(columns)
         self._far = {
-            number: (one.folder, {INDEX_NAME, *map(shard_name, range(one.manifest.shards))})
-            for number, one in enumerate(found)
-            if not isinstance(one.folder, Path)
+            number: (dataset.folder, {INDEX_NAME, *map(shard_name, range(dataset.manifest.shards))})
+            for number, dataset in enumerate(found)
+            if not isinstance(dataset.folder, Path)
         }
         if self._far:
             for store in self._stores:
@@ -150,18 +152,18 @@ class Opener:
                 ).start()
         given = [
             GivenDataset(
-                folder=str(one.folder.resolve()) if isinstance(one.folder, Path) else None,
-                key=to_base64(keys[one.manifest.dataset_id].reveal()),
-                root=one.manifest.root,
-                owner=one.manifest.owner,
-                name=one.manifest.name,
-                columns=dict(one.columns),
+                folder=str(dataset.folder.resolve()) if isinstance(dataset.folder, Path) else None,
+                key=to_base64(keys[dataset.manifest.dataset_id].reveal()),
+                root=dataset.manifest.root,
+                owner=dataset.manifest.owner,
+                name=dataset.manifest.name,
+                columns=dict(dataset.columns),
                 missing={
                     name: None if isinstance(value, float) and isnan(value) else value
                     for name, value in missing.items()
                 },
             )
-            for one in found
+            for dataset in found
         ]
         self._tell(DatasetsGiven(columns=tuple(columns), datasets=tuple(given)))
         self._heard(self._control, BorderClosed)

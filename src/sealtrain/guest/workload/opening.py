@@ -169,7 +169,7 @@ def serve(control: socket.socket, lines: Sequence[RankLines]) -> None:
     if given is None:
         return
     stores = _Stores(lines[0][1])
-    sources = [_opened(number, one, stores) for number, one in enumerate(given.datasets)]
+    sources = [_opened(number, dataset, stores) for number, dataset in enumerate(given.datasets)]
     filler = SlotFiller(sources, given.columns)
     del given
     send_frame(control, held)
@@ -200,7 +200,7 @@ def close_border(places: Sequence[Path]) -> BorderClosed:
         *(str(file) for place in places for file in (place, *_linked(place))),
     ]
     readable = [Path(os.path.realpath(name)) for name in dict.fromkeys(names) if name]
-    landlock = restrict((), connect=(), readable=[one for one in readable if one.exists()])
+    landlock = restrict((), connect=(), readable=[path for path in readable if path.exists()])
     seccomp = refuse_calls(datagrams=False, network=False)
     return BorderClosed(landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older))
 

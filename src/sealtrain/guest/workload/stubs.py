@@ -69,7 +69,7 @@ _LOSS: Final = "loss"
 def numbers_of(values: Mapping[str, Any]) -> dict[str, float | None]:
     """Measurements as a question carries them: ``None`` for a number that is not finite."""
     numbers = {name: float(value) for name, value in values.items()}
-    return {name: one if math.isfinite(one) else None for name, one in numbers.items()}
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 class Slotted:

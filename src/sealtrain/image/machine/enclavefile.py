@@ -68,7 +68,7 @@ class EnclaveFile:
 
     def of_kind(self, kind: int) -> Sequence[memoryview]:
         """Contents of the sections of a kind, in order."""
-        return [content for one, content in self.sections if one == kind]
+        return [content for section_kind, content in self.sections if section_kind == kind]
 
 
 def measure_enclave(data: bytes) -> dict[int, str]:

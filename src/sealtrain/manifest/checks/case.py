@@ -111,12 +111,12 @@ class Case:
     @property
     def receipts(self) -> tuple[ReleaseReceipt, ...] | None:
         """Receipts of trusted brokers, in order of time; ``None`` until check 11 passed."""
-        return None if self.counted is None else tuple(one.receipt for one in self.counted)
+        return None if self.counted is None else tuple(release.receipt for release in self.counted)
 
     @property
     def brokers(self) -> tuple[str, ...] | None:
         """Id, as the lock names it, of the broker of each of ``receipts``."""
-        return None if self.counted is None else tuple(one.broker for one in self.counted)
+        return None if self.counted is None else tuple(release.broker for release in self.counted)
 
     def need_counted(self) -> tuple[CountedReceipt, ...]:
         """Receipts of trusted brokers, each with its broker, in order of time."""

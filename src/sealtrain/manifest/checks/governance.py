@@ -36,16 +36,16 @@ def datasets_are_their_owners(case: Case) -> str:
         verify_dataset(dsse.Envelope.from_dict(document), consortium)
         for document in case.predicate.datasets
     )
-    for one in found:
-        if (one.app_id, one.compose_hash) != (deployment.app_id, deployment.compose_hash):
+    for dataset in found:
+        if (dataset.app_id, dataset.compose_hash) != (deployment.app_id, deployment.compose_hash):
             raise DatasetMismatch(
-                f"the dataset {one.name} was sealed for another deployment",
+                f"the dataset {dataset.name} was sealed for another deployment",
                 check="dataset deployment",
-                owner=one.owner,
-                got=one.compose_hash,
+                owner=dataset.owner,
+                got=dataset.compose_hash,
                 expected=deployment.compose_hash,
             )
-    if len({one.dataset_id for one in found}) != len(found):
+    if len({dataset.dataset_id for dataset in found}) != len(found):
         raise DatasetMismatch("the manifest lists a dataset twice", check="datasets")
     chains = chains_hold(case, found)
     named = Counter(
@@ -53,7 +53,9 @@ def datasets_are_their_owners(case: Case) -> str:
         for dataset in case.need_lock().recipe.datasets
         if dataset.owner in took_part and dataset.series is None
     )
-    listed = Counter(key for one in found if (key := (one.owner, one.name)) not in chains)
+    listed = Counter(
+        key for dataset in found if (key := (dataset.owner, dataset.name)) not in chains
+    )
     if named != listed:
         raise DatasetUnknown(
             "the datasets are not exactly those that the recipe names",
@@ -61,12 +63,12 @@ def datasets_are_their_owners(case: Case) -> str:
             got=_pairs(listed),
             expected=_pairs(named),
         )
-    for one in found:
-        one.require_purpose(case.need_lock().recipe.purpose)
+    for dataset in found:
+        dataset.require_purpose(case.need_lock().recipe.purpose)
     case.datasets, case.chains = found, chains
-    records = [one.records for one in found]
+    records = [dataset.records for dataset in found]
     total = "" if None in records else f", {sum(record or 0 for record in records)} records"
-    return f"{len(found)} datasets of {len({one.owner for one in found})} owners{total}"
+    return f"{len(found)} datasets of {len({dataset.owner for dataset in found})} owners{total}"
 
 
 def approvals_sufficed(case: Case) -> str:
@@ -148,8 +150,8 @@ def _moments(case: Case) -> list[_Moment]:
         began, brokers = from_rfc3339(case.predicate.run.started_at), case.need_lock().brokers
         return [_Moment(began, (), frozenset(), tuple(brokers))]
     owner_of = {dataset.dataset_id: dataset.owner for dataset in case.need_datasets()}
-    released = {one.dataset_id for receipt in receipts for one in receipt.datasets}
-    elsewhere = {owner for one, owner in owner_of.items() if one not in released}
+    released = {dataset.dataset_id for receipt in receipts for dataset in receipt.datasets}
+    elsewhere = {owner for dataset_id, owner in owner_of.items() if dataset_id not in released}
     using: dict[str, frozenset[str]] = {
         stay.run_id: frozenset(elsewhere & ({stay.party} if stay.party else elsewhere))
         for stay in stays_in(case)

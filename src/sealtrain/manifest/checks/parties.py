@@ -116,13 +116,13 @@ def parties_are_the_recipes(case: Case) -> set[str]:
         if collaboration is not None and collaboration.parties:
             raise _other("number of parties", len(collaboration.parties), "none: one guest")
         return set(recipe.owners)
-    for name, times in Counter(one.name for one in collaboration.parties).items():
+    for name, times in Counter(party.name for party in collaboration.parties).items():
         if times > 1:
             raise _other("list of parties", f"{name} {times} times", "each once")
     for party in collaboration.parties:
         _refuse_stranger(case, party, collaboration.kind)
-    _refuse_too_few(recipe, {one.name for one in collaboration.parties})
-    return {one.name for one in collaboration.parties}
+    _refuse_too_few(recipe, {party.name for party in collaboration.parties})
+    return {party.name for party in collaboration.parties}
 
 
 def _refuse_stranger(case: Case, party: Party, kind: str) -> None:

@@ -56,7 +56,7 @@ def privacy_reserved(
     Raises:
         ProofInvalid: The reservation is missing or another one.
     """
-    spending = [one.to_dict() for one in spendings(case.need_lock().recipe)]
+    spending = [spending.to_dict() for spending in spendings(case.need_lock().recipe)]
     first = receipt.kind == "release" and not receipt.resume
     again = receipt.kind == "release" and receipt.resume and bool(spending)
     reserved, place = spending if first else [], body.get("reserved_at")
@@ -91,7 +91,10 @@ def _refuse_overspending(case: Case, claimed: PrivateTraining, asked: PrivateSgd
 
 def _read_of(case: Case, owner: str, name: str) -> tuple[object, ...]:
     """The members of a series that the run read; one item for a dataset in none."""
-    read = {(one.owner, one.name): one.members for one in case.predicate.series}
+    read = {
+        (read_series.owner, read_series.name): read_series.members
+        for read_series in case.predicate.series
+    }
     return read.get((owner, name), (name,))
 
 

@@ -166,7 +166,9 @@ def _handed_on_as_locked(case: Case, lock: Lock) -> str | None:
         )
     if stated is None or pin is None:
         return None
-    owner = next((one for one in case.predicate.consortium.owners if one.name == pin.owner), None)
+    owner = next(
+        (member for member in case.predicate.consortium.owners if member.name == pin.owner), None
+    )
     model = model_of(case.predicate, case.manifest.subjects)
     shards = () if model.dataset is None else model.dataset.shards
     found = {

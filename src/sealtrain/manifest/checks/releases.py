@@ -51,20 +51,22 @@ def receipts_hold(case: Case) -> str:
         if case.predicate.releases:
             raise SignatureInvalid(problem, check="releases", expected=", ".join(sorted(trusted)))
         raise ClaimContradicted(problem, check="releases")
-    digests = [receipt_digest(dsse.Envelope.from_dict(one.listed.receipt)) for one in counted]
+    digests = [
+        receipt_digest(dsse.Envelope.from_dict(release.listed.receipt)) for release in counted
+    ]
     if len(set(digests)) != len(digests):
         raise ClaimContradicted("the manifest lists a receipt twice", check="releases")
-    stays = {one.run_id: one for one in stays_in(case)}
-    for one in counted:
-        _refuse_other_run(case, one.receipt, stays)
-        _refuse_other_datasets(case, one.receipt, stays[one.receipt.run_id])
-        _refuse_other_model(case, one.receipt)
+    stays = {stay.run_id: stay for stay in stays_in(case)}
+    for release in counted:
+        _refuse_other_run(case, release.receipt, stays)
+        _refuse_other_datasets(case, release.receipt, stays[release.receipt.run_id])
+        _refuse_other_model(case, release.receipt)
     _refuse_too_few(case, counted)
-    receipts = [one.receipt for one in counted]
+    receipts = [release.receipt for release in counted]
     chain_allowed(receipts, case.trust.chain)
     case.counted = counted
-    kinds = [one.receipt.kind for one in counted]
-    brokers, renewals = len({one.broker for one in counted}), kinds.count("renewal")
+    kinds = [release.receipt.kind for release in counted]
+    brokers, renewals = len({release.broker for release in counted}), kinds.count("renewal")
     ignored = len(case.predicate.releases) - len(counted)
     return (
         f"{kinds.count('release')} release"
@@ -79,15 +81,15 @@ def ledger_holds_receipts(case: Case) -> str:
     """(13) Each broker's signed log holds its receipts."""
     origin = _origin(case)
     indices: dict[str, list[int]] = {}
-    stays = {one.run_id: one for one in stays_in(case)}
-    for one in case.need_counted():
-        proof = LedgerProof.from_dict(one.listed.proof)
-        entry = verify_proof(proof, one.key, origin=origin)
+    stays = {stay.run_id: stay for stay in stays_in(case)}
+    for release in case.need_counted():
+        proof = LedgerProof.from_dict(release.listed.proof)
+        entry = verify_proof(proof, release.key, origin=origin)
         body = entry["body"]
         named = body.get("receipt_digest") if isinstance(body, dict) else None
         recorded = (entry["kind"], named)
-        digest = receipt_digest(dsse.Envelope.from_dict(one.listed.receipt))
-        expected = (one.receipt.kind, digest)
+        digest = receipt_digest(dsse.Envelope.from_dict(release.listed.receipt))
+        expected = (release.receipt.kind, digest)
         if recorded != expected:
             raise ProofInvalid(
                 "the ledger entry is about something else than this receipt",
@@ -96,11 +98,11 @@ def ledger_holds_receipts(case: Case) -> str:
                 expected=" ".join(expected),
             )
         if isinstance(body, dict):
-            privacy_reserved(case, one.receipt, body, proof.index)
-            begins_as_allowed(case, one, body)
-            if one.receipt.kind == "release":
-                _refuse_other_data(case, body, stays[one.receipt.run_id])
-        indices.setdefault(one.broker, []).append(proof.index)
+            privacy_reserved(case, release.receipt, body, proof.index)
+            begins_as_allowed(case, release, body)
+            if release.receipt.kind == "release":
+                _refuse_other_data(case, body, stays[release.receipt.run_id])
+        indices.setdefault(release.broker, []).append(proof.index)
     if any(places != sorted(set(places)) for places in indices.values()):
         raise ProofInvalid("receipts stand in the ledger in another order", check="ledger")
     shown = "; ".join(", ".join(map(str, places)) for places in indices.values())
@@ -117,7 +119,7 @@ def events_are_in_order(case: Case) -> str:
         raise _disorder("the run ends in the future", run.finished_at, f"≤ {to_rfc3339(case.now)}")
     for resume in run.resumes:
         _refuse_outside(resume.at, started, finished, "a resume")
-    stays = {one.run_id: one for one in stays_in(case)}
+    stays = {stay.run_id: stay for stay in stays_in(case)}
     for stay in stays.values():
         for moment in (stay.begins, stay.until):
             _refuse_outside(to_rfc3339(moment), started, finished, "a party's part")
@@ -217,7 +219,7 @@ def _ids_of(case: Case, key: bytes, listed: Release) -> tuple[str, ...]:
                 expected=key_id(keys[-1]),
             )
         keys.append(rotation.old)
-    return tuple(broker_id(one) for one in keys)
+    return tuple(broker_id(former) for former in keys)
 
 
 def _named(case: Case, ids: Sequence[str]) -> str:
@@ -258,7 +260,7 @@ def _refuse_other_data(case: Case, body: Mapping[str, JsonValue], stay: Stay) ->
             "the ledger shows that keys were released to a run on other data than the manifest's",
             check="ledger",
             owner=stay.party,
-            got=", ".join(sorted(one.dataset_id for one in released ^ used))[:200],
+            got=", ".join(sorted(dataset.dataset_id for dataset in released ^ used))[:200],
             expected="the datasets of the manifest, under the same roots",
         )
 
@@ -311,9 +313,9 @@ def _refuse_other_model(case: Case, receipt: ReleaseReceipt) -> None:
 
 def _refuse_too_few(case: Case, counted: Sequence[CountedReceipt]) -> None:
     by: dict[str, set[str]] = {}
-    for one in counted:
-        for dataset in one.receipt.datasets:
-            by.setdefault(dataset.dataset_id, set()).add(one.broker)
+    for release in counted:
+        for dataset in release.receipt.datasets:
+            by.setdefault(dataset.dataset_id, set()).add(release.broker)
     brokers = case.trust.brokers
     for wanted in case.need_datasets():
         released = len(by.get(wanted.dataset_id, ()))
@@ -328,11 +330,13 @@ def _refuse_too_few(case: Case, counted: Sequence[CountedReceipt]) -> None:
 
 
 def _refuse_lease_gaps(case: Case, stay: Stay) -> None:
-    counted = [one for one in case.need_counted() if one.receipt.run_id == stay.run_id]
+    counted = [release for release in case.need_counted() if release.receipt.run_id == stay.run_id]
     windows = [
         window
-        for broker in dict.fromkeys(one.broker for one in counted)
-        for window in windows_of([one.receipt for one in counted if one.broker == broker])
+        for broker in dict.fromkeys(release.broker for release in counted)
+        for window in windows_of(
+            [release.receipt for release in counted if release.broker == broker]
+        )
     ]
     brokers = case.trust.brokers
     # The resumes are those of the guest that leads; where there are parties, it holds no keys.
@@ -374,12 +378,12 @@ def _refuse_guest_without_keys(case: Case, stay: Stay) -> None:
     if stay.party is not None:
         return
     counted = case.need_counted()
-    trusted = {one.broker for one in counted}
+    trusted = {release.broker for release in counted}
     trusted |= {broker_id(key) for key in case.trust.brokers.by_key_id.values()}
-    receipts = [one.receipt for one in counted]
+    receipts = [release.receipt for release in counted]
     if set(case.need_lock().brokers) - trusted:
         receipts += _listed(case)
-    theirs = {dataset.dataset_id for one in counted for dataset in one.receipt.datasets}
+    theirs = {dataset.dataset_id for release in counted for dataset in release.receipt.datasets}
     shown = {
         dataset.dataset_id
         for receipt in receipts

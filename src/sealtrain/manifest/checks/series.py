@@ -55,7 +55,7 @@ def chains_hold(
         SeriesMismatch: A gap, a fork, a broken bound, or members that the run did not read.
     """
     series = case.predicate.series
-    stated = [(one.owner, one.name) for one in series]
+    stated = [(read_series.owner, read_series.name) for read_series in series]
     asked = [
         (dataset.owner, dataset.name)
         for dataset in case.need_lock().recipe.datasets
@@ -69,7 +69,10 @@ def chains_hold(
             expected=_keys(asked),
         )
     by_id = {dataset.dataset_id: dataset for dataset in datasets}
-    return {(one.owner, one.name): _chain(case, one, by_id) for one in series}
+    return {
+        (read_series.owner, read_series.name): _chain(case, read_series, by_id)
+        for read_series in series
+    }
 
 
 def begins_as_allowed(case: Case, counted: CountedReceipt, body: Mapping[str, JsonValue]) -> None:
@@ -140,7 +143,7 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
     released = {OwnedId(dataset.owner_id, dataset.dataset_id) for dataset in receipt.datasets}
     for key, chain in case.chains.items():
         item, newest = said.get(key), newest_of(chain)
-        members = (OwnedId(one.owner_id, one.dataset_id) for one in chain)
+        members = (OwnedId(member.owner_id, member.dataset_id) for member in chain)
         if item is None and not released.isdisjoint(members):
             raise _unproven("it does not state the newest member of a series that was released")
         if item is not None and item != newest:
@@ -183,7 +186,11 @@ def _counted(case: Case, counted: CountedReceipt, uses: Sequence[StandingUse]) -
                 expected=f"at most {terms.epsilon:g}",
             )
     for owner in receipt.approved_by:
-        plain = [one for one in known.get(owner, {}).values() if one.decision.standing is None]
+        plain = [
+            approval
+            for approval in known.get(owner, {}).values()
+            if approval.decision.standing is None
+        ]
         if owner not in named and not plain:
             raise _unproven("it does not count the run under a standing approval")
 

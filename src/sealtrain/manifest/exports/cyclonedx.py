@@ -94,7 +94,7 @@ def cyclonedx(facts: ModelFacts, *, version: Literal["1.6", "1.7"] = "1.7") -> b
             "tools": {
                 "components": [{"type": "application", "name": "sealtrain", "version": VERSION}]
             },
-            "component": _model(facts, [one["bom-ref"] for one in data]),
+            "component": _model(facts, [component["bom-ref"] for component in data]),
             "properties": _properties(facts),
         },
         "components": parts,
@@ -128,7 +128,7 @@ def _model(facts: ModelFacts, data: list[str]) -> dict[str, Any]:
                 **_approach(recipe.phase),
                 "task": _TASKS.get(recipe.phase, "text-generation"),
                 "modelArchitecture": facts.base,
-                "datasets": [{"ref": one} for one in data],
+                "datasets": [{"ref": reference} for reference in data],
             },
             "quantitativeAnalysis": {
                 "performanceMetrics": [

@@ -20,7 +20,7 @@ def training_summary(facts: ModelFacts) -> bytes:
     """The draft, Markdown in UTF-8."""
     recipe, run = facts.lock.recipe, facts.predicate.run
     trained = [dataset for dataset in facts.datasets if dataset.role == "train"]
-    records = [one.records for one in trained]
+    records = [dataset.records for dataset in trained]
     total = sum(record or 0 for record in records)
     size = "withheld by owners" if None in records else f"{total} records"
     tokens = "not counted" if run.tokens is None else f"{run.tokens} tokens processed"
@@ -69,9 +69,9 @@ def training_summary(facts: ModelFacts) -> bytes:
         "| owner | dataset | records | sealed |",
         "|---|---|---|---|",
         *(
-            f"| {plain(one.owner)} | {plain(one.name)} | "
-            f"{'withheld' if one.records is None else one.records} | {one.sealed_at} |"
-            for one in trained
+            f"| {plain(dataset.owner)} | {plain(dataset.name)} | "
+            f"{'withheld' if dataset.records is None else dataset.records} | {dataset.sealed_at} |"
+            for dataset in trained
         ),
         "",
         *statements(trained),

@@ -107,7 +107,7 @@ def _described(
             f"{metadata.name} needs a column {_FILE_NAME} and none called image", check="schema"
         )
     by_name = {path.relative_to(folder).as_posix(): path for path in images}
-    others = [one for one in written if one.name != _FILE_NAME]
+    others = [field for field in written if field.name != _FILE_NAME]
     schema = pa.schema([pa.field("image", pa.binary()), *others])
 
     def rows() -> Iterator[tuple[int, dict[str, Any]]]:

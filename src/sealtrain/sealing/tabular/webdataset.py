@@ -131,16 +131,16 @@ def _batch(path: Path, first: int, samples: list[_Sample], schema: pa.Schema) ->
     import pyarrow as pa
 
     from_files = {column for sample in samples for column in sample.values}
-    fields = pa.schema([one for one in schema if one.name not in from_files])
+    fields = pa.schema([field for field in schema if field.name not in from_files])
     lines = b"".join(sample.fields or b"{}\n" for sample in samples)
     table = jsonl.parse_block(path, first, lines, fields) if fields.names else None
     columns = []
-    for one in schema:
-        if one.name in from_files:
-            values = [sample.values.get(one.name) for sample in samples]
-            columns.append(pa.array(values, one.type))
+    for column in schema:
+        if column.name in from_files:
+            values = [sample.values.get(column.name) for sample in samples]
+            columns.append(pa.array(values, column.type))
         elif table is not None:
-            columns.append(table.column(one.name).combine_chunks())
+            columns.append(table.column(column.name).combine_chunks())
     return pa.record_batch(columns, schema=schema)
 
 

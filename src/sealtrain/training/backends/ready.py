@@ -74,12 +74,12 @@ class muted:  # noqa: N801  # read as a phrase: with muted()
         self._gone = (redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()))
 
     def __enter__(self) -> None:
-        for one in self._gone:
-            one.__enter__()
+        for change in self._gone:
+            change.__enter__()
 
     def __exit__(self, *raised: object) -> None:
-        for one in reversed(self._gone):
-            one.__exit__(None, None, None)
+        for change in reversed(self._gone):
+            change.__exit__(None, None, None)
 
 
 def _load_unsloth() -> None:

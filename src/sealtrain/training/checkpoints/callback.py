@@ -226,7 +226,9 @@ class RunCallback(TrainerCallback):
         ref = self._context.resume
         if ref is None:
             learning = objects["model"].named_parameters()
-            require_finite_weights({name: one for name, one in learning if one.requires_grad})
+            require_finite_weights(
+                {name: parameter for name, parameter in learning if parameter.requires_grad}
+            )
         else:
             self._restore(ref, state, objects)
             stopped = self._best is not None and self._best.stopped
@@ -444,7 +446,7 @@ class RunCallback(TrainerCallback):
         state.log_history = list(trainer["history"])
         self.tokens = trainer["tokens"] or None
         self.rows, self.mark = kept["rows"], kept["mark"]
-        self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
+        self.last = next((logged for logged in reversed(state.log_history) if "loss" in logged), {})
         self._logged_at = ref.step
         latest = self.last
         if kept["opened"] is not None:

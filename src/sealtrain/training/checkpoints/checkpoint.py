@@ -180,7 +180,7 @@ def prune(store: BlobStore, keep: int, *, besides: Collection[CheckpointRef] = (
 def _there(store: BlobStore, complete: Collection[int] | None) -> list[CheckpointRef]:
     """Checkpoints by name, newest first."""
     found = [_NAME.fullmatch(name) for name in store.names()]
-    refs = [CheckpointRef(counter=int(one[1]), step=int(one[2])) for one in found if one]
+    refs = [CheckpointRef(counter=int(match[1]), step=int(match[2])) for match in found if match]
     return sorted(
         (ref for ref in refs if complete is None or ref.counter in complete),
         key=lambda one: (-one.counter, -one.step),
@@ -194,7 +194,7 @@ def _claimed(store: BlobStore, ref: CheckpointRef, *, whole: bool) -> Checkpoint
 
 
 def _require_chain(store: BlobStore, ref: CheckpointRef, anchor: tuple[int, str] | None) -> None:
-    there = {one.counter: one for one in _there(store, None)}
+    there = {stored.counter: stored for stored in _there(store, None)}
     known = 0 if anchor is None else anchor[0]
     while ref.counter > max(known, 1):
         before = there.get(ref.counter - 1)

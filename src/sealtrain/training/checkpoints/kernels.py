@@ -85,7 +85,7 @@ class _Choice:
 
     @property
     def _lenient(self) -> bool:
-        return any(one.lenient for one in self._open)
+        return any(switch.lenient for switch in self._open)
 
     @property
     def warns(self) -> bool:

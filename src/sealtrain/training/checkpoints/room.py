@@ -68,14 +68,16 @@ def _growth(optimizer: Any) -> int:
     state: Mapping[Any, Any] = getattr(optimizer, "state", None) or {}
     missing, share, remembered = 0, 0.0, 0
     for group in groups:
-        learning = [one for one in group["params"] if one.requires_grad]
-        sizes = {id(one): one.numel() * one.element_size() for one in learning}
-        for one in learning:
-            held = _bytes(state.get(one))
+        learning = [parameter for parameter in group["params"] if parameter.requires_grad]
+        sizes = {
+            id(parameter): parameter.numel() * parameter.element_size() for parameter in learning
+        }
+        for parameter in learning:
+            held = _bytes(state.get(parameter))
             if held:
-                share = max(share, held / max(1, sizes[id(one)]))
+                share = max(share, held / max(1, sizes[id(parameter)]))
             else:
-                missing += sizes[id(one)]
+                missing += sizes[id(parameter)]
         remembered += 2 * int(group.get("history_size", 0)) * sum(sizes.values())
     return int(missing * share) + remembered
 
@@ -83,5 +85,5 @@ def _growth(optimizer: Any) -> int:
 def _bytes(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
-    tensors = (one for one in state.values() if hasattr(one, "element_size"))
+    tensors = (value for value in state.values() if hasattr(value, "element_size"))
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

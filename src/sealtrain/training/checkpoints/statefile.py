@@ -178,7 +178,7 @@ def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[A
             ]
         }
     if isinstance(value, (list, tuple)):
-        items = [_outline(one, f"{path}.{at}", found, seen) for at, one in enumerate(value)]
+        items = [_outline(item, f"{path}.{at}", found, seen) for at, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     raise _not_plain(value)
 
@@ -204,16 +204,16 @@ def _noted(
 
 def _filled(outline: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
     if isinstance(outline, list):
-        return [_filled(one, tensor) for one in outline]
+        return [_filled(part, tensor) for part in outline]
     if not isinstance(outline, dict):
         return outline
     ((kind, inner),) = outline.items()
     if kind == "tensor":
         return tensor(inner)
     if kind == "tuple":
-        return tuple(_filled(one, tensor) for one in inner)
+        return tuple(_filled(part, tensor) for part in inner)
     if kind == "dict":
-        return {key: _filled(one, tensor) for key, one in inner}
+        return {key: _filled(part, tensor) for key, part in inner}
     raise ValueError("unknown kind of value")
 
 

@@ -143,11 +143,11 @@ class Ranks:
         until = time.monotonic() + ANSWER_SECONDS
         while waiting := [other for other in self._others if not other.ended]:
             self._listen(waiting, until - time.monotonic())
-            for one in waiting:
-                if isinstance(one.answer, BaseException):
-                    raise one.answer
-                if one.ended and one.answer is None:
-                    raise self._lost(one)
+            for other in waiting:
+                if isinstance(other.answer, BaseException):
+                    raise other.answer
+                if other.ended and other.answer is None:
+                    raise self._lost(other)
             if time.monotonic() > until:
                 raise self._lost(waiting[0])
 
@@ -172,14 +172,14 @@ class Ranks:
     @staticmethod
     def _listen(waiting: list[_Other], seconds: float) -> None:
         """Receive reports until a rank has reported or the time is over."""
-        handles = [each for one in waiting for each in (one.answers, one.process.sentinel)]
+        handles = [each for other in waiting for each in (other.answers, other.process.sentinel)]
         ready = wait(handles, timeout=max(0.0, seconds))
-        for one in waiting:
-            if one.answers in ready or one.process.sentinel in ready:
+        for other in waiting:
+            if other.answers in ready or other.process.sentinel in ready:
                 with contextlib.suppress(EOFError, OSError):
-                    if one.answers.poll(0):
-                        one.answer = answer_of(one.answers.recv_bytes())
-                one.ended = True
+                    if other.answers.poll(0):
+                        other.answer = answer_of(other.answers.recv_bytes())
+                other.ended = True
 
     @staticmethod
     def _lost(one: _Other) -> RankLost:
@@ -382,8 +382,8 @@ def _serve(
         return
     for number in (signal.SIGTERM, signal.SIGINT):  # a whole process group gets them
         signal.signal(number, signal.SIG_IGN)  # the run decides when to stop
-    for one in inherited:
-        one.close()
+    for connection in inherited:
+        connection.close()
     lifeline = threading.Thread(target=_end_with, args=(ends,), name="lifeline", daemon=True)
     lifeline.start()
     try:

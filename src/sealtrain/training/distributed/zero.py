@@ -169,14 +169,14 @@ class Zero:
 
         found: dict[str, Any] = {}
         persistent = set(model.state_dict())
-        for name, one in model.named_parameters(remove_duplicate=False):
-            if trainable_only and not one.requires_grad:
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if trainable_only and not parameter.requires_grad:
                 continue
-            with deepspeed.zero.GatheredParameters([one]):
+            with deepspeed.zero.GatheredParameters([parameter]):
                 if leads:
-                    found[name] = one.detach().cpu().clone()
+                    found[name] = parameter.detach().cpu().clone()
         if leads:
-            found |= {name: one for name, one in model.named_buffers() if name in persistent}
+            found |= {name: buffer for name, buffer in model.named_buffers() if name in persistent}
         return found
 
 

@@ -455,8 +455,8 @@ def _tools(value: Any) -> Any:
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
     """Tokens at the beginning that two texts have in common."""
     length = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
+    for token, other in zip(first, second, strict=False):
+        if token != other:
             break
         length += 1
     return length

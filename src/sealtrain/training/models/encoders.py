@@ -137,7 +137,7 @@ def _found(folder: Path | None) -> tuple[str | None, bool | None]:
     if folder is None or not (folder / "modules.json").is_file():
         return None, None
     listed = json.loads((folder / "modules.json").read_bytes())
-    kinds = [str(one["type"]) for one in listed]
+    kinds = [str(module["type"]) for module in listed]
     names = [kind.rsplit(".", 1)[-1] for kind in kinds]
     if any(not kind.startswith(_NAMESPACE) for kind in kinds) or not set(names) <= set(_KNOWN):
         raise ModelInvalid(

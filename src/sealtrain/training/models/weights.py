@@ -31,9 +31,9 @@ def finite_state(model: Any) -> dict[str, Any]:
 
 def of_training(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a model's state that a checkpoint keeps."""
-    kept = {name for name, one in _parameters(model) if one.requires_grad}
+    kept = {name for name, parameter in _parameters(model) if parameter.requires_grad}
     kept |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    return {name: one for name, one in state.items() if name in kept}
+    return {name: tensor for name, tensor in state.items() if name in kept}
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, Any]]:

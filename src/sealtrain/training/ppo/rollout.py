@@ -116,7 +116,7 @@ def roll_out(
         )
 
     chunks = [prompts[at : at + size] for at in range(0, len(prompts), size)]
-    experiences = [one for some in dealt(chunks, sampled) for one in some]
+    experiences = [experience for some in dealt(chunks, sampled) for experience in some]
     answers = [experience.answer for experience in experiences]
     at_a_time = arguments.per_device_eval_batch_size  # as a reward model batches by itself
     everyone = range(len(prompts))
@@ -126,10 +126,10 @@ def roll_out(
         cut = torch.tensor([not answer.ended for answer in answers])
         scores = scores - arguments.missing_eos_penalty * cut
     device = critic.policy.device
-    mask = padded([torch.ones_like(one.chances) for one in experiences], 0).to(device)
-    chances = padded([one.chances for one in experiences], 0).to(device)
-    values = padded([one.values for one in experiences], 0).to(device)
-    log_ratio = chances - padded([one.before for one in experiences], 0).to(device)
+    mask = padded([torch.ones_like(experience.chances) for experience in experiences], 0).to(device)
+    chances = padded([experience.chances for experience in experiences], 0).to(device)
+    values = padded([experience.values for experience in experiences], 0).to(device)
+    log_ratio = chances - padded([experience.before for experience in experiences], 0).to(device)
     given = token_rewards(scores.to(mask.device), log_ratio, mask, coefficient)
     advantages, returns = estimate_advantages(
         given, values, mask, gamma=arguments.gamma, lam=arguments.lam

@@ -118,7 +118,7 @@ def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> li
     others = _codes(CODES - 1, noise, "others")
     found = []
     for number, code in enumerate(_true_codes(recipe.audit.canaries, noise)):
-        rows = [_written(recipe.columns, number, one) for one in (code, *others)]
+        rows = [_written(recipe.columns, number, candidate) for candidate in (code, *others)]
         losses = _losses(recipe, model, tokenizer, rows)
         # Half of the ties rank ahead of the canary, so that a constant model exposes 1 bit.
         below = sum(loss < losses[0] for loss in losses[1:])
@@ -160,7 +160,7 @@ def _losses(recipe: Any, model: Any, tokenizer: Any, rows: list[dict[str, Any]])
     with torch.no_grad():
         for at in range(0, len(rows), _BATCH):
             batch = _encoded(recipe, tokenizer, rows[at : at + _BATCH])
-            moved = {name: one.to(model.device) for name, one in batch.items()}
+            moved = {name: tensor.to(model.device) for name, tensor in batch.items()}
             found += record_losses(model, moved, 0.0).double().tolist()
     return found
 

@@ -103,7 +103,9 @@ class ClippedSums:
 
 def trained_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Parameters that train, by name."""
-    return ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+    return (
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    )
 
 
 def _joined(each: Tensor, units: Tensor | None) -> Tensor:

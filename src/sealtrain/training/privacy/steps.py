@@ -142,7 +142,10 @@ def made_private(trainer: type[Any], work: TrainingContext[Recipe]) -> type[Any]
         def _losses(self, model: Any, rows: list[Any]) -> Any:
             return record_losses(
                 model,
-                {name: one.to(self.args.device) for name, one in self.data_collator(rows).items()},
+                {
+                    name: tensor.to(self.args.device)
+                    for name, tensor in self.data_collator(rows).items()
+                },
                 self.args.label_smoothing_factor,
             )
 
@@ -216,7 +219,7 @@ class RecordGradients:
         import torch
 
         deviation = self._plan.noise_multiplier * self._plan.privacy.max_grad_norm
-        sums = {name: one.cpu().numpy() for name, one in self._sums.pop().items()}
+        sums = {name: summed.cpu().numpy() for name, summed in self._sums.pop().items()}
         mark = _mark(sums)
         for name, parameter in trained_parameters(self._model):
             drawn = self._noise.gaussian_noise(parameter.numel(), deviation, step, name, mark)
@@ -316,8 +319,8 @@ def _digests(model: Any) -> dict[str, bytes]:
     from sealtrain.training.checkpoints.statefile import bytes_of
 
     return {
-        name: hashlib.sha256(bytes_of(one.detach().cpu().contiguous())).digest()
-        for name, one in trained_parameters(model)
+        name: hashlib.sha256(bytes_of(parameter.detach().cpu().contiguous())).digest()
+        for name, parameter in trained_parameters(model)
     }
 
 

@@ -28,14 +28,14 @@ def event_file(history: Iterable[Mapping[str, Any]], started: int) -> tuple[str,
     register_writer_factory("memory", _Memory(file))
     writer = RecordWriter("memory://run")
     writer.write(Event(wall_time=started, file_version=_VERSION).SerializeToString())
-    for one in history:
+    for point in history:
         values = [
             Summary.Value(tag=name, simple_value=value)
-            for name, value in sorted(one["values"].items())
+            for name, value in sorted(point["values"].items())
             if value is not None
         ]
         if values:
-            event = Event(wall_time=started, step=one["step"], summary=Summary(value=values))
+            event = Event(wall_time=started, step=point["step"], summary=Summary(value=values))
             writer.write(event.SerializeToString())
     return f"events.out.tfevents.{started}.sealtrain", file.getvalue()
 

@@ -41,4 +41,4 @@ def accelerators() -> tuple[str, ...]:
 
     if not torch.cuda.is_available():
         return ()
-    return tuple(torch.cuda.get_device_name(one) for one in range(torch.cuda.device_count()))
+    return tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))

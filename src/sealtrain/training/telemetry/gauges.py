@@ -57,9 +57,9 @@ class SystemGauges:
             family = (self._self, *self._self.children(recursive=True))
         except self._psutil.Error:  # a child ended during the listing
             family = (self._self,)
-        for one in family:
+        for process in family:
             try:
-                total += int(one.memory_info().rss)
+                total += int(process.memory_info().rss)
             except self._psutil.Error:  # it has ended meanwhile
                 continue
         return total
@@ -105,8 +105,8 @@ class _Devices:
         if not self._found:
             return {}
         try:
-            rates = [self._nvml.nvmlDeviceGetUtilizationRates(one).gpu for one in self._found]
-            used = [self._nvml.nvmlDeviceGetMemoryInfo(one).used for one in self._found]
+            rates = [self._nvml.nvmlDeviceGetUtilizationRates(device).gpu for device in self._found]
+            used = [self._nvml.nvmlDeviceGetMemoryInfo(device).used for device in self._found]
         except self._nvml.NVMLError:
             return {}
         return {

@@ -93,14 +93,14 @@ class Alerts:
     def _decide(self, when: AlertName, step: int, holds: Callable[[float], bool]) -> None:
         fired = []
         with self._lock:
-            for one in self._alerts:
-                if one.when != when:
+            for rule in self._alerts:
+                if rule.when != when:
                     continue
-                if not holds(0.0 if one.threshold is None else one.threshold):
-                    self._holding.discard(one)
-                elif one not in self._holding:
-                    self._holding.add(one)
-                    fired.append(Fired(one.when, step, one.threshold))
+                if not holds(0.0 if rule.threshold is None else rule.threshold):
+                    self._holding.discard(rule)
+                elif rule not in self._holding:
+                    self._holding.add(rule)
+                    fired.append(Fired(rule.when, step, rule.threshold))
         for alert in fired:
             self._tell(alert)
 

@@ -56,7 +56,9 @@ class MetricGate:
         allowed = self.filtered(values)
         if step % self._policy.every_n_steps:
             return {}
-        allowed = {name: one for name, one in allowed.items() if self._left_at.get(name, -1) < step}
+        allowed = {
+            name: value for name, value in allowed.items() if self._left_at.get(name, -1) < step
+        }
         if allowed:
             self._left_at |= dict.fromkeys(allowed, step)
             for told in self._release:

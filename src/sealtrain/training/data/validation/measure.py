@@ -100,7 +100,7 @@ def measure(
     owners = sorted({source.owner for source in sources})
     findings = Findings(
         rules=rules,
-        datasets=[DatasetTally(one.owner, one.name, one.role) for one in sources],
+        datasets=[DatasetTally(opened.owner, opened.name, opened.role) for opened in sources],
         owners=owners,
         repeats=Repeats(),
     )

@@ -79,14 +79,14 @@ class Wire:
             ChannelRefused: They are not those to every other rank, each once.
         """
         others = [peer for peer in range(world) if peer != rank]
-        if sorted(one.rank for one in handed) != others:
+        if sorted(link.rank for link in handed) != others:
             raise ChannelRefused(
                 "a rank was not given its connection to each other rank",
                 check="membership",
                 got=f"{len(handed)} connections",
                 expected=f"{len(others)}",
             )
-        return cls([Link.taken_over(one) for one in handed], rank=rank, world=world)
+        return cls([Link.taken_over(link) for link in handed], rank=rank, world=world)
 
     @property
     def failure(self) -> SealtrainError | None:
