@@ -15,10 +15,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant, KeyRequest, obtain, renew
+from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES
 from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES, OVERHEAD
-from sealtrain_collab.nodes.recipe import MAX_PROCESSES
 
 __all__ = ["Plan", "Row", "broker_constants", "plan", "run_log_bytes"]
 

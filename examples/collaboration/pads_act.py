@@ -158,8 +158,8 @@ def _spent(done: Mapping[str, Any]) -> dict[str, Any]:
     """What the run log says of products made elsewhere, all processes of the run."""
     from dataclasses import asdict
 
-    from sealtrain_collab.pads.check import read_pad_use
-    from sealtrain_collab.pads.recipe import Pads
+    from sealtrain.manifest.checks.collaborations.pads import read_pad_use
+    from sealtrain.recipe.collaborations.pads import Pads
 
     return asdict(read_pad_use(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
 

@@ -162,8 +162,8 @@ def texts(folder: Path) -> dict[str, Path]:
 
 def _trips(done: Mapping[str, Any]) -> dict[str, Any]:
     """What the run log says of trips."""
+    from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
     from sealtrain.recipe.schema import parse_recipe
-    from sealtrain_collab.travelling.check import terms_of, travelled
 
     came = travelled(run_log(done), terms_of(parse_recipe(RECIPE)))
     return {"trips": came.trips, "tokens": came.tokens, "takeovers": came.takeovers}

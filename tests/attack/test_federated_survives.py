@@ -34,12 +34,12 @@ from variants import variants
 
 from sealtrain.base.secret import Random
 from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties, UpdateRefused
+from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg
 from sealtrain.signing.runlog import RunLog, verify
 from sealtrain_collab.federated.federation import Merged
 from sealtrain_collab.federated.mathematics import Merging
 from sealtrain_collab.federated.messages import PartyJoined, SealedState
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
-from sealtrain_collab.federated.strategies import FedAdam, FedAvg
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C224", "C225", "C226")]
 

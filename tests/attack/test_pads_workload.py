@@ -34,8 +34,8 @@ from sealtrain.guest.workload.channel import (
 )
 from sealtrain.guest.workload.fork import WorkloadProcess, keep_orphans
 from sealtrain.guest.workload.messages import ConnectHelper, WorkloadQuestion
+from sealtrain.recipe.collaborations.pads import Pads
 from sealtrain_collab.pads.guest.keeping import KeptPads
-from sealtrain_collab.pads.recipe import Pads
 
 if not COLLECTING:
     from pads_world import accelerating, dealing, random_matrix

@@ -23,8 +23,8 @@ from sealtrain.errors import EgressRefused, UsageError
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.guest.settings import RunSettings
-from sealtrain_collab.pads.check import read_pad_use
-from sealtrain_collab.pads.recipe import Pads
+from sealtrain.manifest.checks.collaborations.pads import read_pad_use
+from sealtrain.recipe.collaborations.pads import Pads
 
 if not COLLECTING:
     from pads_world import accelerating, recording

@@ -23,6 +23,7 @@ from world import signer
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
     CapabilityRefused,
@@ -37,6 +38,11 @@ from sealtrain.errors import (
     TranscriptInvalid,
     TripBroken,
 )
+from sealtrain.manifest.checks.collaborations.travelling import (
+    Travelled,
+    TravellingTerms,
+    travelled,
+)
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
@@ -49,7 +55,6 @@ from sealtrain_collab.travelling.capability import (
     Written,
     write_chunk,
 )
-from sealtrain_collab.travelling.check import Travelled, TravellingTerms, travelled
 from sealtrain_collab.travelling.control import Challenge
 from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import Holder, Provision
@@ -57,7 +62,6 @@ from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files, re
 from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_collab.travelling.parties import joined
 from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain_collab.travelling.standby import Standby
 
 if not COLLECTING:

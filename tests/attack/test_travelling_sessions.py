@@ -27,13 +27,13 @@ from sealtrain.errors import (
     Unreachable,
     UsageError,
 )
+from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
 from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
 from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection, Written
-from sealtrain_collab.travelling.check import Travelled, travelled
 from sealtrain_collab.travelling.control import Challenge, Turn
 from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import Holder, Provision

@@ -22,12 +22,12 @@ from sealtrain.errors import (
     PeerUnreachable,
     SealtrainError,
 )
+from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.check import Travelled, travelled
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder, Provision
 from sealtrain_collab.travelling.parties import joined
 

@@ -20,7 +20,7 @@ from sealtrain.errors import (
     DealerUnreachable,
     SealtrainError,
 )
-from sealtrain_collab.travelling.check import travelled
+from sealtrain.manifest.checks.collaborations.travelling import travelled
 
 if not COLLECTING:
     import torch

@@ -10,8 +10,8 @@ import pytest
 from language_world import LORA, write_base
 from training_world import records
 
+from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain_collab.travelling.check import terms_of, travelled
 
 pytestmark = [
     pytest.mark.nightly,

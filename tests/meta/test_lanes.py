@@ -60,7 +60,7 @@ def test_a_change_in_a_kind_replays_it_and_those_built_on_it(
     tests = [path for path in tracked_files(repository) if is_test(path)]
     own = [path for path in tests if lane_of(path.split("/")[-1]).name == kind]
     built = BUILT_ON.get(kind, set())
-    assert replayed(f"src/sealtrain_collab/{kind}/recipe.py") & set(KINDS) == {kind, *built}
+    assert replayed(f"src/sealtrain_collab/{kind}/cli.py") & set(KINDS) == {kind, *built}
     for path in own[:2]:
         assert replayed(path) & set(KINDS) == {kind}
 

@@ -19,6 +19,7 @@ from polling import wait_until
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.recipe.collaborations.strategies import StrategySettings
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
@@ -45,7 +46,6 @@ from sealtrain_collab.federated.messages import (
     PartyJoined,
     SealedState,
 )
-from sealtrain_collab.federated.strategies import StrategySettings
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16

@@ -12,10 +12,10 @@ from language_world import BERT
 from sealing_world import sealed_folder
 from training_world import LORA, OWNERS, SECRET, classify, records, sft
 
+from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.training.data.sources import Source
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.federated.learner import Learner
-from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.private import PatientBound, PatientRounds
 
 ATTENTION = {"method": "lora", "r": 2, "lora_dropout": 0.1, "target_modules": ["query", "value"]}

@@ -15,6 +15,7 @@ from learner_world import Terms
 from pads_world import DEVICE, Address
 from training_world import OWNERS, sources_of
 
+from sealtrain.recipe.collaborations.pads import ProductSettings
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.federated.learner import Learner
 from sealtrain_collab.federated.merging import merge
@@ -22,7 +23,6 @@ from sealtrain_collab.federated.update import Update, decode_state, encode_state
 from sealtrain_collab.pads.guest.outside import OutsideProducts, ReachedMachines
 from sealtrain_collab.pads.multiplying import Limits
 from sealtrain_collab.pads.protect import quantise, restore
-from sealtrain_collab.pads.recipe import ProductSettings
 from sealtrain_collab.pads.serving import Multiplier
 
 Meddle = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

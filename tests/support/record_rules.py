@@ -15,11 +15,7 @@ from typing import Any
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import SealtrainError
-from sealtrain_collab.cut import check as cut
-from sealtrain_collab.federated import check as federated
-from sealtrain_collab.nodes import check as nodes
-from sealtrain_collab.pads import check as pads
-from sealtrain_collab.travelling import check as travelling
+from sealtrain.manifest.checks.collaborations import cut, federated, nodes, pads, travelling
 
 _FOLDER = Path(os.environ["RULES_SEEN"]) if "RULES_SEEN" in os.environ else None
 _AT, _LATER = 0, 4_000_000_000

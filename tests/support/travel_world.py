@@ -15,11 +15,11 @@ import transformers
 from channel_world import keyed
 from world import signer
 
+from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms
 from sealtrain.sealing.datakey import DataKey
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_collab.travelling.check import TravellingTerms
 from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog

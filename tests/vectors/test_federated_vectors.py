@@ -12,9 +12,9 @@ from collecting import COLLECTING
 from pydantic import TypeAdapter
 from safetensors.numpy import load
 
+from sealtrain.recipe.collaborations.strategies import Strategy
 from sealtrain_collab.federated.engine import FlowerStrategy, PartyUpdate
 from sealtrain_collab.federated.merging import RULES, merge
-from sealtrain_collab.federated.strategies import Strategy
 from sealtrain_collab.federated.update import Update
 
 if not COLLECTING:

@@ -12,8 +12,8 @@ import pytest
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ClaimContradicted, UsageError
+from sealtrain.manifest.checks.collaborations.nodes import NodesTerms, meetings_hold
 from sealtrain.signing.parties import node_run_id
-from sealtrain_collab.nodes.check import NodesTerms, meetings_hold
 
 pytestmark = pytest.mark.claim("C163")
 

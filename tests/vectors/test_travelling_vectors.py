@@ -12,13 +12,13 @@ import pytest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.fingerprint import Fingerprint, pieces
+from sealtrain.base.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.sealing.datakey import DataKey
 from sealtrain_collab.travelling.capability import WriteCapability
 from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
 from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
-from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain_collab.travelling.states import STATE_ENTRY
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(

@@ -1,8 +1,9 @@
 """The kinds of collaboration: the one table through which the core reaches their packages.
 
-The core imports no kind. What it needs of one is named here as ``module:name`` and loaded when it
-is asked for, so a machine that only verifies a manifest loads neither the roles of a kind nor what
-they import. Another kind is a package and one entry here.
+Settings and rules of every kind are the core's (``recipe.collaborations``,
+``manifest.checks.collaborations``): who verifies a manifest needs nothing else. The core imports no
+role of a kind. What it needs of one is named here as ``module:name`` and loaded when it is asked
+for. Another kind is its settings, its rules, a package of roles, and one entry here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["KINDS", "Collaboration", "Kind", "load", "settings_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Where the package of a kind has what the core asks of it, each as ``module:name``.
+    """Where a kind has what the core asks of it, each as ``module:name``.
 
     Attributes:
         settings: Class of its settings in a recipe (``CollaborationSettings``).
@@ -61,8 +62,8 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "travelling": Kind(
-        settings="sealtrain_collab.travelling.recipe:Travelling",
-        rule="sealtrain_collab.travelling.check:trips_hold",
+        settings="sealtrain.recipe.collaborations.travelling:Travelling",
+        rule="sealtrain.manifest.checks.collaborations.travelling:trips_hold",
         roles={
             "accelerator": "sealtrain_collab.travelling.cli:accelerate_by_ticket",
             "holder": "sealtrain_collab.travelling.cli:hold_by_ticket",
@@ -71,9 +72,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
     ),
     "federated": Kind(
-        settings="sealtrain_collab.federated.recipe:Federated",
-        rule="sealtrain_collab.federated.check:rounds_hold",
-        summary="sealtrain_collab.federated.check:sum_up",
+        settings="sealtrain.recipe.collaborations.federated:Federated",
+        rule="sealtrain.manifest.checks.collaborations.federated:rounds_hold",
+        summary="sealtrain.manifest.checks.collaborations.federated:sum_up",
         resume="sealtrain_collab.federated.cli:resume_lead",
         roles={
             "lead": "sealtrain_collab.federated.cli:lead_by_ticket",
@@ -82,25 +83,25 @@ KINDS: Final[Mapping[str, Kind]] = {
         },
     ),
     "pads": Kind(
-        settings="sealtrain_collab.pads.recipe:Pads",
-        rule="sealtrain_collab.pads.check:pads_hold",
-        summary="sealtrain_collab.pads.check:sum_up",
+        settings="sealtrain.recipe.collaborations.pads:Pads",
+        rule="sealtrain.manifest.checks.collaborations.pads:pads_hold",
+        summary="sealtrain.manifest.checks.collaborations.pads:sum_up",
         helper_desk="sealtrain_collab.pads.guest.keeping:KeptPads",
         stand_ins="sealtrain_collab.pads.guest.stand_ins:PadStandIns",
         roles={"dealer": "sealtrain_collab.pads.cli:deal_by_ticket"},
     ),
     "cut": Kind(
-        settings="sealtrain_collab.cut.recipe:Cut",
-        rule="sealtrain_collab.cut.check:cut_holds",
+        settings="sealtrain.recipe.collaborations.cut:Cut",
+        rule="sealtrain.manifest.checks.collaborations.cut:cut_holds",
         resume="sealtrain_collab.cut.cli:resume_server",
         roles={"server": "sealtrain_collab.cut.cli:serve_by_ticket"},
     ),
     "nodes": Kind(
-        settings="sealtrain_collab.nodes.recipe:Nodes",
-        rule="sealtrain_collab.nodes.check:nodes_hold",
+        settings="sealtrain.recipe.collaborations.nodes:Nodes",
+        rule="sealtrain.manifest.checks.collaborations.nodes:nodes_hold",
         fellows="sealtrain_collab.nodes.guest.lead:LeadNode",
-        guests="sealtrain_collab.nodes.check:guests_in",
-        stays="sealtrain_collab.nodes.check:stays_of_nodes",
+        guests="sealtrain.manifest.checks.collaborations.nodes:guests_in",
+        stays="sealtrain.manifest.checks.collaborations.nodes:stays_of_nodes",
         roles={"node": "sealtrain_collab.nodes.cli:join_by_ticket"},
     ),
 }

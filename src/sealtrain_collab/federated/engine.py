@@ -22,7 +22,7 @@ import numpy as np
 
 from sealtrain.base.extras import extra_missing
 from sealtrain.errors import CheckpointRefused, TooFewParties, UpdateRefused
-from sealtrain_collab.federated.strategies import StrategySettings, arguments_of
+from sealtrain.recipe.collaborations.strategies import StrategySettings, arguments_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

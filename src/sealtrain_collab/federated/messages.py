@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AllowInfNan, Field
 
 from sealtrain.base.models import Hex64, OwnerName, StrictModel
+from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
+from sealtrain.manifest.checks.collaborations.sessions import SessionSpent
 from sealtrain.recipe.collaboration import is_none
-from sealtrain_collab.federated.sessions import SessionSpent
-from sealtrain_collab.pads.facts import PadsBegun
 
 __all__ = [
     "MAX_HEADER_BYTES",

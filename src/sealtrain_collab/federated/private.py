@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
+from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.checkpoints.randomness import undisturbed
@@ -32,7 +33,6 @@ from sealtrain.training.privacy.clipping import ClippedSums
 from sealtrain.training.privacy.determinism import require_apart, without_draws
 from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.steps import record_losses
-from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.update import State, encode_state
 
 if TYPE_CHECKING:

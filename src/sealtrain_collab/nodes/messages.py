@@ -21,10 +21,10 @@ from sealtrain.errors import (
 )
 from sealtrain.ledger.proofs import LedgerProof
 from sealtrain.manifest.predicate import Release
+from sealtrain.recipe.collaborations.nodes import MAX_NODES
 from sealtrain.release.messages import ErrorFields, load_message
 from sealtrain.signing import dsse
 from sealtrain_collab.channel.channel import AttestedChannel
-from sealtrain_collab.nodes.recipe import MAX_NODES
 
 __all__ = [
     "MAX_RANKS",

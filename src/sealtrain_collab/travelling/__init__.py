@@ -2,5 +2,5 @@
 
 See ``spec/travelling.md``. ``accelerator`` does as it is told, ``holder`` gives its chunks,
 ``orchestrator`` owns model and schedule. Verifiers check the run log by the rules of
-``travelling.check``.
+``sealtrain.manifest.checks.collaborations.travelling``.
 """

@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base import fingerprint
+from sealtrain.base import fingerprint, scrub
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
+from sealtrain.base.scrub import fingerprint_of, overwrite
 from sealtrain.errors import DataInvalid, TripBroken
 from sealtrain.training.checkpoints import kernels
 from sealtrain.training.telemetry.facts import accelerators
@@ -39,7 +40,6 @@ from sealtrain_collab.travelling import (
     measurement,
     programs,
     rows,
-    scrub,
     states,
     trainer_program,
 )
@@ -49,7 +49,6 @@ from sealtrain_collab.travelling.inbox import Inbox, Message
 from sealtrain_collab.travelling.mapped_code import MappedCode, release_pages
 from sealtrain_collab.travelling.measurement import StateMeter
 from sealtrain_collab.travelling.programs import AnyProgram, parse_settings
-from sealtrain_collab.travelling.scrub import fingerprint_of, overwrite
 from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 from sealtrain_collab.travelling.trainer_program import Training
 

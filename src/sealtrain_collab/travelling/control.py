@@ -16,6 +16,7 @@ from pydantic import Field
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex64, StrictModel, load_model
+from sealtrain.base.scrub import proof_of
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelBroken,
@@ -29,7 +30,6 @@ from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain_collab.travelling.capability import WriteCapability, Written
 from sealtrain_collab.travelling.programs import AnySettings
-from sealtrain_collab.travelling.scrub import proof_of
 from sealtrain_collab.travelling.states import MAX_STATE_BYTES
 
 __all__ = ["AcceleratorLane", "Challenge", "Trained", "Turn"]

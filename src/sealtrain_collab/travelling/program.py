@@ -18,12 +18,12 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.recipe.collaborations.travelling import program_of, token_bytes
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.trained import model_files
 from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
-from sealtrain_collab.travelling.recipe import program_of, token_bytes
 from sealtrain_collab.travelling.states import read_state, write_state
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import Literal
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.schema import Recipe
 from sealtrain_collab.travelling import program, trainer_program
 from sealtrain_collab.travelling.program import Program, ProgramSettings
-from sealtrain_collab.travelling.recipe import program_of
 from sealtrain_collab.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
 
 __all__ = ["AnyProgram", "AnySettings", "built", "parse_settings", "rehearse", "settings_of"]

@@ -22,10 +22,10 @@ from pydantic import Field
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.recipe.collaborations.travelling import WORD_BYTES, program_of
 from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.trained import model_files
-from sealtrain_collab.travelling.recipe import WORD_BYTES, program_of
 from sealtrain_collab.travelling.rows import read_rows, write_row
 from sealtrain_collab.travelling.states import read_state, write_state
 

@@ -23,11 +23,11 @@ from sealtrain.guest.workload.messages import (
     WorkloadQuestion,
     parse_question,
 )
-from sealtrain_collab.pads.check import read_pad_use
-from sealtrain_collab.pads.facts import layer_counts
+from sealtrain.manifest.checks.collaborations.padfacts import layer_counts
+from sealtrain.manifest.checks.collaborations.pads import read_pad_use
+from sealtrain.recipe.collaborations.pads import Pads
 from sealtrain_collab.pads.guest.keeping import KeptPads
 from sealtrain_collab.pads.guest.stand_ins import PadStandIns
-from sealtrain_collab.pads.recipe import Pads
 
 if not COLLECTING:
     from pads_world import accelerating, dealing, tiny_model, trained

@@ -16,9 +16,9 @@ from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ClaimContradicted, RunMismatch, SignatureInvalid
+from sealtrain.manifest.checks.collaborations.cut import CutTerms, received
+from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.signing.target import Target
-from sealtrain_collab.cut.check import CutTerms, received
-from sealtrain_collab.cut.recipe import Cut
 
 pytestmark = pytest.mark.claim("C84")
 

@@ -9,8 +9,8 @@ import pytest
 from carrying import carries
 
 from sealtrain.errors import ClaimContradicted
-from sealtrain_collab.pads.check import read_pad_use
-from sealtrain_collab.pads.recipe import Pads
+from sealtrain.manifest.checks.collaborations.pads import read_pad_use
+from sealtrain.recipe.collaborations.pads import Pads
 
 HOW = Pads(kind="pads", pads="dealer", checks=2, policy="policy.yaml")
 BEGUN = {

@@ -14,14 +14,14 @@ from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, merged_rounds
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import model_facts_of
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
+from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.federated.check import FederatedTerms, merged_rounds
-from sealtrain_collab.federated.patients import PatientPrivacy
 
 pytestmark = pytest.mark.claim("C78")
 

@@ -11,7 +11,7 @@ from carrying import carries
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import ClaimContradicted
-from sealtrain_collab.federated.check import FederatedTerms, merged_rounds
+from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, merged_rounds
 
 pytestmark = pytest.mark.claim("C76")
 

@@ -15,10 +15,10 @@ from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import LockInvalid, ModelInvalid, RecipeInvalid, TrustInvalid
 from sealtrain.recipe.collaboration import holders_of, is_shared_out
+from sealtrain.recipe.collaborations.travelling import Travelling
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain_collab.travelling.recipe import Travelling
 
 Locks = Callable[..., LockedRecipe]
 Document = dict[str, Any]

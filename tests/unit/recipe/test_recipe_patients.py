@@ -12,10 +12,10 @@ from policies import intel
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.collaborations.patients import patient_privacy_of
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain_collab.federated.patients import patient_privacy_of
 
 pytestmark = [pytest.mark.claim("C78"), pytest.mark.claim("C550")]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain_collab.travelling.program import ProgramSettings
-from sealtrain_collab.travelling.recipe import program_of
 
 Document = dict[str, Any]
 

@@ -12,11 +12,11 @@ from run_logs import FIELDS, fields_of
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import DataInvalid, LimitExceeded, RunLogBroken
+from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.recipe.kinds import KINDS
 from sealtrain.recipe.schema import PHASES
 from sealtrain.signing import logevents, runlog
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.federated.recipe import Federated
 
 RUN = "0f" * 16
 AT = 1_772_366_400

@@ -1,6 +1,6 @@
 """Check 18: what the parties did together, by the run log and the rules of their kind.
 
-Each kind has pure rules of its own, in its package (``recipe.kinds``). They read the run log's
+Each kind has pure rules of its own (``checks.collaborations``). They read the run log's
 entries, whose chain check 7 verified, and may ask for any fact that earlier checks established.
 """
 

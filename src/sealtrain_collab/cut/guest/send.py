@@ -32,6 +32,7 @@ from sealtrain.errors import (
 from sealtrain.guest.datasets import find_datasets
 from sealtrain.manifest import form
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.models import BASE, measure_models
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
@@ -39,7 +40,6 @@ from sealtrain.signing.target import Target
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
 from sealtrain_collab.cut.messages import conversation_of
-from sealtrain_collab.cut.recipe import Cut
 from sealtrain_collab.cut.states import Note, owner_share
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.parties import party_run_id
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import ProveGuest
-from sealtrain_collab.cut.recipe import Cut
 from sealtrain_collab.cut.states import STATE_PURPOSE, SealedCutState, ServerStates
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.helper_machines import addresses, expect_helpers
+from sealtrain.manifest.checks.collaborations.sessions import SessionSpent
+from sealtrain.recipe.collaborations.patients import patient_privacy_of
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import PartyService
 from sealtrain_collab.federated.mailbox import Mailbox
@@ -27,8 +29,6 @@ from sealtrain_collab.federated.messages import (
     PartyJoined,
     SealedState,
 )
-from sealtrain_collab.federated.patients import patient_privacy_of
-from sealtrain_collab.federated.sessions import SessionSpent
 from sealtrain_collab.federated.states import SHARE_PURPOSE
 from sealtrain_collab.pads.guest.outside import OutsideProducts, ReachedMachines
 from sealtrain_collab.parties.party import Part, PartyRun

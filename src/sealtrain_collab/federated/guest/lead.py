@@ -26,12 +26,12 @@ from sealtrain.errors import (
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import holders_of
+from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merged, Rounds
 from sealtrain_collab.federated.guest.merging import merging_of
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
-from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.states import LeadStates, Standing, present_after
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
@@ -166,8 +166,8 @@ class _LeadWork:
             run.begun()
 
     def done(self) -> Outcome:
+        from sealtrain.manifest.checks.collaborations.padfacts import layer_counts
         from sealtrain_collab.federated.learner import Learner
-        from sealtrain_collab.pads.facts import layer_counts
         from sealtrain_collab.pads.protect import IntegerWeights
 
         run, terms = self._run, self._terms

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted, PadsRefused, PrivacyBroken, UpdateRefused
+from sealtrain.manifest.checks.collaborations.sessions import PadSessions
 from sealtrain.recipe.adapters import Lora
+from sealtrain.recipe.collaborations.federated import Federated
+from sealtrain.recipe.collaborations.patients import PatientPrivacy
+from sealtrain.recipe.collaborations.strategies import StrategySettings
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
-from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.recipe import Federated
-from sealtrain_collab.federated.sessions import PadSessions
-from sealtrain_collab.federated.strategies import StrategySettings
 from sealtrain_collab.parties.joint import checked_report
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport

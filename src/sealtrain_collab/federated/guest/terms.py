@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.federated.messages import PURPOSE
-from sealtrain_collab.federated.recipe import Federated
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest

@@ -29,6 +29,7 @@ from sealtrain.guest.sandbox.events import Named, Restated, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.nodes import Nodes
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import node_run_id
@@ -37,7 +38,6 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.nodes.company import NodeCompany
 from sealtrain_collab.nodes.guest.leadchannel import LeadChannel
 from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
-from sealtrain_collab.nodes.recipe import Nodes
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest, Surroundings

@@ -35,6 +35,7 @@ from sealtrain.errors import (
     error_by_code,
 )
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.nodes import Nodes
 from sealtrain.signing.parties import node_run_id
 from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
@@ -49,7 +50,6 @@ from sealtrain_collab.nodes.messages import (
     refuse_other_receipts,
     send,
 )
-from sealtrain_collab.nodes.recipe import Nodes
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun

@@ -14,9 +14,9 @@ from sealtrain.base.hostport import written
 from sealtrain.errors import UsageError
 from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.guest.sandbox.border import saying
+from sealtrain.recipe.collaborations.pads import product_settings
 from sealtrain_collab.channel.ports import bind, listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.pads.recipe import product_settings
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings

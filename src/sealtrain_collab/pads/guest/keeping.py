@@ -23,10 +23,10 @@ from sealtrain.guest.workload.messages import (
     ProductsMade,
     WorkloadQuestion,
 )
+from sealtrain.manifest.checks.collaborations.padfacts import LAYER_NAMES, PadsBegun, PadsSpent
+from sealtrain.recipe.collaborations.pads import product_settings
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.pads.facts import LAYER_NAMES, PadsBegun, PadsSpent
 from sealtrain_collab.pads.reaching import SECONDS, conversation, reach_accelerator, reach_dealer
-from sealtrain_collab.pads.recipe import product_settings
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun

@@ -2,7 +2,7 @@
 
 The workload of a run (``pads.guest.stand_ins``) and a party of a federation
 (``federated.guest.join``) use it alike: it gets connections to the accelerator and to a dealer,
-protects the model, and says what it did in the words of a run log (``pads.facts``). Each one is one
+protects the model, and says what it did in the words of a run log (``padfacts``). Each one is one
 session: its pads are in the memory of this process, and none of them outlives it.
 """
 
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.helper_machines import place_of
+from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpent, layer_counts
+from sealtrain.recipe.collaborations.pads import ProductSettings, product_settings
 from sealtrain.recipe.recipe import Recipe
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.pads.facts import PadsBegun, PadsSpent, layer_counts
 from sealtrain_collab.pads.reaching import SECONDS, conversation
-from sealtrain_collab.pads.recipe import ProductSettings, product_settings
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.pads import Pads
 from sealtrain.recipe.terms import expect_data
-from sealtrain_collab.pads.recipe import Pads
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,11 @@ from sealtrain.base.collector import uncollected
 from sealtrain.base.hostport import written
 from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.travelling import Travelling, program_of
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_collab.travelling.recipe import Travelling, program_of
 from sealtrain_collab.travelling.trainer_program import Training
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import DataInvalid
-from sealtrain_collab.travelling.recipe import program_of
+from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain_collab.travelling.rows import MAX_TOKEN, write_row
 from sealtrain_collab.travelling.trainer_program import TrainerSettings, training_context
 

@@ -27,6 +27,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.travelling import Travelling, program_of, width_of
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import Caller, bind, first_proven, listening
@@ -36,7 +37,6 @@ from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBound
 from sealtrain_collab.travelling.guest.held_rows import HeldRows
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain_collab.travelling.recipe import Travelling, program_of, width_of
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
 if TYPE_CHECKING:

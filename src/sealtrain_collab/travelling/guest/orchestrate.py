@@ -26,6 +26,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
+from sealtrain.recipe.collaborations.travelling import Travelling
 from sealtrain.training.telemetry.bar import Bar, progress_bar
 from sealtrain.training.telemetry.facts import environment
 from sealtrain.training.telemetry.released import MetricGate
@@ -39,7 +40,6 @@ from sealtrain_collab.travelling.history import first_open
 from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_collab.travelling.parties import Parties, joined
 from sealtrain_collab.travelling.programs import AnySettings, built, settings_of
-from sealtrain_collab.travelling.recipe import Travelling
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby, TakenOver
 from sealtrain_collab.travelling.trainer_program import Training

@@ -15,13 +15,13 @@ from collecting import COLLECTING
 from pydantic import TypeAdapter, ValidationError
 
 from sealtrain.errors import CheckpointRefused, TooFewParties, UpdateRefused
-from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, PartyUpdate
-from sealtrain_collab.federated.strategies import (
+from sealtrain.recipe.collaborations.strategies import (
     ENGINE_ARGUMENTS,
     Strategy,
     StrategySettings,
     arguments_of,
 )
+from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, PartyUpdate
 
 if not COLLECTING:
     flower = pytest.importorskip("flwr.serverapp.strategy", reason="needs sealtrain[federated]")

@@ -13,10 +13,10 @@ from run_logs import fields_of
 
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, PadsRefused, ProductAltered, UpdateRefused
+from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
+from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain_collab.federated.guest.merging import Merge
 from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
-from sealtrain_collab.federated.recipe import Federated
-from sealtrain_collab.pads.facts import PadsBegun
 
 STEPS = 3
 HOW = FEDERATED | {"local_steps": STEPS, "products": {"pads": "dealer", "checks": 2}}

@@ -27,10 +27,10 @@ from federated_world import (
     rounds,
 )
 
+from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg, StrategySettings
 from sealtrain_collab.federated.engine import FlowerStrategy
 from sealtrain_collab.federated.messages import Asked
 from sealtrain_collab.federated.seats import Answered, Came, News, PartyGone, Seat
-from sealtrain_collab.federated.strategies import FedAdam, FedAvg, StrategySettings
 
 if not COLLECTING:
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")

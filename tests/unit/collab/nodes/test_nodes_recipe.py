@@ -18,10 +18,10 @@ from sealtrain.errors import LockInvalid, RecipeInvalid, SealtrainError, TicketI
 from sealtrain.guest.fellows import expect_listening
 from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.recipe.backends import processes_of
+from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.training.distributed.wire.membership import MAX_WORLD
-from sealtrain_collab.nodes.recipe import MAX_PROCESSES
 
 pytestmark = pytest.mark.claim("C160")
 

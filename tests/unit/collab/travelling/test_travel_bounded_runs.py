@@ -10,9 +10,9 @@ from carrying import carries
 from collecting import COLLECTING
 
 from sealtrain.errors import TranscriptInvalid
+from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_collab.channel.channel import AttestedChannel
-from sealtrain_collab.travelling.check import TravellingTerms, travelled
 from sealtrain_collab.travelling.orchestrator import Orchestrator
 
 if not COLLECTING:

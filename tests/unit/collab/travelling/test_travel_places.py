@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_logs import fields_of
 
+from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.travelling.check import TravellingTerms, travelled
 from sealtrain_collab.travelling.history import rotation_after, spent_of
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.schedule import HolderPlan, Places, Plan, Rotation, Trip

@@ -21,13 +21,13 @@ from training_world import sft as sft_recipe
 from variants import variants
 
 from sealtrain.errors import DataInvalid, ModelInvalid, RecipeInvalid, TripBroken, UsageError
+from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
+from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.travelling.check import terms_of, travelled
 from sealtrain_collab.travelling.guest.held_rows import HeldRows
 from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_collab.travelling.programs import built, parse_settings, settings_of
-from sealtrain_collab.travelling.recipe import program_of
 from sealtrain_collab.travelling.rows import IGNORED, read_rows, write_row
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan, Rotation
 from sealtrain_collab.travelling.trainer_program import TrainerProgram, TrainerSettings, Training

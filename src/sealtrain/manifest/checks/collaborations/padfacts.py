@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from sealtrain.base.models import StrictModel
-from sealtrain_collab.pads.recipe import ProductSettings
+from sealtrain.recipe.collaborations.pads import ProductSettings
 
 __all__ = ["LAYER_NAMES", "PadsBegun", "PadsSpent", "another_than", "layer_counts"]
 

@@ -15,9 +15,9 @@ from sealtrain.recipe.collaboration import (
     is_none,
     misfit_of_text_adapter,
 )
-from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_patients
-from sealtrain_collab.federated.strategies import RULE, FedProx, Strategy
-from sealtrain_collab.pads.recipe import PAD_LIMITS, ProductSettings, misfit_of_products
+from sealtrain.recipe.collaborations.pads import PAD_LIMITS, ProductSettings, misfit_of_products
+from sealtrain.recipe.collaborations.patients import PatientPrivacy, cannot_hide_patients
+from sealtrain.recipe.collaborations.strategies import RULE, FedProx, Strategy
 
 __all__ = ["Federated"]
 

@@ -25,7 +25,7 @@ from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
 from sealtrain.manifest.predicate import PatientTraining, Predicate
-from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain.recipe.collaborations.patients import PatientPrivacy
 
 __all__ = ["Breach", "Hiding", "PlannedFields", "privacy_is"]
 

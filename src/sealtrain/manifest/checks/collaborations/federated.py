@@ -12,7 +12,7 @@ order, the first breach is ``ClaimContradicted``:
 5. a round is merged of exactly those who gave an update, at least as many as the recipe asks for;
 6. the parties of the manifest are exactly those whose updates were merged.
 
-Where rounds hide patients, ``patients_check`` has the rules that come besides; where an accelerator
+Where rounds hide patients, ``patients`` has the rules that come besides; where an accelerator
 multiplies for the parties, ``sessions`` has.
 """
 
@@ -28,13 +28,18 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import ErrorCode, Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
+from sealtrain.manifest.checks.collaborations.patients import (
+    Breach,
+    Hiding,
+    PlannedFields,
+    privacy_is,
+)
+from sealtrain.manifest.checks.collaborations.sessions import PadSessions, SessionSpent
 from sealtrain.recipe.collaboration import holders_of
-from sealtrain_collab.federated.patients import PatientPrivacy
-from sealtrain_collab.federated.patients_check import Breach, Hiding, PlannedFields, privacy_is
-from sealtrain_collab.federated.recipe import Federated
-from sealtrain_collab.federated.sessions import PadSessions, SessionSpent
-from sealtrain_collab.pads.facts import PadsBegun
-from sealtrain_collab.pads.recipe import ProductSettings
+from sealtrain.recipe.collaborations.federated import Federated
+from sealtrain.recipe.collaborations.pads import ProductSettings
+from sealtrain.recipe.collaborations.patients import PatientPrivacy
 
 __all__ = ["FederatedTerms", "RoundResults", "merged_rounds", "rounds_hold", "sum_up"]
 

@@ -22,11 +22,11 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
+from sealtrain.base.scrub import proof_of
 from sealtrain.errors import ERROR_CODES, ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.recipe.collaborations.travelling import program_of, width_of
 from sealtrain.signing.logevents import fault
-from sealtrain_collab.travelling.recipe import program_of, width_of
-from sealtrain_collab.travelling.scrub import proof_of
 
 __all__ = ["Travelled", "TravellingTerms", "terms_of", "travelled", "trips_hold"]
 

@@ -29,9 +29,9 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.checks.counts import Counts, counts_of
+from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.target import Target
-from sealtrain_collab.cut.recipe import Cut
 
 __all__ = ["CutResults", "CutTerms", "cut_holds", "received"]
 
@@ -39,13 +39,13 @@ _PREFIX: Final = "cut."
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 
 
-class _Begun(StrictModel):
+class _CutBegun(StrictModel):
     layers: _Count
     wire: str
     spf_share: Annotated[float, Field(ge=0, le=1)]
 
 
-class _Joined(StrictModel):
+class _ClientJoined(StrictModel):
     party: OwnerName
     consent: dict[str, Any]
 
@@ -59,7 +59,7 @@ class _Received(StrictModel):
     digest: Hex64
 
 
-class _Finished(StrictModel):
+class _CutFinished(StrictModel):
     entries: _Count
 
 
@@ -147,14 +147,14 @@ def received(entries: Iterable[Mapping[str, Any]], terms: CutTerms) -> CutResult
     told = list(entries)
     ours = [entry for entry in told if str(entry["event"]).startswith(_PREFIX)]
     _in_turn([str(our["event"]) for our in ours])
-    begun = _said(ours, "cut.begun", _Begun)
+    begun = _said(ours, "cut.begun", _CutBegun)
     parts = _said(ours, "cut.received", _Received)
-    finished = _said(ours, "cut.finished", _Finished)
+    finished = _said(ours, "cut.finished", _CutFinished)
     how = terms.how
     wanted = {"layers": how.layers, "wire": how.wire, "spf_share": how.spf_share}
     if begun[0].to_dict() != wanted:
         raise _broken("other settings than the recipe's", begun[0].to_dict(), wanted)
-    consents = _consents(terms, _said(ours, "cut.joined", _Joined))
+    consents = _consents(terms, _said(ours, "cut.joined", _ClientJoined))
     _kept(terms, consents, parts)
     _counted(consents, counts_of(told))
     return CutResults(
@@ -181,7 +181,7 @@ def _in_turn(events: Sequence[str]) -> None:
         raise _broken("events in another order", ", ".join(events)[:200], " → ".join(order))
 
 
-def _consents(terms: CutTerms, joined: Iterable[_Joined]) -> dict[str, SignedConsent]:
+def _consents(terms: CutTerms, joined: Iterable[_ClientJoined]) -> dict[str, SignedConsent]:
     found: dict[str, SignedConsent] = {}
     for one in joined:
         signed = verify_consent(

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from sealtrain.base.models import Hex32, load_model
 from sealtrain.errors import ClaimContradicted
-from sealtrain_collab.federated.patients_check import Breach
-from sealtrain_collab.pads.facts import PadsBegun, PadsSpent, another_than
-from sealtrain_collab.pads.recipe import ProductSettings
+from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpent, another_than
+from sealtrain.manifest.checks.collaborations.patients import Breach
+from sealtrain.recipe.collaborations.pads import ProductSettings
 
 __all__ = ["PadSessions", "SessionSpent"]
 

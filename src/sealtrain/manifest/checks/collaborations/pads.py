@@ -18,8 +18,8 @@ from typing import Any, Final
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
-from sealtrain_collab.pads.facts import PadsBegun, PadsSpent, another_than
-from sealtrain_collab.pads.recipe import Pads
+from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpent, another_than
+from sealtrain.recipe.collaborations.pads import Pads
 
 __all__ = ["PadUse", "pads_hold", "read_pad_use", "sum_up"]
 
@@ -83,14 +83,14 @@ def read_pad_use(entries: Iterable[Mapping[str, Any]], how: Pads) -> PadUse:
     Raises:
         ClaimContradicted: A rule of the module is broken.
     """
-    told = _Told(how)
+    told = _PadsTold(how)
     for entry in entries:
         told.take(entry)
     return told.sum()
 
 
 @dataclass
-class _Told:
+class _PadsTold:
     """The log as far as it was read."""
 
     how: Pads

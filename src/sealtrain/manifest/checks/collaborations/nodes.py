@@ -25,11 +25,11 @@ from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.checks.parties import Stay
 from sealtrain.manifest.predicate import Predicate
+from sealtrain.recipe.collaborations.nodes import MAX_NODES, Nodes
 from sealtrain.signing.parties import node_run_id
-from sealtrain_collab.nodes.recipe import MAX_NODES, Nodes
 
 __all__ = [
-    "Meeting",
+    "NodeMeeting",
     "NodesTerms",
     "guests_in",
     "meetings_hold",
@@ -51,14 +51,14 @@ class _Node(StrictModel):
     begun: Timestamp = Field(alias="from")
 
 
-class _Joined(StrictModel):
+class _NodeJoined(StrictModel):
     session: Hex32
     ranks: Annotated[int, Field(ge=1, le=64)]
     nodes: Annotated[tuple[_Node, ...], Field(min_length=1, max_length=MAX_NODES - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class NodeMeeting:
     """Nodes that trained together for a while.
 
     Attributes:
@@ -68,7 +68,7 @@ class Meeting:
             finished; ``None`` where the log says neither.
     """
 
-    joined: _Joined
+    joined: _NodeJoined
     at: int
     until: int | None = None
 
@@ -90,13 +90,13 @@ class NodesTerms:
     world_size: str | None
 
 
-def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[Meeting, ...]:
+def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[NodeMeeting, ...]:
     """The meetings of a run log whose chain holds, oldest first.
 
     Raises:
         ClaimContradicted: Rule 1 is broken, or an entry malformed.
     """
-    found: list[Meeting] = []
+    found: list[NodeMeeting] = []
     there, latest = False, 0
     for entry in entries:
         event, at = str(entry["event"]), from_rfc3339(str(entry["at"]))
@@ -107,7 +107,7 @@ def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[Meeting, ...]:
         elif event == JOINED:
             if there:
                 raise _broken("nodes joined twice without an interruption", entry)
-            found.append(Meeting(joined=_read(entry), at=at))
+            found.append(NodeMeeting(joined=_read(entry), at=at))
             there = True
         elif event in _WORK and not there:
             raise _broken(f"{event} without nodes that had joined", entry)
@@ -162,7 +162,9 @@ def nodes_hold(case: Case) -> str:
     return f"{terms.nodes} nodes with {each} each{again}"
 
 
-def meetings_hold(entries: Iterable[Mapping[str, Any]], terms: NodesTerms) -> tuple[Meeting, ...]:
+def meetings_hold(
+    entries: Iterable[Mapping[str, Any]], terms: NodesTerms
+) -> tuple[NodeMeeting, ...]:
     """The meetings of a run log that keeps all rules of the module.
 
     Args:
@@ -191,7 +193,7 @@ def meetings_hold(entries: Iterable[Mapping[str, Any]], terms: NodesTerms) -> tu
     return meetings
 
 
-def _as_the_recipe_says(joined: _Joined, terms: NodesTerms) -> None:
+def _as_the_recipe_says(joined: _NodeJoined, terms: NodesTerms) -> None:
     facts: dict[str, tuple[object, object]] = {
         "nodes": ([node.node for node in joined.nodes], list(range(1, terms.nodes))),
         "ranks": (joined.ranks, terms.ranks),
@@ -214,7 +216,7 @@ def _as_the_recipe_says(joined: _Joined, terms: NodesTerms) -> None:
     _once([node.key for node in joined.nodes], "key of a node")
 
 
-def _keys_came_first(meeting: Meeting) -> None:
+def _keys_came_first(meeting: NodeMeeting) -> None:
     for node in meeting.joined.nodes:
         if from_rfc3339(node.begun) > meeting.at + CLOCK_TOLERANCE_S:
             raise ClaimContradicted(
@@ -230,9 +232,9 @@ def _once(values: list[str], what: str) -> None:
         raise ClaimContradicted(f"a {what} occurs twice in the run log", check="nodes")
 
 
-def _read(entry: Mapping[str, Any]) -> _Joined:
+def _read(entry: Mapping[str, Any]) -> _NodeJoined:
     name = f"run log entry {entry['seq']}"
-    return load_model(_Joined, entry["fields"], ClaimContradicted, name)
+    return load_model(_NodeJoined, entry["fields"], ClaimContradicted, name)
 
 
 def _broken(problem: str, entry: Mapping[str, Any]) -> ClaimContradicted:
