@@ -16,7 +16,7 @@ import pytest
 from collecting import COLLECTING
 from polling import wait_until
 from relays import answered, expect_only_a_handshake
-from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage
+from stage import MACHINE, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port, written
 
@@ -100,7 +100,10 @@ class Played:
 
     def logs(self) -> list[Path]:
         """Of the accelerator and of every dealer."""
-        return list(self.world.folder.glob("part-split-*.log"))
+        return [
+            *self.world.folder.glob("part-split-*.log"),
+            *self.world.folder.glob("part-guest-*.log"),
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +136,8 @@ def dealing(world: Stage, folder: Path, guest: str) -> str:
         "guest API", "simulator", "serve", "--deployment", folder / "app-compose.json",
         "--socket", guest, "--simulator", "root", *MACHINE,
     )  # fmt: skip
-    return world.serve(
-        "dealer ready", "split", "dealer", folder / "recipe.lock.json",
-        "--platform", "simulator", "--guest", guest, *COLLATERAL,
-    )  # fmt: skip
+    out = world.folder / f"at-{guest}"
+    return world.serve("dealer ready", *world.guest_words(folder, out, "dealer", guest))
 
 
 def with_a_zero_matrix(said: bytes) -> bytes:

@@ -206,7 +206,7 @@ def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
 
         port = free_port()
         lead, place = stack.enter_context(both.lead("run", "--listen", f"127.0.0.1:{port}"))
-        other = stack.enter_context(both.join(1, place, "--wait-for-lease", "4m", out="n1"))
+        other = stack.enter_context(both.join(1, place, wait_seconds=240, out="n1"))
         begun_from: list[set[str]] = []
         for _ in range(2):
             before = newest()
@@ -263,8 +263,10 @@ def test_a_node_that_is_withheld_for_longer_than_a_lease_costs_nothing(tmp_path:
         out = tmp_path / "run"
 
         def joined(node: int, place: str, name: str) -> SideProgram:
-            words = ("--listen", f"127.0.0.{node + 6}:0", "--wait-for-lease", "4m")
-            return stack.enter_context(three.join(node, place, *words, out=name))
+            listen = f"127.0.0.{node + 6}:0"
+            return stack.enter_context(
+                three.join(node, place, listen=listen, wait_seconds=240, out=name)
+            )
 
         lead, place = stack.enter_context(three.lead("run", "--wait-for-lease", "4m"))
         one = joined(1, place, "n1")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from sealtrain.cli import app
 from sealtrain.cli.project import KEYS, NAME, PLACE, found_project, load_project
 from sealtrain.errors import DataInvalid, LimitExceeded, ProjectInvalid
+from sealtrain.recipe.kinds import KINDS
 
 pytestmark = pytest.mark.claim("C146")
 
@@ -23,14 +24,20 @@ MEASURED = [
     ("broker", "serve"),
     ("deploy", "credentials"),
     ("split", "accelerator"),
-    ("split", "dealer"),
-    ("split", "serve"),
-    ("travel", "hold"),
-    ("travel", "accelerate"),
-    ("travel", "orchestrate"),
-    ("federate", "lead"),
-    ("federate", "join"),
 ]
+
+
+@pytest.mark.claim("C655")
+def test_a_guest_of_a_recipe_begins_in_two_ways_and_its_document_starts_one() -> None:
+    """Its evidence and a lock are asked for where a guest begins, and nowhere else."""
+    beginning = {
+        path
+        for path, command in all_commands()
+        if {"lock", "--guest"} <= {option for one in command.params for option in one.opts}
+    }
+    assert beginning == {("guest",), ("train",)}
+    roles = [place for kind in KINDS.values() for place in kind.roles.values()]
+    assert all(place.endswith("_by_ticket") for place in roles)
 
 
 @pytest.fixture(autouse=True)

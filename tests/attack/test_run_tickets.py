@@ -88,6 +88,8 @@ ALTERED: dict[str, dict[str, Any]] = {
     "ranks": {"ranks": "2"},
     "no ranks": {"ranks": 0},
     "too many ranks": {"ranks": 65},
+    "threads of a run": {"threads": 2},
+    "rejoining a run of one": {"rejoins": True},
 }
 
 
@@ -126,3 +128,21 @@ def test_only_a_regular_file_is_a_ticket(tmp_path: Path) -> None:
     for place in ("folder", "pipe", "nothing"):
         with pytest.raises(TicketInvalid):
             load_ticket(tmp_path / place)
+
+
+HOLDER = {key: TRAIN[key] for key in ("version", "brokers", "data")} | {
+    "role": "holder",
+    "party": "clinic-a",
+    "peers": {"writes": "10.0.0.7:8472"},
+}
+
+
+@pytest.mark.claim("C655")
+def test_an_owner_rejoins_by_its_folder_or_by_its_ticket(tmp_path: Path) -> None:
+    ticket = parse_ticket(json.dumps(HOLDER).encode())
+    told = parse_ticket(json.dumps(HOLDER | {"rejoins": True}).encode())
+    assert not ticket.has_taken_part(tmp_path / "nothing")
+    assert not ticket.has_taken_part(tmp_path)
+    assert told.has_taken_part(tmp_path / "nothing")
+    (tmp_path / "kept").write_text("")
+    assert ticket.has_taken_part(tmp_path)

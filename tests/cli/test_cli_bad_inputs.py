@@ -85,7 +85,8 @@ def test_every_command_has_a_call_or_a_reason() -> None:
         for path, command in all_commands()
         if path and (not isinstance(command, click.Group) or command.invoke_without_command)
     }
-    assert set(CALLS) | set(NOTHING_TO_REPLACE) == commands
+    called = {call.command or name for name, call in CALLS.items()}
+    assert called | set(NOTHING_TO_REPLACE) == commands
     assert not set(CALLS) & set(NOTHING_TO_REPLACE)
     failing = {name for name, call in CALLS.items() if call.code and call.code != 124}
     assert failing - {"chain status"} == set(NOT_WHOLE)

@@ -97,11 +97,9 @@ def test_every_command_that_answers_offers_json() -> None:
         "openapi",
         "schema",
         "serve",
-        "accelerate",
         "agent",
         "accelerator",
         "credentials",
-        "dealer",
     }
     without = [
         " ".join(path)

@@ -23,7 +23,6 @@ MEANINGS = {
     "--valid-for": "how long it holds",
     "--folder": "of a run, of a guest, or of a runner with its guests'",
     "--limit": "at most so many",
-    "--relay": "unix socket of a federation's lead or party",
     "--socket": "unix socket to listen at",
     "--verified": "record of an owner who verified an image",
     "--all": "everything of its kind",

@@ -21,8 +21,6 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.programs import SideProgram
 from sealtrain.client.connection import own_key
-from sealtrain.client.pin import load_pin
-from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form
@@ -44,14 +42,8 @@ CUT = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "
 
 
 def serving(at: JointSite) -> SideProgram:
-    settings = at.settings("run")
-    command = [
-        "split", "serve", settings.lock,
-        "--platform", "simulator", "--guest", settings.guest, "--collateral", settings.collateral,
-        "--broker", at.broker, "--base", settings.base, "--out", settings.out,
-        "--patience", "120", "--wait", "200",
-    ]  # fmt: skip
-    return SideProgram("server", at.folder, command, start=starting(SHARED))
+    words = at.guest_words("run", "server", brokers=[at.broker])
+    return SideProgram("server", at.folder, words, start=starting(SHARED))
 
 
 def sending(at: JointSite, owner: str, server: tuple[str, int], **changed: Any) -> Sending:
@@ -134,21 +126,8 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
         "collaboration": CUT,
     }
     with joint_site(tmp_path, **recipe) as at:
-        settings = at.settings("run")
-        ticket = RunTicket(
-            version=1,
-            role="server",
-            brokers=(load_pin(at.broker),),
-            restarts=1,
-        )
-        (tmp_path / "ticket.json").write_bytes(ticket.to_bytes())
-        command = [
-            "guest", settings.lock,
-            "--platform", "simulator", "--guest", settings.guest,
-            "--collateral", settings.collateral, "--base", settings.base,
-            "--out", settings.out, "--ticket", tmp_path / "ticket.json",
-        ]  # fmt: skip
-        with SideProgram("server", at.folder, command, start=starting(SHARED)) as server:
+        words = at.guest_words("run", "server", brokers=[at.broker], restarts=1)
+        with SideProgram("server", at.folder, words, start=starting(SHARED)) as server:
             _, port = host_and_port(server.place("cut server ready", within=WITHIN_S))
             inside = psutil.Process(server.pid).children(recursive=True)
             (run,) = (one for one in inside if port in listening(one))

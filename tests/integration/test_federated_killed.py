@@ -17,7 +17,6 @@ from polling import wait_until
 from world import OWNERS
 
 from sealtrain.base.clock import system_clock
-from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import CheckpointRefused
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
@@ -40,15 +39,13 @@ ADAM = HOW | {
 """A strategy that remembers, and that asks two of the three parties in each round."""
 
 
-def resumed(made: Stage, name: str, at: Path) -> None:
+def resumed(made: Stage, name: str) -> None:
     """Have the lead's folder resumed behind another socket."""
-    words = ["resume", made.at.settings("lead").out, "--relay", at]
-    part = SideProgram(name, made.at.folder, words, start=made.starts)
-    made.parts[name] = made.stack.enter_context(part)
+    made.lead(name)
     made.said(name, "federation ready")
 
 
-def relay_to(made: Stage, lead: Path, *, late: int = 0) -> Relay:
+def relay_to(made: Stage, lead: str, *, late: int = 0) -> Relay:
     """Carry messages; those to node ``late`` only once the others had time to begin a round."""
     first = time.monotonic()
 
@@ -57,13 +54,13 @@ def relay_to(made: Stage, lead: Path, *, late: int = 0) -> Relay:
             time.sleep(max(0.0, first + LATE_S - time.monotonic()))
         return data
 
-    relay = Relay(lead, [made.sockets / f"{owner}.sock" for owner in OWNERS], there=there)
+    relay = Relay(made.relay(lead), [made.relay(owner) for owner in OWNERS], there=there)
     made.stack.callback(relay.close)
     return relay
 
 
 def begun(made: Stage) -> str:
-    made.start("lead", "lead")
+    made.lead()
     run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
     for owner in OWNERS:
         made.join(owner, run_id)
@@ -95,19 +92,19 @@ def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
         (tmp_path / name).mkdir()
         with stage(tmp_path / name, collaboration=how) as made:
             run_id = begun(made)
-            at, lead = made.sockets / "lead.sock", "lead"
+            lead = "lead"
             for number, moment in enumerate(killed):
                 if moment == "before":  # every party waits for its lead
                     for owner in OWNERS:
                         made.said(owner, "party ready")
                 else:
-                    relay_to(made, at)
+                    relay_to(made, lead)
                     made.said(lead, moment)
                 made.parts[lead].kill()
-                at, lead = made.sockets / f"lead-{number}.sock", f"lead-{number}"
-                resumed(made, lead, at)
+                lead = f"lead-{number}"
+                resumed(made, lead)
             # The party that no round before the kill chose is the last that a resumed lead hears.
-            relay_to(made, at, late=3 if killed else 0)
+            relay_to(made, lead, late=3 if killed else 0)
             outcome = made.ended(lead)
             assert outcome["run_id"] == run_id
             entries = verified(made, outcome)
@@ -121,12 +118,13 @@ def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
     assert states["killed"] == states["whole"]
 
 
+@pytest.mark.claim("C655")
 def test_states_that_an_operator_put_back_are_refused_by_parties_that_began_again(
     tmp_path: Path,
 ) -> None:
     with stage(tmp_path, collaboration=HOW) as made:
         run_id = begun(made)
-        relay = relay_to(made, made.sockets / "lead.sock")
+        relay = relay_to(made, "lead")
         made.said("lead", "round 1 of 6")
         states = made.at.settings("lead").out / "states"
         wait_until(lambda: any(states.glob("state-*")), WITHIN_S)  # sealed after the round is told
@@ -139,11 +137,12 @@ def test_states_that_an_operator_put_back_are_refused_by_parties_that_began_agai
         shutil.copytree(tmp_path / "kept", states)
         # No party remembers anything: their brokers do.
         for owner in OWNERS:
-            made.join(owner, run_id, "--again")
-        resumed(made, "lead", made.sockets / "lead-again.sock")
-        relay_to(made, made.sockets / "lead-again.sock")
+            shutil.rmtree(made.at.settings(owner).out)
+            made.join(owner, run_id, rejoins=True)
+        resumed(made, "lead-again")
+        relay_to(made, "lead-again")
         with pytest.raises(CheckpointRefused):
-            made.parts["lead"].ended(within=WITHIN_S)
+            made.ended("lead-again")
 
 
 @pytest.mark.nightly
@@ -155,7 +154,7 @@ def test_a_party_that_hangs_for_longer_than_a_round_is_waited_for_once_and_comes
     how = HOW | {"rounds": 12, "round_seconds": 6, "joining_days": 1}
     with stage(tmp_path, collaboration=how, trainer=RECIPE["trainer"] | {"max_steps": 24}) as made:
         begun(made)
-        relay_to(made, made.sockets / "lead.sock")
+        relay_to(made, "lead")
         made.said("lead", "round 1 of 12")
         hanging = made.parts[OWNERS[-1]]
         hanging.send(signal.SIGSTOP)
@@ -183,8 +182,7 @@ def test_a_lead_killed_in_the_middle_of_sealing_goes_on_from_the_state_before(
     """Half of a state, shares without a state, and a state whose end is torn."""
     with stage(tmp_path, collaboration=HOW) as made:
         begun(made)
-        at = made.sockets / "lead.sock"
-        relay = relay_to(made, at)
+        relay = relay_to(made, "lead")
         states = made.at.settings("lead").out / "states"
         made.said("lead", "round 2 of 6")
         wait_until((states / "state-00000002.sealed").exists, WITHIN_S)
@@ -196,9 +194,9 @@ def test_a_lead_killed_in_the_middle_of_sealing_goes_on_from_the_state_before(
         for share in list(states.glob(f"share-{newest.name[6:14]}-*")):
             shutil.copy(share, share.with_name(share.name.replace(newest.name[6:14], "00000009")))
         (states / ".state-00000010.sealed.0123456789abcdef.tmp").write_bytes(b"half")
-        resumed(made, "lead", made.sockets / "lead-again.sock")
-        relay_to(made, made.sockets / "lead-again.sock")
-        entries = verified(made, made.ended("lead"))
+        resumed(made, "lead-again")
+        relay_to(made, "lead-again")
+        entries = verified(made, made.ended("lead-again"))
         for owner in OWNERS:
             made.ended(owner)
     merges = [one["fields"]["round"] for one in entries if one["event"] == "round.merged"]

@@ -53,21 +53,17 @@ def served(made: Stage, name: str, *words: str) -> str:
 
 
 def dealing(made: Stage, name: str) -> str:
-    settings = made.at.settings("dealer")
-    return served(
-        made, name, "dealer", str(settings.lock), "--platform", "simulator",
-        "--guest", settings.guest, "--collateral", str(settings.collateral),
-    )  # fmt: skip
+    made.start(name, role="dealer")
+    return made.parts[name].place("dealer ready", within=WITHIN_S)
 
 
 def begun(made: Stage) -> str:
-    made.start("lead", "lead")
+    made.lead()
     return made.said("lead", "federation ready").rsplit(" ", 1)[-1]
 
 
 def carry(made: Stage, lead: str) -> None:
-    parties = [made.sockets / f"{owner}.sock" for owner in OWNERS]
-    relay = Relay(made.sockets / lead, parties)
+    relay = Relay(made.relay(lead), [made.relay(owner) for owner in OWNERS])
     made.stack.callback(relay.close)
 
 
@@ -124,8 +120,8 @@ def test_each_role_dies_or_lies_and_rounds_end_in_the_same_bits(tmp_path: Path) 
         made.join(a, run_id)
         ends_with(made, a, UsageError)  # before it asks for a key
         for owner in OWNERS:
-            made.join(owner, run_id, "--accelerator", honest)
-        carry(made, "lead.sock")
+            made.join(owner, run_id, peers={"accelerator": honest})
+        carry(made, "lead")
         made.ended("lead")
         states["whole"] = merges(verified(made, "own"))
     (tmp_path / "again").mkdir()
@@ -137,19 +133,19 @@ def test_each_role_dies_or_lies_and_rounds_end_in_the_same_bits(tmp_path: Path) 
         dealer = dealing(made, "dealer")
         run_id = begun(made)
 
-        def join(owner: str, *words: str) -> None:
-            place = places.get(owner, honest)
-            made.join(owner, run_id, "--accelerator", place, "--dealer", dealer, *words)
+        def join(owner: str) -> None:
+            peers = {"accelerator": places.get(owner, honest), "dealer": dealer}
+            made.join(owner, run_id, peers=peers)
 
         for owner in OWNERS:
             join(owner)
-        carry(made, "lead.sock")
+        carry(made, "lead")
         ends_with(made, b, ProductAltered)
         made.parts["dies"].kill()
         places.clear()
-        join(b, "--again")
+        join(b)
         ends_with(made, c, AcceleratorUnreachable)
-        join(c, "--again")
+        join(c)
         made.said("lead", "round 4 of")
         made.parts["dealer"].kill()
         wait_until(lambda: any(made.parts[owner].gone for owner in OWNERS), WITHIN_S)
@@ -160,14 +156,12 @@ def test_each_role_dies_or_lies_and_rounds_end_in_the_same_bits(tmp_path: Path) 
         made.parts["lead"].kill()
         dealer = dealing(made, "other dealer")
         for owner in OWNERS:
-            join(owner, "--again")
+            join(owner)
         made.parts[a].kill()
-        words = ["resume", made.at.settings("lead").out, "--relay", made.sockets / "again.sock"]
-        part = SideProgram("again", made.at.folder, words, start=made.starts)
-        made.parts["again"] = made.stack.enter_context(part)
+        made.lead("again")
         made.said("again", "federation ready")
-        join(a, "--again")
-        carry(made, "again.sock")
+        join(a)
+        carry(made, "again")
         made.ended("again")
         entries = verified(made, "dealer")
         states["killed"] = merges(entries)

@@ -69,9 +69,9 @@ def visits(owner: str) -> str:
 
 def met(made: Stage) -> tuple[Relay, str]:
     """Lead and all parties as processes, what carries their messages, and the run's id."""
-    made.start("lead", "lead")
+    made.lead()
     run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
-    relay = Relay(made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS])
+    relay = Relay(made.relay("lead"), [made.relay(owner) for owner in OWNERS])
     for owner in OWNERS:
         made.join(owner, run_id)
     return relay, run_id
@@ -115,7 +115,7 @@ def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Pa
         made.said("lead", "round 1 of 6")
         lost = OWNERS[2]
         made.parts[lost].kill()
-        made.join(lost, run_id, "--again")
+        made.join(lost, run_id)
         outcome = made.ended("lead")
         relay.close()
         rounds = {owner: made.ended(owner)["rounds"] for owner in OWNERS[:2]}

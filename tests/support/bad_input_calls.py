@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from bad_input_cases import Call
-from bad_inputs import Address, ProxyUrl, Read, ServerUrl, StoreUrl, Text, Write
+from bad_inputs import Address, ProxyUrl, Read, ServerUrl, StoreUrl, Text, Ticket, Write
 
 ME: Final = ("--identity", Read("clinic-a/clinic-a.identity.json"))
 BROKER: Final = ("--broker", Read("broker.yaml"))
@@ -38,6 +38,15 @@ def guest(name: str = "engineer") -> tuple[str | Text, ...]:
     return (
         "--platform", "simulator", "--guest", Text(f"{name}.sock"), *COLLATERAL, *GPU_COLLATERAL,
     )  # fmt: skip
+
+
+def played(recipe: str, role: str, ready: str = "", *, code: int = 0, keeps: bool = False) -> Call:
+    """A guest in a role of another recipe."""
+    words = (
+        f"{recipe}/recipe.lock.json", "--platform", "simulator", "--guest", f"{recipe}.sock",
+        *COLLATERAL, *GPU_COLLATERAL, "--ticket", Ticket(f"{role}.ticket.json"), *OUT,
+    )  # fmt: skip
+    return Call(words, ready=ready, code=code, keeps=keeps, command="guest")
 
 
 RUN: Final = (*guest(), *BROKER, "--data", Read("engineer/sealed"))
@@ -94,15 +103,15 @@ CALLS: Final[Mapping[str, Call]] = {
     "revoke": Call((*SPARE, *ME, *BROKER, *CONSORTIUM, "--yes"), lasting=True),
     "train": Call((LOCK, *RUN, *OUT)),
     "resume": Call((Read("killed"),), lasting=True),
-    "join": Call(
-        (
-            Read("nodes/recipe.lock.json"), *guest("nodes"), *BROKER,
-            "--data", Read("nodes/sealed"), "--lead", Text("127.0.0.1:9"),
-            "--node", Text("1"), "--listen", Address("127.0.0.1:0"), *OUT,
-        ),
-        code=4,
-    ),
     "guest": Call((LOCK, *guest(), "--ticket", Read("guest.ticket.json"), *OUT)),
+    "guest as accelerator": played("travelling", "accelerator", "accelerator ready"),
+    "guest as dealer": played("pads", "dealer", "dealer ready"),
+    "guest as holder": played("travelling", "holder", "holder ready"),
+    "guest as lead": played("federated", "lead", "federation ready", keeps=True),
+    "guest as node": played("nodes", "node", code=4),
+    "guest as orchestrator": played("travelling", "orchestrator", code=4, keeps=True),
+    "guest as party": played("federated", "party", "party ready"),
+    "guest as server": played("cut", "server", "cut server ready", keeps=True),
     "checkpoints": Call((Read("killed"),)),
     "merge": Call((Read("adapter"), "--base-model", Read("base"), *OUT)),
     "verify": Call((MANIFEST, *TRUST, "--artefacts", Read("run"))),
@@ -212,6 +221,36 @@ CALLS: Final[Mapping[str, Call]] = {
         "--store", StoreUrl("s3://results/run"), "--ca-file", Read("bank-ca.pem"),
         "--outbound-proxy", ProxyUrl("http://proxy.example:3128"), *OUT,
     )),
+    "deploy ticket of a holder": Call(
+        (
+            "--role", Text("holder"), *BROKER, "--data", Text("engineer/sealed"),
+            "--party", Text("clinic-a"), "--peer", Text("writes=127.0.0.1:9"),
+            "--listen", Address("127.0.0.1:0"), *OUT,
+        ),
+        command="deploy ticket",
+    ),
+    "deploy ticket of a node": Call(
+        (
+            "--role", Text("node"), *BROKER, "--data", Text("engineer/sealed"),
+            "--node", Text("1"), "--peer", Text("lead=127.0.0.1:9"), *OUT,
+        ),
+        command="deploy ticket",
+    ),
+    "deploy ticket of a party": Call(
+        (
+            "--role", Text("party"), *BROKER, "--data", Text("engineer/sealed"),
+            "--party", Text("clinic-a"), "--run", Text("0" * 32), *OUT,
+        ),
+        command="deploy ticket",
+    ),
+    "deploy ticket of an orchestrator": Call(
+        (
+            "--role", Text("orchestrator"), *BROKER, "--holder", Text("clinic-a=127.0.0.1:9"),
+            "--peer", Text("accelerator=127.0.0.1:9"), "--peer", Text("writes=127.0.0.1:9"),
+            "--states", Write("states"), *OUT,
+        ),
+        command="deploy ticket",
+    ),
     "deploy parts": Call((*IN_IMAGE, *OUT)),
     "deploy adopt": Call((
         Read("platform.json"), *IN_IMAGE, "--accept-script", Text("ab" * 32), *OUT,
@@ -260,21 +299,7 @@ CALLS: Final[Mapping[str, Call]] = {
         ("--listen", Address("127.0.0.1:0"), "--device", Text("cpu"), "--threads", Text("1")),
         ready="accelerator ready", answers=False,
     ),
-    "split dealer": Call(
-        (
-            Read("pads/recipe.lock.json"), *guest("pads"), "--listen", Address("127.0.0.1:0"),
-            "--device", Text("cpu"),
-        ),
-        ready="dealer ready", answers=False,
-    ),
     "split try": Call((Read("pads/recipe.yaml"), *ALL_RECORDS[:6])),
-    "split serve": Call(
-        (
-            Read("cut/recipe.lock.json"), *guest("cut"), *BROKER, *OUT,
-            "--listen", Address("127.0.0.1:0"), "--wait", Text("60s"),
-        ),
-        ready="cut server ready", keeps=True,
-    ),
     "split client": Call(
         (
             "--deployment", Read("cut/app-compose.json"), "--server", Text("127.0.0.1:9"), *ME,
@@ -283,48 +308,7 @@ CALLS: Final[Mapping[str, Call]] = {
         code=4,
     ),
     "split demo": Call(("--out", Write("new")), ready="SIMULATED", keeps=True),
-    "travel accelerate": Call(
-        (
-            Read("travelling/recipe.lock.json"), *guest("travelling"),
-            "--listen", Address("127.0.0.1:0"), "--writes", Address("127.0.0.1:0"),
-        ),
-        ready="accelerator ready", answers=False,
-    ),
-    "travel hold": Call(
-        (
-            Read("travelling/recipe.lock.json"), "--party", Text("clinic-a"),
-            "--writes", Text("127.0.0.1:9"), *guest("travelling"), *BROKER,
-            "--data", Read("travelling/sealed/clinic-a.notes.sealed"), *OUT,
-            "--listen", Address("127.0.0.1:0"),
-        ),
-        ready="holder ready",
-    ),
-    "travel orchestrate": Call(
-        (
-            Read("travelling/recipe.lock.json"), "--holder", Text("clinic-a=127.0.0.1:9"),
-            "--holder", "clinic-b=127.0.0.1:9", "--holder", "clinic-c=127.0.0.1:9",
-            "--accelerator", Text("127.0.0.1:9"), "--writes", Text("127.0.0.1:9"),
-            "--states", Write("states"), *guest("travelling"), *BROKER, *OUT,
-        ),
-        code=4, keeps=True,
-    ),
     "travel demo": Call(("--out", Write("new")), ready="SIMULATED", keeps=True),
-    "federate lead": Call(
-        (
-            Read("federated/recipe.lock.json"), *guest("federated"), *BROKER,
-            "--relay", Write("relay.sock"), *OUT,
-        ),
-        ready="federation ready", keeps=True,
-    ),
-    "federate join": Call(
-        (
-            Read("federated/recipe.lock.json"), *guest("federated"), *BROKER,
-            "--data", Read("federated/sealed/clinic-a.notes.sealed"),
-            "--party", Text("clinic-a"), "--run", Text("0" * 32),
-            "--relay", Write("relay.sock"), *OUT,
-        ),
-        ready="party ready",
-    ),
     "federate relay": Call(OUT),
     "federate demo": Call(("--out", Write("new")), ready="SIMULATED", keeps=True),
     "chain deploy": Call((
@@ -374,9 +358,9 @@ NOT_WHOLE: Final[Mapping[str, str]] = {
     "broker restored": "tests/integration plays it on a PostgreSQL",
     "chain propose": "a Safe is played on anvil: tests/integration/test_chain_safe.py",
     "chain sign": "a Safe is played on anvil: tests/integration/test_chain_safe.py",
-    "join": "its lead is a run of its own: tests/integration plays nodes",
+    "guest as node": "its lead is a run of its own: tests/integration plays nodes",
+    "guest as orchestrator": "its holders are runs of their own: test_travel_demo.py",
     "run download": "a run that ended: tests/integration plays runners",
     "split client": "its server is a run of its own: tests/integration/test_cut_run.py",
-    "travel orchestrate": "its holders are runs of their own: test_travel_demo.py",
 }
 """Calls that go as far as their peers, or a system that is not here, and no further."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
 from bad_inputs import (
     ADDRESS,
     FEW,
+    FOREIGN,
+    PORTS,
     PROXY,
     READ,
     SERVER,
@@ -21,6 +26,7 @@ from bad_inputs import (
     ServerUrl,
     StoreUrl,
     Text,
+    Ticket,
     Word,
     Write,
 )
@@ -43,6 +49,7 @@ class Call:
         keeps: Its output stays after a failure: the next start goes on in it, or a person reads it.
         lasting: Played in full only once, at the end: other calls fail after it.
         undo: The call that takes back what it did, where a second one would fail.
+        command: Its name, where the table has several calls of it.
     """
 
     words: tuple[Word, ...]
@@ -52,6 +59,7 @@ class Call:
     keeps: bool = False
     lasting: bool = False
     undo: tuple[str, ...] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,16 +113,22 @@ def cases(
             bad = folder / "bad" / f"{command}-{place}".replace(" ", "_")
             if isinstance(word, Read):
                 word = Read(*_filled([word.path], places))
-            for name, value in _replaced(word, folder, bad, few=given in few):
+            replaced = _replaced(word, folder, bad, few=given in few)
+            if isinstance(word, Ticket):
+                replaced = _retold(folder / word.path, bad, places)
+            for name, value in replaced:
                 words = [value if at == place else _good(one) for at, one in enumerate(call.words)]
-                yield Case(command, given, name, (*command.split(), *_filled(words, places)))
+                field, _, name = name.rpartition(": ")
+                typed = (*(call.command or command).split(), *_filled(words, places))
+                yield Case(command, f"{given} {field}".rstrip(), name, typed)
         if any(isinstance(word, Read) for word in call.words):
             yield Case(command, "folder", ANOTHER_FOLDER, good(command, call, places), True)
 
 
 def good(command: str, call: Call, places: Mapping[str, str]) -> tuple[str, ...]:
     """The call as it works."""
-    return (*command.split(), *_filled([_good(word) for word in call.words], places))
+    typed = (call.command or command).split()
+    return (*typed, *_filled([_good(word) for word in call.words], places))
 
 
 def _replaced(word: Word, folder: Path, bad: Path, *, few: bool) -> Iterator[tuple[str, str]]:
@@ -140,6 +154,27 @@ def _replaced(word: Word, folder: Path, bad: Path, *, few: bool) -> Iterator[tup
             yield from PROXY.items()
 
 
+def _retold(ticket: Path, bad: Path, places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Tickets with other brokers, data or addresses: field and name of what is told, and where."""
+    told = json.loads(ticket.read_text())
+    folder = ticket.parent
+    other: dict[str, Any] = {}
+    for name in FEW if told.get("data") else ():
+        made = bad.with_name(f"{bad.name}-data-{name}".replace(" ", "_"))
+        READ[name](Path(told["data"][0]), made)
+        other[f"data: {name}"] = {"data": [str(made)]}
+    if told.get("brokers"):
+        pin = yaml.safe_load((folder / FOREIGN / "broker.yaml").read_text())
+        other["brokers: of another consortium"] = {"brokers": [pin]}
+    for field in ("listen", "listen_writes"):
+        for name in PORTS if field in told else ():
+            other[f"{field}: {name}"] = {field: next(_filled([ADDRESS[name]], places))}
+    for number, (name, fields) in enumerate(other.items()):
+        path = bad.with_name(f"{bad.name}-{number}.ticket.json")
+        path.write_text(json.dumps(told | fields))
+        yield name, str(path)
+
+
 def _options_of_files(words: tuple[Word, ...]) -> set[str]:
     given = {_given(words, at) for at, word in enumerate(words) if isinstance(word, Read)}
     return {option for option in given if option.startswith("--")}
@@ -154,7 +189,7 @@ def _given(words: tuple[Word, ...], place: int) -> str:
 
 def _good(word: Word) -> str:
     match word:
-        case Read(path) | Write(path):
+        case Read(path) | Write(path) | Ticket(path):
             return path
         case Text(value) | Address(value) | ServerUrl(value) | StoreUrl(value) | ProxyUrl(value):
             return value

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -345,6 +345,34 @@ def _brokers(made: Stage) -> None:
         part.place("broker ready", within=60)
 
 
+def _roles(made: Stage) -> None:
+    """Tickets of the other roles, each as ``ROLE.ticket.json``."""
+    here, nowhere = "127.0.0.1:0", "127.0.0.1:9"
+    brokers = ("--broker", made.broker)
+    held = ("--data", made.folder / "travelling" / "sealed" / "clinic-a.notes.sealed")
+    joined = ("--data", made.folder / "federated" / "sealed" / "clinic-a.notes.sealed")
+    holders = (word for owner in OWNERS for word in ("--holder", f"{owner}={nowhere}"))
+    peers = ("--peer", f"accelerator={nowhere}", "--peer", f"writes={nowhere}")
+    roles: dict[str, Sequence[str | Path]] = {
+        "accelerator": ("--listen", here, "--listen-writes", here),
+        "dealer": ("--listen", here),
+        "holder": (
+            *brokers, *held, "--party", "clinic-a", "--peer", f"writes={nowhere}",
+            "--listen", here,
+        ),
+        "lead": brokers,
+        "node": (
+            *brokers, "--data", made.folder / "nodes" / "sealed", "--node", "1",
+            "--peer", f"lead={nowhere}", "--listen", here,
+        ),
+        "orchestrator": (*brokers, *peers, *holders, "--states", made.folder / "states"),
+        "party": (*brokers, *joined, "--party", "clinic-a", "--run", "0" * 32),
+        "server": (*brokers, "--listen", here),
+    }  # fmt: skip
+    for role, words in roles.items():
+        made.run("deploy", "ticket", "--role", role, *words, "--out", f"{role}.ticket.json")
+
+
 def _documents(made: Stage) -> dict[str, str]:
     folder = made.folder
     made.run(
@@ -355,6 +383,7 @@ def _documents(made: Stage) -> dict[str, str]:
         "deploy", "ticket", "--role", "train", "--broker", made.broker,
         "--data", folder / "scheduled" / "sealed", "--out", "scheduled.ticket.json",
     )  # fmt: skip
+    _roles(made)
     _evidence(made)
     propose = (
         "consortium", "propose", "--identity", made.identity("clinic-a"),

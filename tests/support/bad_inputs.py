@@ -69,7 +69,14 @@ class ProxyUrl:
     value: str
 
 
-Word = str | Read | Write | Text | Address | ServerUrl | StoreUrl | ProxyUrl
+@dataclass(frozen=True)
+class Ticket:
+    """A run ticket that names other brokers, data or addresses: each of these is replaced."""
+
+    path: str
+
+
+Word = str | Read | Write | Text | Address | ServerUrl | StoreUrl | ProxyUrl | Ticket
 
 
 def _hole(path: Path) -> None:
@@ -192,5 +199,7 @@ PROXY: Final[Mapping[str, str]] = {
     "proxy with a password": "http://user:secret@proxy.example:3128",
     **TEXT,
 }
+PORTS: Final = ("taken port", "address of another machine")
+"""What is given for an address in a ticket: one of another form is in no ticket."""
 FEW: Final = ("absent", "another of our files", "of another consortium")
 """What the second command, and every further one, is given for an option that reads a file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,23 +52,39 @@ class Stage:
     sockets: Path
     stack: ExitStack
     parts: dict[str, SideProgram] = field(default_factory=dict)
-    starts: Start = field(default_factory=lambda: starting(SHARED))
+    packages: Mapping[str, Any] = field(default_factory=lambda: SHARED)
 
-    def start(self, name: str, *words: str | Path) -> None:
-        settings = self.at.settings(name)
-        command = [
-            "federate", words[0], settings.lock, *words[1:],
-            "--platform", "simulator", "--guest", settings.guest,
-            "--collateral", settings.collateral, "--broker", self.at.broker,
-            "--base", settings.base, "--out", settings.out,
-            "--relay", self.sockets / f"{name}.sock",
-        ]  # fmt: skip
-        part = SideProgram(name, self.at.folder, command, start=self.starts)
+    @property
+    def starts(self) -> Start:
+        """Starts a command that needs the packages of the run's recipe."""
+        return starting(self.packages)
+
+    def relay(self, name: str) -> Path:
+        """The socket of a guest, in its folder."""
+        return self.sockets / name / "relay.sock"
+
+    def start(self, name: str, *, of: str | None = None, **ticket: Any) -> None:
+        """Start a guest in a folder of its own.
+
+        Args:
+            name: Of its folder, and of the part.
+            of: The guest whose run it goes on with, where it is another's.
+            ticket: Its fields.
+        """
+        words = self.at.guest_words(of or name, **ticket)
+        here = self.relay(name).parent
+        here.mkdir(exist_ok=True)
+        part = SideProgram(name, self.at.folder, words, start=starting(self.packages, here))
         self.parts[name] = self.stack.enter_context(part)
 
-    def join(self, owner: str, run_id: str, *words: str) -> None:
-        sealed = self.at.settings(owner).data[0]
-        self.start(owner, "join", "--data", sealed, "--party", owner, "--run", run_id, *words)
+    def lead(self, name: str = "lead") -> None:
+        """Start the lead; under another name it goes on with the run behind another socket."""
+        self.start(name, of="lead", role="lead", brokers=[self.at.broker])
+
+    def join(self, owner: str, run_id: str, **ticket: Any) -> None:
+        """Start a party, or start it again."""
+        ticket |= {"data": tuple(map(str, self.at.settings(owner).data)), "run": run_id}
+        self.start(owner, role="party", brokers=[self.at.broker], party=owner, **ticket)
 
     def said(self, name: str, word: str) -> str:
         """The line with a word, once a program said it."""
@@ -86,5 +102,5 @@ def stage(folder: Path, *, rows: Callable[[str], str] = records, **recipe: Any) 
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-"))
         made = Stage(at=at, sockets=Path(sockets), stack=stack)
         if "strategy" in recipe.get("collaboration", {}):  # it needs Flower's package as well
-            made.starts = starting(WHOLE_RECIPE | RECIPE | recipe)
+            made.packages = WHOLE_RECIPE | RECIPE | recipe
         yield made

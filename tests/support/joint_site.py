@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from broker_site import BrokerSite, broker_site
 from manifest_world import FEDERATED
+from ticketed import guest_words
 from typer.testing import CliRunner
 from world import OWNERS, RECIPE
 
@@ -54,6 +55,21 @@ class JointSite:
             base=self.folder,
             out=self.folder / out,
         )
+
+    def guest_words(self, name: str, role: str, **ticket: Any) -> list[str | Path]:
+        """The words that start the guest of a folder in a role.
+
+        Args:
+            name: The guest's folder.
+            role: Of its ticket.
+            ticket: Further fields, as ``RunTicket`` has them.
+        """
+        settings = self.settings(name)
+        return guest_words(
+            settings.lock, settings.guest, settings.out,
+            "--collateral", str(settings.collateral), "--base", settings.base,
+            role=role, **ticket,
+        )  # fmt: skip
 
     def trust(self) -> Trust:
         key = self.site.key(self.client)()

@@ -92,18 +92,26 @@ class Nodes:
         self,
         node: int,
         lead: str,
-        *words: str | Path,
+        *,
         out: str | None = None,
         broker: Path | None = None,
+        **ticket: Any,
     ) -> SideProgram:
         """Another node, with a pin of its own for the broker if one is given. Use as a context."""
+        folder = self.world.folder / (out or f"{self.name}-node-{node}")
         return self.world.part(
-            "join", self.folder / "recipe.lock.json", "--platform", "simulator",
-            "--guest", self.socket(node), *self.world.collateral,
-            "--broker", broker or self.world.broker, "--data", self.folder / "sealed",
-            "--lead", lead, "--node", str(node),
-            "--out", self.world.folder / (out or f"{self.name}-node-{node}"), *words,
-        )  # fmt: skip
+            *self.world.guest_words(
+                self.folder,
+                folder,
+                "node",
+                self.socket(node),
+                brokers=[broker or self.world.broker],
+                data=(str(self.folder / "sealed"),),
+                peers={"lead": lead},
+                node=node,
+                **ticket,
+            )
+        )
 
     def opened(self, out: str) -> Path:
         """The model of a finished run, opened by its first recipient."""

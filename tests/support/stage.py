@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import yaml
 from polling import wait_until
+from ticketed import guest_words
 from warm import CLOSED, STARTING, WARM, Warm, heavy, light, python_for
 from world import RECIPE as BIOPSIES
 
@@ -382,6 +383,23 @@ class Stage:
             "--guest", guest or f"{folder.name}.sock", *self.collateral,
             "--broker", self.broker, "--data", folder / "sealed", "--out", self.folder / out,
         ]  # fmt: skip
+
+    def guest_words(
+        self, folder: Path, out: Path, role: str, guest: str = "", **ticket: Any
+    ) -> list[str | Path]:
+        """The words that start a guest of a recipe's folder in a role.
+
+        Args:
+            folder: The recipe's.
+            out: The guest's folder.
+            role: Of its ticket.
+            guest: Socket of its guest API, where it is another than the folder's.
+            ticket: Further fields, as ``RunTicket`` has them.
+        """
+        socket = guest or f"{folder.name}.sock"
+        return guest_words(
+            folder / "recipe.lock.json", socket, out, *self.collateral, role=role, **ticket
+        )
 
     def train_and_kill(self, folder: Path, out: str, when: Callable[[], bool]) -> None:
         """Start training and end it with SIGKILL as soon as ``when`` holds."""

@@ -38,7 +38,7 @@ from sealtrain.recipe.schema import parse_recipe
 
 WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
-CLOSED = ("federate", "join", "resume", "split", "train")
+CLOSED = ("guest", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
 STARTING = ("deploy run", "ready", "rehearse", "run serve", "up")
 """Commands that start commands."""
@@ -331,19 +331,21 @@ def run_program(
     return trainer().run(["-c", _FILE, str(program), *words], env=env, cwd=cwd, timeout=timeout)
 
 
-def starting(recipe: Mapping[str, Any]) -> Start:
+def starting(recipe: Mapping[str, Any], folder: Path | None = None) -> Start:
     """How to start ``sealtrain`` here, warm where tests are.
 
     Args:
         recipe: One that needs the packages of the commands'.
+        folder: The commands' folder; this process's by default.
     """
 
     def start(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         if WARM:
             made = heavy(json.dumps(recipe)) if words[0] in CLOSED else light()
-            return made.start(words, env=env, cwd=Path.cwd(), stdout=stdout, stderr=stderr)
+            where = folder or Path.cwd()
+            return made.start(words, env=env, cwd=where, stdout=stdout, stderr=stderr)
         command = [sys.executable, "-m", "sealtrain", *words]
-        return subprocess.Popen(command, env=env, stdout=stdout, stderr=stderr)
+        return subprocess.Popen(command, env=env, cwd=folder, stdout=stdout, stderr=stderr)
 
     return start

@@ -328,19 +328,9 @@ _SPLIT: Final[Entries] = {
         "Multiply public matrices for guests, which hide and check what they ask for.",
         measured=True,
     ),
-    "dealer": CommandEntry(
-        "sealtrain_collab.pads.cli:dealer",
-        "Make pads for guests of the same deployment, in a guest of its own.",
-        measured=True,
-    ),
     "try": CommandEntry(
         "sealtrain_collab.pads.cli:try_out",
         "Train at home twice, on records you may show: the int8 model, and as it is under pads.",
-    ),
-    "serve": CommandEntry(
-        "sealtrain_collab.cut.cli:serve",
-        "Train the back of a cut model in a guest, on activations that owners' clients send.",
-        measured=True,
     ),
     "client": CommandEntry(
         "sealtrain_collab.cut.cli:client",
@@ -353,21 +343,6 @@ _SPLIT: Final[Entries] = {
 }
 
 _TRAVEL: Final[Entries] = {
-    "hold": CommandEntry(
-        "sealtrain_collab.travelling.cli:hold",
-        "Hold one owner's data: give chunks to the accelerator, a model never comes here.",
-        measured=True,
-    ),
-    "accelerate": CommandEntry(
-        "sealtrain_collab.travelling.cli:accelerate",
-        "Be the accelerator: memory and the recipe's program, no data of its own and no keys.",
-        measured=True,
-    ),
-    "orchestrate": CommandEntry(
-        "sealtrain_collab.travelling.cli:orchestrate",
-        "Lead a travelling run: send the accelerator round, seal the model, sign the manifest.",
-        measured=True,
-    ),
     "demo": CommandEntry(
         "sealtrain.cli.stories:travel",
         "Play a travelling run on the simulator, from founding to verification; about a minute.",
@@ -375,16 +350,6 @@ _TRAVEL: Final[Entries] = {
 }
 
 _FEDERATE: Final[Entries] = {
-    "lead": CommandEntry(
-        "sealtrain_collab.federated.cli:lead",
-        "Merge what parties learn, seal the adapter, sign the manifest.",
-        measured=True,
-    ),
-    "join": CommandEntry(
-        "sealtrain_collab.federated.cli:join",
-        "Attest, get the keys of one owner's data, and learn what a proven lead asks.",
-        measured=True,
-    ),
     "relay": CommandEntry(
         "sealtrain_collab.federated.cli:relay",
         "Write the Flower app that carries messages between lead and parties, for: flwr run.",
@@ -453,10 +418,6 @@ COMMANDS: Final[Entries] = {
         "sealtrain.cli.guest:guest",
         "Play the role of a run ticket in a guest; a measured deployment document starts this.",
         measured=True,
-    ),
-    "join": CommandEntry(
-        "sealtrain_collab.nodes.cli:join",
-        "Be another node of a run: prove this guest to the lead, and train a part of each step.",
     ),
     "checkpoints": CommandEntry(
         "sealtrain.cli.checkpoints:checkpoints",
@@ -575,6 +536,6 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Engineers": ("recipe", "lock", "status", "run", "train", "resume", "checkpoints", "merge"),
     "Operators": ("broker", "deploy", "guest", "image", "doctor", "simulator"),
     "Auditors": ("verify", "report", "export", "inspect", "trust", "attest"),
-    "Training together, and on a chain": ("join", "split", "travel", "federate", "chain"),
+    "Training together, and on a chain": ("split", "travel", "federate", "chain"),
 }
 """Where each name stands in ``--help``: by the person who begins with it."""

@@ -135,12 +135,21 @@ class PartOptions:
     run_id: Annotated[
         str | None, typer.Option("--run", help="Id of the run, as its lead told it.")
     ] = None
+    rejoins: Annotated[
+        bool,
+        typer.Option(
+            "--rejoins", help="This owner took part in the run before, in a guest that is gone."
+        ),
+    ] = False
     node: Annotated[
         int | None, typer.Option(min=1, max=255, help="Number of this node of several, from 1.")
     ] = None
     states: Annotated[
         Path | None, typer.Option(help="Folder for sealed states, shared with a standby.")
     ] = None
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="Threads, on the CPU.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,8 +232,10 @@ def ticket(
         "holders": dict(map(_peer, others.holders or ())),
         "party": part.party,
         "run": part.run_id,
+        "rejoins": part.rejoins,
         "node": part.node,
         "states": None if part.states is None else str(part.states.absolute()),
+        "threads": part.threads,
         "public_urls": list(broker.public_urls or ()),
         "proxies": list(broker.proxies or ()),
         "certificate": None if broker.certificate is None else str(broker.certificate),

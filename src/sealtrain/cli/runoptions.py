@@ -97,7 +97,7 @@ class ProductOptions:
         typer.Option(
             "--dealer",
             metavar="HOST:PORT",
-            help="Dealer of the pads, where the recipe has one (see: sealtrain split dealer).",
+            help="Dealer of the pads, where the recipe has one (a guest of role dealer).",
         ),
     ] = None
 
@@ -111,7 +111,7 @@ class HelperOptions(ProductOptions):
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where other nodes join, where the recipe has several (see: sealtrain join).",
+            help="Where other nodes join, where the recipe has several (guests of role node).",
         ),
     ] = None
 

@@ -123,10 +123,6 @@ def resume(
             min=1, max=64, help="Continue on this number of ranks, which the recipe must name."
         ),
     ] = None,
-    relay: Annotated[
-        Path | None,
-        typer.Option(help="Unix socket of a federation's lead, if it has another than before."),
-    ] = None,
     helpers: HelperOptions,
     waiting: WaitOptions,
     as_json: Json = False,
@@ -135,7 +131,7 @@ def resume(
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     from sealtrain.guest.settings import load_run, move_run, name_brokers, name_helpers
-    from sealtrain.recipe.kinds import KINDS, load
+    from sealtrain.recipe.kinds import KINDS
     from sealtrain.recipe.lockfile import load_lock
 
     if former is not None:
@@ -146,16 +142,12 @@ def resume(
     if any(named.values()):
         name_helpers(out, **named)
     how = getattr(load_lock(load_run(out)[0].lock).recipe.collaboration, "kind", None)
-    kind = None if how is None else KINDS[how]
-    if kind is not None and kind.resume is not None:
-        load(kind.resume)(out, relay, as_json)
-        return
-    if kind is not None and not kind.guest_trains:
+    if how is not None and not KINDS[how].guest_trains:
         raise UsageError(
-            "a run of this kind is not resumed",
+            "a run of this kind is not resumed by itself",
             check="collaboration",
             got=how,
-            hint="begin it again as another run; a travelling run is taken over (--take-over)",
+            hint="start the guest again with its run ticket: it goes on where it stopped",
         )
     show_outcome(
         _done(

@@ -45,6 +45,7 @@ __all__ = [
 MAX_TICKET_BYTES: Final = 1 << 20
 MAX_WAIT_SECONDS: Final = 30 * 24 * 3600
 MAX_RESTARTS: Final = 1000
+MAX_THREADS: Final = 1024
 BROKER_ROLE: Final = "broker"
 _VSOCK: Final = re.compile(r"vsock:([1-9][0-9]{0,8})")
 
@@ -98,15 +99,19 @@ _OF_BROKERS: Final = _OUTBOUND | frozenset(
     }
 )
 _FIELDS: Final[Mapping[str, _Fields]] = {
-    "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes"}),
+    "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes", "threads"}),
     "broker": _Fields(frozenset(), _OF_BROKERS),
-    "dealer": _Fields(frozenset(), _IN_GUEST | {"listen"}),
+    "dealer": _Fields(frozenset(), _IN_GUEST | {"listen", "threads"}),
     "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"continues", "store"}),
-    "holder": _Fields(frozenset({"brokers", "data", "party", "peers"}), _UNATTENDED | {"listen"}),
+    "holder": _Fields(
+        frozenset({"brokers", "data", "party", "peers"}), _UNATTENDED | {"listen", "rejoins"}
+    ),
     "lead": _Fields(frozenset({"brokers"}), _UNATTENDED),
     "node": _Fields(frozenset({"brokers", "data", "node", "peers"}), _UNATTENDED | {"listen"}),
     "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _UNATTENDED | {"states"}),
-    "party": _Fields(frozenset({"brokers", "data", "party", "run"}), _UNATTENDED | {"peers"}),
+    "party": _Fields(
+        frozenset({"brokers", "data", "party", "run"}), _UNATTENDED | {"peers", "rejoins"}
+    ),
     "server": _Fields(frozenset({"brokers"}), _UNATTENDED | {"listen"}),
     "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
     "train": _Fields(
@@ -164,8 +169,10 @@ class RunTicket(StrictModel):
         holders: ``HOST:PORT`` of the holders of a travelling run, by owner.
         party: Owner whose data this guest holds.
         run: Id of the run, as its lead told it.
+        rejoins: The owner's data took part in the run before, in a guest whose disk is gone.
         node: Number of this node, from 1.
         states: Folder for sealed states that orchestrator and standby share.
+        threads: Number of threads that it computes with, on the CPU.
         public_urls: URLs under which a broker is reached.
         proxies: Addresses of a broker's reverse proxies.
         certificate: File of the certificate chain by which a broker speaks TLS itself.
@@ -201,8 +208,10 @@ class RunTicket(StrictModel):
     holders: dict[OwnerName, Text] = Field(default_factory=dict, max_length=256)
     party: OwnerName | None = None
     run: Hex32 | None = None
+    rejoins: bool = False
     node: Annotated[int, Field(ge=1, le=255)] | None = None
     states: Text | None = None
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
     public_urls: tuple[Text, ...] = Field(default=(), max_length=16)
     proxies: tuple[Text, ...] = Field(default=(), max_length=16)
     certificate: Text | None = None
@@ -303,6 +312,14 @@ class RunTicket(StrictModel):
         return any(
             getattr(self, name) not in _NOT_GIVEN for name in (_UNATTENDED | {"store"}) - _IN_GUEST
         )
+
+    def has_taken_part(self, folder: Path) -> bool:
+        """Whether this owner's data took part in the run before: by the ticket, or by its folder.
+
+        Args:
+            folder: What the guest keeps of its part.
+        """
+        return self.rejoins or (folder.is_dir() and any(folder.iterdir()))
 
     def peer(self, name: str) -> tuple[str, int]:
         """Host and port of a peer.

@@ -216,7 +216,7 @@ def _other_roles(recipe: Recipe) -> UsageError:
         else "the recipe is for one guest that trains on all data",
         check="collaboration",
         got="none" if how is None else how.kind,
-        hint="run a recipe of several parties with sealtrain travel, federate or split",
+        hint="start each role of such a recipe by its run ticket: sealtrain deploy ticket",
     )
 
 

@@ -109,7 +109,7 @@ def place_of(settings: RunSettings, name: str, how: Collaboration) -> tuple[str,
         raise UsageError(
             f"the recipe uses {how.kind}, but --{name} is missing",
             expected=f"--{name} HOST:PORT",
-            hint=f"start one: sealtrain split {name}",
+            hint="start one, and name it in the run ticket: --peer NAME=HOST:PORT",
         )
     return host_and_port(given)
 

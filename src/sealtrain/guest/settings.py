@@ -55,7 +55,6 @@ class RunSettings:
         accelerator: ``HOST:PORT`` of the accelerator; ``None`` for recipes without pads.
         dealer: ``HOST:PORT`` of the dealer; ``None`` where the guest makes the pads.
         listen: ``HOST:PORT`` where other nodes join; ``None`` for recipes without nodes.
-        relay: Unix socket that carries a federation's messages; ``None`` for other recipes.
         brokers: A broker file (spec/key-release.md §2) for each broker that the run asks.
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
@@ -78,7 +77,6 @@ class RunSettings:
     accelerator: str | None = None
     dealer: str | None = None
     listen: str | None = None
-    relay: Path | None = None
     continues: Continues | None = None
     previous: Path | None = None
     submission_id: str | None = None
@@ -115,7 +113,6 @@ class _RunFile(StrictModel):
     accelerator: str | None = None
     dealer: str | None = None
     listen: str | None = None
-    relay: str | None = None
     continues: Continues | None = None
     previous: str | None = None
     submission_id: Hex32 | None = None
@@ -155,7 +152,6 @@ def _places(settings: RunSettings, written: Callable[[Path], str]) -> dict[str, 
             place if isinstance(place, str) else written(place.resolve()) for place in settings.data
         ],
         "base": written(settings.base.resolve()),
-        "relay": None if settings.relay is None else written(settings.relay.absolute()),
         "previous": None if settings.previous is None else written(settings.previous.resolve()),
     }
 
@@ -286,7 +282,6 @@ def load_run(out: Path, former: Path | None = None) -> tuple[RunSettings, str]:
         accelerator=run.accelerator,
         dealer=run.dealer,
         listen=run.listen,
-        relay=None if run.relay is None else found(run.relay),
         continues=run.continues,
         previous=None if run.previous is None else found(run.previous),
         submission_id=run.submission_id,

@@ -36,9 +36,6 @@ class Kind:
             JSON-ready, all with the same names; ``None`` where there are none, or parties are
             listed.
         stays: Lists the stays of a run's other guests that hold keys (``manifest.checks.parties``).
-        resume: Goes on with a run whose lead or server ended (``cli.train``), called with its
-            folder, the relay's socket or ``None``, and whether to answer in JSON; ``None`` where
-            only the guest that trains is resumed, or nothing is.
         roles: What a guest of such a recipe may be told to be by its ticket (``cli.guest``), by
             name; called with its settings and the ticket. None for a kind whose guest trains.
     """
@@ -51,7 +48,6 @@ class Kind:
     fellows: str | None = None
     guests: str | None = None
     stays: str | None = None
-    resume: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -75,7 +71,6 @@ KINDS: Final[Mapping[str, Kind]] = {
         settings="sealtrain.recipe.collaborations.federated:Federated",
         rule="sealtrain.manifest.checks.collaborations.federated:rounds_hold",
         summary="sealtrain.manifest.checks.collaborations.federated:sum_up",
-        resume="sealtrain_collab.federated.cli:resume_lead",
         roles={
             "lead": "sealtrain_collab.federated.cli:lead_by_ticket",
             "party": "sealtrain_collab.federated.cli:join_by_ticket",
@@ -93,7 +88,6 @@ KINDS: Final[Mapping[str, Kind]] = {
     "cut": Kind(
         settings="sealtrain.recipe.collaborations.cut:Cut",
         rule="sealtrain.manifest.checks.collaborations.cut:cut_holds",
-        resume="sealtrain_collab.cut.cli:resume_server",
         roles={"server": "sealtrain_collab.cut.cli:serve_by_ticket"},
     ),
     "nodes": Kind(

@@ -1,4 +1,4 @@
-"""``split serve`` and ``split client``: a model cut in two, its front with the data's owners."""
+"""A cut model's server, by its run ticket, and ``split client``, the front with a data owner."""
 
 from __future__ import annotations
 
@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sealtrain.base.hostport import host_and_port
-from sealtrain.cli.alone import alone
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.runoptions import (
-    ANYWHERE,
-    BrokerFiles,
-    FileOptions,
-    GuestOptions,
-    Listen,
-    LockFile,
-    run_settings,
-    served_alone,
-)
+from sealtrain.cli.runoptions import ANYWHERE, served_alone
 from sealtrain.cli.train import show_outcome
 
 if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["client", "resume_server", "serve", "serve_by_ticket"]
+__all__ = ["client", "serve_by_ticket"]
 
 _WAIT_SECONDS: Final = 3600
 _PATIENCE_SECONDS: Final = 600
@@ -42,95 +32,22 @@ Patience = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeOptions:
-    """How long the guest waits for the owners."""
-
-    wait: Annotated[
-        float,
-        typer.Option(
-            click_type=Duration("s", least=1, whole=False),
-            help="How long to wait for all owners to join.",
-        ),
-    ] = _WAIT_SECONDS
-    patience: Patience = _PATIENCE_SECONDS
-
-
-def serve(
-    lock: LockFile,
-    guest: GuestOptions,
-    brokers: BrokerFiles,
-    out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
-    files: FileOptions,
-    *,
-    listen: Listen = ANYWHERE,
-    times: TimeOptions,
-    as_json: Json = False,
-) -> None:
+def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     """Train the back of a cut model in a guest, on activations that owners' clients send.
 
-    Brokers are asked for the owners' approvals; no key is released. Ends with the manifest.
+    Brokers are asked for the owners' approvals; no key is released. Ends with the manifest. A
+    server whose folder holds a run goes on with it.
     """
-    alone()
-    settings = run_settings(lock, guest, files, brokers=brokers, out=out)
-    _serve(settings, listen, as_json, wait=times.wait, patience=times.patience)
+    from sealtrain.guest.settings import held_run
+    from sealtrain_collab.cut.guest.serve import resume_server, serve
 
-
-def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
-    """Be the server of a deployment document, again where it began before (``cli.guest``)."""
-    from sealtrain.guest.settings import holds_run
-
-    listen = ticket.listen or ANYWHERE
-    wait = max(_WAIT_SECONDS, ticket.wait_seconds)  # owners may come days later
-    if holds_run(settings.out):
-        _resume(settings.out, listen, as_json, wait=wait)
-    else:
-        _serve(settings, listen, as_json, wait=wait)
-
-
-def resume_server(out: Path, _relay: Path | None, as_json: bool) -> None:
-    """Go on with a run whose server ended (``cli.train``).
-
-    Args:
-        out: The server's folder.
-        as_json: Answer in JSON.
-    """
-    from sealtrain.guest.settings import load_run
-
-    _resume(out, load_run(out)[0].listen or ANYWHERE, as_json)
-
-
-def _resume(out: Path, listen: str, as_json: bool, *, wait: float = _WAIT_SECONDS) -> None:
-    from sealtrain_collab.cut.guest.serve import resume_server as resume
-
-    outcome = resume(
-        out,
-        host_and_port(listen),
-        served_alone(),
-        wait=wait,
-        patience=_PATIENCE_SECONDS,
-        ready=lambda place: say(f"cut server ready at {place}"),
-        progress=True,
-    )
-    show_outcome(outcome, as_json)
-
-
-def _serve(
-    settings: RunSettings,
-    listen: str,
-    as_json: bool,
-    *,
-    wait: float,
-    patience: float = _PATIENCE_SECONDS,
-) -> None:
-    from sealtrain_collab.cut.guest.serve import serve as serve_run
-
-    outcome = serve_run(
+    play = serve if held_run(settings.out) is None else resume_server
+    outcome = play(
         settings,
-        host_and_port(listen),
+        host_and_port(ticket.listen or ANYWHERE),
         served_alone(),
-        wait=wait,
-        patience=patience,
+        wait=max(_WAIT_SECONDS, ticket.wait_seconds),  # owners may come days later
+        patience=_PATIENCE_SECONDS,
         ready=lambda place: say(f"cut server ready at {place}"),
         progress=True,
     )

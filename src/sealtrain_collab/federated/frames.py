@@ -106,7 +106,7 @@ def bound_socket(path: Path) -> socket.socket:
         raise UsageError(
             "cannot listen for the relay",
             got=f"{path}: {error.strerror}",
-            hint="remove what lies there, or name another --relay",
+            hint="remove what lies there; its path is at most 107 bytes long",
         ) from error
     return listener
 

@@ -1,27 +1,21 @@
-"""``split accelerator``, ``split dealer`` and ``split try``: products under one-time pads."""
+"""Products under one-time pads: ``split accelerator``, ``split try``; a dealer by its ticket."""
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.files import made_folder
 from sealtrain.base.hostport import host_and_port, written
-from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    FileOptions,
-    GuestOptions,
     Listen,
-    LockFile,
     Threads,
     pairs,
-    run_settings,
     served_alone,
 )
 
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["accelerator", "deal_by_ticket", "dealer", "try_out"]
+__all__ = ["accelerator", "deal_by_ticket", "try_out"]
 
 Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
 Exact = Annotated[
@@ -73,55 +67,25 @@ def accelerator(
         threading.Event().wait()
 
 
-def dealer(
-    lock: LockFile,
-    guest: GuestOptions,
-    files: FileOptions,
-    listen: Listen = ANYWHERE,
-    device: Device = "cpu",
-    exact: Exact = "fastest",
-    threads: Threads = 1,
-) -> None:
+def deal_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     """Make pads for guests of the same deployment, in a guest of its own.
 
     It proves itself to them and they to it. Run it apart from the accelerator: an operator of both
     could read everything. Ends with Ctrl-C.
     """
-    alone()
-    with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
-        settings = run_settings(lock, guest, files, out=Path(nothing))
-        _deal(settings, listen, device=device, exact=exact, threads=threads)
-
-
-def deal_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
-    """Be the dealer of a deployment document (``cli.guest``)."""
-    settings.out.mkdir(exist_ok=True)  # stays empty: the sandbox opens it
     from sealtrain.recipe.lockfile import load_lock
-
-    gpu = load_lock(settings.lock).recipe.hardware.gpu
-    _deal(settings, ticket.listen or ANYWHERE, device="cpu" if gpu is None else "cuda")
-
-
-def _deal(
-    settings: RunSettings,
-    listen: str,
-    *,
-    device: str = "cpu",
-    exact: str = "fastest",
-    threads: int = 1,
-) -> None:
     from sealtrain_collab.pads.guest.dealing import deal
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    deal(
-        settings,
-        host_and_port(listen),
-        served_alone(),
-        device=device,
-        exact=exact,
-        threads=threads,
-        ready=lambda place: say(f"dealer ready at {place}"),
-    )
+    gpu = load_lock(settings.lock).recipe.hardware.gpu
+    with made_folder(settings.out):  # stays empty: the sandbox opens it
+        deal(
+            settings,
+            host_and_port(ticket.listen or ANYWHERE),
+            served_alone(),
+            device="cpu" if gpu is None else "cuda",
+            threads=ticket.threads or 1,
+            ready=lambda place: say(f"dealer ready at {place}"),
+        )
 
 
 def try_out(

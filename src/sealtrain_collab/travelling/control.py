@@ -286,5 +286,5 @@ def _gone(place: str) -> AcceleratorUnreachable:
     return AcceleratorUnreachable(
         "the accelerator does not answer",
         got=place,
-        hint="start one again, and another orchestrator with --take-over",
+        hint="start one again, then the orchestrator: it takes the run over",
     )

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import to_rfc3339
@@ -80,7 +79,7 @@ def serve(
 
 
 def resume_server(
-    out: Path,
+    settings: RunSettings,
     listen: tuple[str, int],
     around: Surroundings,
     *,
@@ -89,16 +88,9 @@ def resume_server(
     ready: Callable[[str], object],
     progress: bool,
 ) -> Outcome:
-    """Go on with a run whose server ended, from its newest sealed state (spec §5). As ``serve``.
+    """Go on with a run whose server ended, from its newest sealed state (spec §5).
 
-    Args:
-        out: The server's folder.
-        listen: As for ``serve``; owners are told if it is another address than before.
-        around: As for ``serve``.
-        wait: As for ``serve``.
-        patience: As for ``serve``.
-        ready: As for ``serve``.
-        progress: As for ``serve``.
+    Arguments as ``serve``; owners are told if it listens at another address than before.
 
     Raises:
         UsageError: The folder holds no run, or the address cannot be bound.
@@ -107,7 +99,8 @@ def resume_server(
         DatasetMismatch: An owner came back with other data.
         SealtrainError: As ``serve``.
     """
-    settings, run_id = load_run(out)
+    out = settings.out
+    _, run_id = load_run(out)
     if (out / RUN_MANIFEST).exists():
         raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
     with bind(listen, what="clients") as listener:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,7 +20,6 @@ from sealtrain.errors import (
     PeerUnreachable,
     PrivacyBroken,
     SealtrainError,
-    UsageError,
 )
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.settings import load_run, save_run
@@ -70,7 +68,6 @@ def lead(
         TooFewParties: A round had too few updates in its time.
         SealtrainError: Whatever else fails.
     """
-    settings = replace(settings, relay=relay.absolute())
     with Carrier(relay) as carrier:  # a socket that cannot be made leaves no folder
         run = LeadRun.begin(settings, around)
         save_run(settings, run.run_id)
@@ -78,21 +75,16 @@ def lead(
 
 
 def resume_lead(
-    out: Path,
+    settings: RunSettings,
+    relay: Path,
     around: Surroundings,
     *,
-    relay: Path | None,
     begun: Callable[[str], None],
     progress: bool,
 ) -> Outcome:
     """Go on with a run whose lead ended, from its newest sealed state (spec §8).
 
-    Args:
-        out: The lead's folder.
-        around: As for ``lead``.
-        relay: As for ``lead``; the run's own where ``None``.
-        begun: As for ``lead``.
-        progress: As for ``lead``.
+    Arguments as ``lead``.
 
     Raises:
         UsageError: The folder holds no federated run.
@@ -103,14 +95,11 @@ def resume_lead(
         TooFewParties: Too few came to open it.
         SealtrainError: As ``lead``.
     """
-    settings, run_id = load_run(out)
-    where = relay or settings.relay
-    if where is None:
-        raise UsageError("the run has no relay", hint="name its unix socket with --relay")
+    out = settings.out
+    _, run_id = load_run(out)
     if (out / RUN_MANIFEST).exists():
         raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
-    settings = replace(settings, relay=where.absolute())
-    with Carrier(where) as carrier:
+    with Carrier(relay) as carrier:
         run = LeadRun.again(settings, run_id, around)
         try:
             if terms_of(run).patient_privacy is not None:

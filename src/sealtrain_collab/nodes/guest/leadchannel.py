@@ -122,8 +122,8 @@ class LeadChannel:
                 "the lead of the run does not answer",
                 check="node",
                 got=error.got or error.code,
-                hint="start the first node; name the address that it shows (--lead), and one of "
-                "this machine that others reach (--listen)",
+                hint="start the first node; name the address that it shows in the ticket "
+                "(--peer lead=), and one of this machine that others reach (--listen)",
             ) from error
         return cls(line, channel, host=lead[0], seconds=seconds)
 

@@ -175,7 +175,7 @@ class _Meeting:
                         check="nodes",
                         got=f"missing: {', '.join(map(str, missing))}",
                         expected=f"{wanted} nodes besides this one",
-                        hint="start them with: sealtrain join … --node NUMBER",
+                        hint="start them, each with a ticket: sealtrain deploy ticket --role node",
                     )
                 self._came.wait(_TICK_SECONDS)
                 self._came.clear()

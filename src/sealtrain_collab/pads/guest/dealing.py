@@ -30,7 +30,6 @@ def deal(
     around: Surroundings,
     *,
     device: str,
-    exact: str,
     threads: int,
     ready: Callable[[str], object],
 ) -> None:
@@ -42,7 +41,6 @@ def deal(
         listen: Host and port; port 0 for any.
         around: What else the guest is given.
         device: Where it multiplies: ``cpu``, ``cuda``.
-        exact: Back-end (``pads.exact.backend``).
         threads: It multiplies with, on the CPU.
         ready: Called with address that was bound.
 
@@ -70,7 +68,7 @@ def deal(
         conversation(
             None, proof=ProveGuest.of(guest), accept=AcceptGuest.of(guest), random=around.random
         ),
-        Device(device, exact),
+        Device(device, "fastest"),
         limits,
     )
     with bind(listen, what="guests") as listener:

@@ -123,7 +123,7 @@ def orchestrate(
             if before is not None:
                 raise AlreadyExists(
                     f"{how.states} holds sealed states of a run",
-                    hint="take it over with --take-over, or name another folder",
+                    hint="name another folder: states in the run ticket",
                 )
             lead = LeadRun.begin(settings, around)
         elif before is None:

@@ -95,7 +95,7 @@ def leading(folder: Path, *, wait: float, waiting: Callable[[], None]) -> Iterat
                 raise AlreadyExists(
                     "another orchestrator leads this run",
                     got=str(folder),
-                    hint="wait for its end with --standby",
+                    hint="wait for its end: give the guest a ticket of role standby",
                 )
             if not asked:
                 waiting()
