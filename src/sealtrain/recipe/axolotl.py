@@ -26,6 +26,7 @@ from sealtrain.recipe.axolotlkeys import (
     ADAPTER,
     AS_TRUE,
     DEFAULTS,
+    FLAGS,
     HARMLESS_FALSE,
     INNER,
     LOSSES,
@@ -36,7 +37,6 @@ from sealtrain.recipe.axolotlkeys import (
     PREFERENCES,
     RENAMED,
     REWRITES,
-    SAME,
     TYPES,
     USUAL,
     WHY,
@@ -366,7 +366,7 @@ class _Translation:
 
     def _trainer(self, rl: str | None, columns: Mapping[str, str]) -> dict[str, Any]:
         trainer: dict[str, Any] = {}
-        for key, place in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items():
+        for key, place in RENAMED.items():
             value = self.take(key, f"trainer.{place}")
             if value is not None:
                 trainer[place] = value
@@ -406,11 +406,7 @@ class _Translation:
         return trainer
 
     def _flags(self, trainer: dict[str, Any], rl: str | None) -> None:
-        for key, place in (
-            ("bf16", "bf16"),
-            ("gradient_checkpointing", "activation_checkpointing"),
-            ("sample_packing", "packing"),
-        ):
+        for key, place in FLAGS.items():
             if key == "sample_packing" and rl is not None and key in self.todo:
                 del self.todo[key]
                 self.left_out[key] = "pairs and labels are not packed, in Axolotl neither"

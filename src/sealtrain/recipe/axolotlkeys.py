@@ -10,10 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sealtrain.recipe.trainersettings import SETTINGS
+
 __all__ = [
     "ADAPTER",
     "AS_TRUE",
     "DEFAULTS",
+    "FLAGS",
     "HARMLESS_FALSE",
     "INNER",
     "LOSSES",
@@ -24,7 +27,6 @@ __all__ = [
     "PREFERENCES",
     "RENAMED",
     "REWRITES",
-    "SAME",
     "TYPES",
     "USUAL",
     "WHY",
@@ -32,20 +34,19 @@ __all__ = [
     "unknown",
 ]
 
-SAME: Final = (
-    "adam_beta1", "adam_beta2", "adam_epsilon", "early_stopping_patience", "eval_steps",
-    "gradient_accumulation_steps", "label_smoothing_factor", "learning_rate", "logging_steps",
-    "lr_scheduler_kwargs", "max_grad_norm", "max_steps", "metric_for_best_model",
-    "neftune_noise_alpha", "save_steps", "save_total_limit", "seed", "weight_decay",
-)  # fmt: skip
-RENAMED: Final = {
-    "eval_batch_size": "per_device_eval_batch_size",
-    "lr_scheduler": "lr_scheduler_type",
-    "micro_batch_size": "per_device_train_batch_size",
+FLAGS: Final[Mapping[str, str]] = {
+    "bf16": "bf16",
+    "gradient_checkpointing": "activation_checkpointing",
+    "sample_packing": "packing",
+}
+"""Keys that are true or false, or a word that means so (``AS_TRUE``)."""
+RENAMED: Final[Mapping[str, str]] = {
+    use.axolotl: name
+    for name, use in SETTINGS.items()
+    if use.axolotl is not None and use.axolotl not in FLAGS
+} | {
     "neftune_alpha": "neftune_noise_alpha",
-    "optimizer": "optim",
     "sequence_len": "max_length",
-    "warmup_steps": "warmup_steps",
     "warmup_ratio": "warmup_steps",
 }
 ADAPTER: Final = {

@@ -6,14 +6,14 @@ completions, run remote code or choose output folders do not exist, so no recipe
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.terms import MetricName
 
-__all__ = ["Batch", "Length", "Seed", "Steps", "TrainerArguments"]
+__all__ = ["Batch", "Length", "Seed", "Steps", "TrainerArguments", "later"]
 
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
@@ -21,8 +21,23 @@ Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Length = Annotated[int, Field(ge=1, le=4_194_304)]
 
 
+def later(default: Any, **constraints: Any) -> Any:
+    """A setting that recipes had not from their beginning: a lock leaves it out at its default.
+
+    So the locks and approvals of before stay what they are (spec/recipe.md §2.3).
+
+    Args:
+        default: What training did before there was the setting.
+        constraints: As ``pydantic.Field`` takes them.
+    """
+    return Field(default=default, exclude_if=lambda value: value == default, **constraints)
+
+
 class TrainerArguments(StrictModel):
-    """``transformers.TrainingArguments`` that every phase takes."""
+    """``transformers.TrainingArguments`` that every phase takes.
+
+    What becomes of each of them is in ``recipe.trainersettings``.
+    """
 
     max_steps: Steps = Field(
         description="Optimizer steps. Streams of several owners have no natural epoch."
@@ -59,9 +74,8 @@ class TrainerArguments(StrictModel):
     label_smoothing_factor: float = Field(default=0.0, ge=0, lt=1)
     neftune_noise_alpha: float | None = Field(default=None, gt=0, le=100)
     bf16: bool = False
-    fp16: bool = Field(
+    fp16: bool = later(
         default=False,
-        exclude_if=lambda wanted: not wanted,
         description="Compute in float16 and scale the loss: for accelerators without bfloat16.",
     )
     activation_checkpointing: bool = False

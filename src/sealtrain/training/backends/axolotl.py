@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
+from sealtrain.recipe.trainersettings import SETTINGS
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
 from sealtrain.training.backends.ready import make_ready, muted
@@ -56,25 +57,6 @@ _OURS: Final = (
 )
 _UNCUT: Final = 1 << 26
 """Tokens of a row that nothing cuts."""
-_COMPARED: Final = (
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "optim",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "neftune_noise_alpha",
-    "bf16",
-    "seed",
-    "logging_steps",
-    "activation_checkpointing",
-)
 
 
 def train(work: TrainingContext[SftRecipe]) -> PhaseResult:
@@ -261,7 +243,7 @@ def _check_trainer(
         )
     check_vocabulary(trainer.accelerator.unwrap_model(trainer.model), tokenizer)
     wanted = trainer_arguments(work.recipe.trainer, work.scratch)
-    for name in _COMPARED:
+    for name in (name for name, use in SETTINGS.items() if use.there == "kept"):
         got, expected = getattr(trainer.args, name), wanted[name]
         if getattr(got, "value", got) != expected and (got or expected):
             raise RecipeInvalid(

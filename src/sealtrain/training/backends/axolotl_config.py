@@ -11,24 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from sealtrain.recipe.trainersettings import axolotl_settings
+
 __all__ = ["axolotl_config"]
 
-_SAME_NAME: Final = (
-    "max_steps",
-    "gradient_accumulation_steps",
-    "learning_rate",
-    "lr_scheduler_kwargs",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "neftune_noise_alpha",
-    "bf16",
-    "seed",
-    "logging_steps",
-    "pad_to_multiple_of",
-)
 _OFF: Final[dict[str, Any]] = {
     "fp16": False,
     "tf32": False,
@@ -70,7 +56,7 @@ def axolotl_config(recipe: Any, *, model: str, tokenizer: str, output: str) -> d
         learned = trainer.assistant_only_loss
     return {
         **_OFF,
-        **{name: getattr(trainer, name) for name in _SAME_NAME},
+        **axolotl_settings(trainer),
         **_adapter(recipe.peft),
         "base_model": model,
         "tokenizer_config": tokenizer,
@@ -83,13 +69,9 @@ def axolotl_config(recipe: Any, *, model: str, tokenizer: str, output: str) -> d
         "chat_template": "tokenizer_default" if recipe.columns.kind == "messages" else None,
         "train_on_inputs": not learned,
         "sequence_len": trainer.max_length,
-        "micro_batch_size": trainer.per_device_train_batch_size,
-        "eval_batch_size": trainer.per_device_eval_batch_size,
-        "lr_scheduler": trainer.lr_scheduler_type,
-        "optimizer": trainer.optim,
+        "pad_to_multiple_of": trainer.pad_to_multiple_of,
         "warmup_steps": _warmup(trainer),
         "num_epochs": 1,
-        "gradient_checkpointing": trainer.activation_checkpointing,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
     }
 
