@@ -85,6 +85,7 @@ SLOW = {
     "scheduler_rest.py": Smallest(words="--seconds 0"),
     "recipe_check.py": Smallest(words="--mib 3 --rounds 1 --json"),
     "sealed_vs_plain.py": Smallest(words="--megabytes 1 --rounds 1 --steps 1 --json"),
+    "session_protocols.py": Smallest(words="--handshakes 1 --mebibytes 8 --json"),
     "split.py": Smallest(
         words="--rounds 1 --hidden 64 --layers 1 --batch 1 --length 8 --json",
     ),
