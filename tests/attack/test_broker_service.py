@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from release_world import GATEWAY, ReleaseWorld, boot_info, served_world
 from world import DAY, identity
@@ -39,7 +39,7 @@ def booting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ReleaseW
 
 def ask(url: str, role: str, body: bytes) -> dict[str, Any]:
     """What the KMS would read; it takes nothing but a 2xx with these three fields."""
-    answered = httpx.post(f"{url}/bootAuth/{role}", content=body, trust_env=False)
+    answered = httpx2.post(f"{url}/bootAuth/{role}", content=body, trust_env=False)
     document: dict[str, Any] = answered.json()
     assert set(document) == {"isAllowed", "gatewayAppId", "reason"}
     malformed = document["reason"].startswith(("data-invalid", "limit-exceeded"))
@@ -69,7 +69,7 @@ def test_the_approved_guest_boots_and_the_kms_learns_who_answers(
     world, url = booting
     told = ask(url, "app", canonical_json(boot_info(world)))
     assert told == {"isAllowed": True, "gatewayAppId": GATEWAY, "reason": ""}
-    about = httpx.get(url, trust_env=False).json()
+    about = httpx2.get(url, trust_env=False).json()
     assert about["status"] == "ok"
     assert about["gatewayAppId"] == GATEWAY
     assert about["chainId"] == 0
@@ -217,17 +217,17 @@ def test_without_a_ledger_it_says_nothing_that_boots(
 
         monkeypatch.setattr(world.ledger, "append", full)
         for document in (body, b"{}"):
-            answered = httpx.post(f"{url}/bootAuth/app", content=document, trust_env=False)
+            answered = httpx2.post(f"{url}/bootAuth/app", content=document, trust_env=False)
             assert answered.status_code == 503
             assert "isAllowed" not in answered.text
 
 
 def test_a_wrong_method_is_told_every_right_one(booting: tuple[ReleaseWorld, str]) -> None:
     _, url = booting
-    answered = httpx.request("TRACE", f"{url}/v1/approvals", trust_env=False)
+    answered = httpx2.request("TRACE", f"{url}/v1/approvals", trust_env=False)
     assert answered.status_code == 405
     assert answered.headers["allow"] == "GET, POST"
-    absent = httpx.get(f"{url}/v1/ledger/proof", params={"index": 10**6}, trust_env=False)
+    absent = httpx2.get(f"{url}/v1/ledger/proof", params={"index": 10**6}, trust_env=False)
     assert absent.status_code == 404
 
 
@@ -257,7 +257,7 @@ def test_an_audit_finds_a_boot_that_nobody_approved(tmp_path: Path) -> None:
 def test_where_it_is_off_there_is_no_webhook(tmp_path: Path) -> None:
     with served_world(tmp_path, gateway_app_id=None) as (world, url):
         for path in ("/", "/bootAuth/app", "/bootAuth/kms"):
-            answered = httpx.post(
+            answered = httpx2.post(
                 url + path, content=canonical_json(boot_info(world)), trust_env=False
             )
             assert answered.status_code == 404
@@ -274,7 +274,7 @@ def test_one_address_does_not_use_up_what_others_need(tmp_path: Path) -> None:
 
         def status(address: str) -> int:
             headers = {"x-forwarded-for": address}
-            answered = httpx.post(
+            answered = httpx2.post(
                 f"{url}/bootAuth/app", content=body, headers=headers, trust_env=False
             )
             if answered.status_code == 429:
@@ -295,7 +295,7 @@ def test_the_word_of_a_caller_on_its_address_counts_for_nothing(tmp_path: Path) 
     with served_world(tmp_path, limits=limits) as (world, url):
         body = canonical_json(boot_info(world))
         codes = [
-            httpx.post(
+            httpx2.post(
                 f"{url}/bootAuth/app",
                 content=body,
                 headers={"x-forwarded-for": f"192.0.2.{n}"},
@@ -370,7 +370,7 @@ def test_who_sends_byte_by_byte_is_cut_off_while_others_are_served(
         stop = threading.Event()
 
         def others() -> None:
-            with httpx.Client(base_url=url, trust_env=False) as client:
+            with httpx2.Client(base_url=url, trust_env=False) as client:
                 while not stop.wait(0.05):
                     began = time.monotonic()
                     assert client.get("/v1/health").status_code == 200
@@ -420,7 +420,7 @@ def test_the_log_names_no_record_and_no_secret(
     kept = logging.getLogger().handlers[:], logging.getLogger().level
     try:
         configure(form)
-        with served_world(tmp_path) as (world, url), httpx.Client(trust_env=False) as client:
+        with served_world(tmp_path) as (world, url), httpx2.Client(trust_env=False) as client:
             marker = "rosebud" * 5
             info = boot_info(world)
             client.post(f"{url}/bootAuth/app", content=canonical_json(info))

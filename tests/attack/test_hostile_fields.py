@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from collecting import COLLECTING
 from hostile import HARMLESS, HOSTILE_TEXTS, LOOK, admitting, places_of_text, put
@@ -310,7 +310,7 @@ def lying(broker: str) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
 
     class Lies(Handler):
         def do_GET(self) -> None:
-            answer = httpx.get(broker + self.path, timeout=20)
+            answer = httpx2.get(broker + self.path, timeout=20)
             body = answer.content
             if answer.status_code == 200 and body[:1] == b"{":
                 document = json.loads(body)

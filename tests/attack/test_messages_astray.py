@@ -8,7 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from carrying import carries
 from release_world import ReleaseWorld, served_world
@@ -239,7 +239,7 @@ def test_a_webhook_asked_twice_answers_twice_and_records_both(served: Served) ->
     size = world.ledger.size
     body = canonical_json(boot_info(world))
     told = [
-        httpx.post(f"{url}/bootAuth/app", content=body, trust_env=False).json() for _ in range(2)
+        httpx2.post(f"{url}/bootAuth/app", content=body, trust_env=False).json() for _ in range(2)
     ]
     assert [one["isAllowed"] for one in told] == [True, True]
     assert [one["kind"] for one in world.ledger.entries(size)] == ["boot", "boot"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from release_world import ReleaseWorld, served_world
 from typer.testing import CliRunner
@@ -26,7 +26,7 @@ from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, Unreach
 pytestmark = pytest.mark.claim("C50")
 
 PATHS = {"/metrics": "metrics", "/v1/status": "status"}
-HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+HTTP = httpx2.Client(trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 @pytest.fixture(scope="module")

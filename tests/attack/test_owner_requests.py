@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from http_server import Handler, http_served
 from hypothesis import given, settings
@@ -179,7 +179,7 @@ def test_behind_a_proxy_it_knows_itself_by_its_public_urls(served: Served, tmp_p
         for base in public:
             body = approval(world)
             asked = f"{base.rstrip('/')}/v1/approvals"
-            host = httpx.URL(asked).netloc.decode()
+            host = httpx2.URL(asked).netloc.decode()
             told = post(f"{url}/v1/approvals", body, signed(asked, body) | {"host": host})
             assert told == (200, None)
         # Its own address is then none of them.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 import typer
 from click.testing import CliRunner
@@ -102,6 +103,21 @@ def test_a_private_authority_counts_where_it_is_named_and_nowhere_else(bank: Aut
             assert client.ask("GET", url, cap=10).body == b"x"
         assert problem_at(url) == Problem("tls", FOREIGN)
     assert len(heads) == 2
+
+
+@pytest.mark.claim("C632", "C657")
+def test_no_variable_of_openssl_names_an_authority(
+    bank: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that this machine trusts: the library's own way asks for both."""
+    (tmp_path / "bank.pem").write_bytes(bank.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bank.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    with serving(bank.server("localhost")) as (url, heads):
+        with HttpClient(QUICK, tls=httpx2.create_ssl_context()) as client:
+            assert client.ask("GET", url, cap=10).body == b"x"
+        assert problem_at(url) == Problem("tls", FOREIGN)
+    assert len(heads) == 1
 
 
 @pytest.mark.claim("C630")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from channel_world import keyed
 from collecting import COLLECTING
@@ -243,7 +243,7 @@ def test_callers_on_this_machine_keep_no_owner_out_of_the_console(begun: bytes) 
         for _ in range(150):
             held.enter_context(closing(call(place, begun)))
         for _ in range(3):
-            assert httpx.get(f"http://127.0.0.1:{place[1]}/", trust_env=False).status_code == 200
+            assert httpx2.get(f"http://127.0.0.1:{place[1]}/", trust_env=False).status_code == 200
 
 
 class Crowded(socket.socket):

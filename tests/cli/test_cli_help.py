@@ -149,7 +149,7 @@ def test_help_of_a_group_loads_none_of_its_commands() -> None:
         for entry in COMMANDS.values()
         if isinstance(entry, Noun) and entry.place
     }
-    heavy = {"cryptography", "httpx", "pydantic", "pyarrow", "torch", "yaml"}
+    heavy = {"cryptography", "httpx2", "pydantic", "pyarrow", "torch", "yaml"}
     loaded = loaded_by_help_of(*groups())
     assert loaded & (commands - own) == set()
     assert loaded & heavy == set()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from broker_site import broker_site
 from world import OWNERS, Agreement, bound_to, identity, lock_changed
@@ -306,7 +306,7 @@ def test_a_manifest_of_a_run_that_got_no_keys_is_not_looked_at(site: Site) -> No
     with pytest.raises(LeaseUnknown):
         site.client.submit_manifest(b'{"version":1}', closing)
     for query in ("", "?run_id=", "?run_id=x", f"?run_id={'ab' * 16}"):
-        answer = httpx.post(f"{site.url}/v1/manifests{query}", content=b"{}", trust_env=False)
+        answer = httpx2.post(f"{site.url}/v1/manifests{query}", content=b"{}", trust_env=False)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "lease-unknown")
     assert site.client.health().ledger_size == size
 
@@ -331,7 +331,7 @@ def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
     url, nonce = site.url + path, os.urandom(16).hex()
     me, broker = identity("hospital-a").signer, site.pin.broker_id
     signed = sign_request("POST", url, body, me, broker=broker, created=system_clock(), nonce=nonce)
-    answer = httpx.post(url, content=body, headers=signed, trust_env=False)
+    answer = httpx2.post(url, content=body, headers=signed, trust_env=False)
     assert "traceback" not in answer.text.lower()
     document = answer.json()
     assert set(document) == {"error"}
@@ -374,7 +374,7 @@ def test_an_oversize_body(site: Site, path: str) -> None:
 @pytest.mark.parametrize("name", ["signature-input", "authorization", "x-other", "cookie"])
 def test_an_oversize_head(site: Site, name: str) -> None:
     """By the server where it came in parts, else before anything is done with it."""
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{site.url}/v1/approvals", headers={name: "a" * 100_000}, content=b"{}", trust_env=False
     )
     assert answer.status_code in (400, 431)
@@ -385,7 +385,7 @@ def test_as_many_header_lines_as_fit_are_refused_quickly(site: Site) -> None:
     lines = [("signature-input", f's{n}=();tag="sealtrain-owner"') for n in range(180)]
     lines += [("signature", f"s{n}=:AAAA:") for n in range(180)]
     began = time.monotonic()
-    answer = httpx.post(f"{site.url}/v1/approvals", headers=lines, content=b"{}", trust_env=False)
+    answer = httpx2.post(f"{site.url}/v1/approvals", headers=lines, content=b"{}", trust_env=False)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature-invalid")
     assert time.monotonic() - began < 10
 
@@ -420,19 +420,19 @@ def test_an_oversize_body_of_unannounced_length(site: Site) -> None:
     ],
 )
 def test_a_path_or_query_that_is_none(site: Site, path: str, status: int) -> None:
-    answer = httpx.get(site.url + path, trust_env=False)
+    answer = httpx2.get(site.url + path, trust_env=False)
     assert answer.status_code == status
     assert set(answer.json()) == {"error"}
 
 
 def test_answers_are_not_cached(site: Site) -> None:
     assert (
-        httpx.get(site.url + "/v1/health", trust_env=False).headers["cache-control"] == "no-store"
+        httpx2.get(site.url + "/v1/health", trust_env=False).headers["cache-control"] == "no-store"
     )
 
 
 def test_the_documentation_names_every_body(site: Site) -> None:
-    document = httpx.get(site.url + "/openapi.json", trust_env=False).json()
+    document = httpx2.get(site.url + "/openapi.json", trust_env=False).json()
     release = document["paths"]["/v1/releases"]["post"]
     schema = release["requestBody"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/ReleaseRequest"}
@@ -462,7 +462,7 @@ def test_a_failure_inside_is_told_to_nobody(
         raise RuntimeError("a secret reason")
 
     monkeypatch.setattr(Ledger, "checkpoint", broken)
-    answer = httpx.get(site.url + "/v1/ledger/checkpoint", trust_env=False)
+    answer = httpx2.get(site.url + "/v1/ledger/checkpoint", trust_env=False)
     assert answer.status_code == 500
     assert answer.json() == {"error": {"code": "internal", "message": "the broker failed"}}
     assert "a secret reason" not in caplog.text
@@ -503,7 +503,7 @@ def test_collateral_that_is_gone_is_the_brokers_own_failure(
     kept, size = path.read_bytes(), site.client.health().ledger_size
     path.unlink()
     try:
-        answer = httpx.get(
+        answer = httpx2.get(
             site.url + "/v1/keys",
             params={"app_id": "a" * 40, "compose_hash": "b" * 64, "nonce": "c" * 64},
             trust_env=False,
@@ -553,7 +553,7 @@ def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
         told = []
         for _ in range(3):  # at least two of them fall into one minute
             client.challenge(site.consortium.consortium_id, "release")  # costs nothing
-            told.append(httpx.get(f"{url}/v1/keys", params=nonce, trust_env=False).status_code)
+            told.append(httpx2.get(f"{url}/v1/keys", params=nonce, trust_env=False).status_code)
         assert told[-1] == 429
         me = identity("hospital-a").signer
         foreign = site.decision("hospital-a", revoke=True, consortium_id="ab" * 32)

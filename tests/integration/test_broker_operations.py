@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from broker_site import BrokerSite, ProcessSite, broker_site, process_site
 from carrying import carries
@@ -412,7 +412,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
                 refused += failed.got == "HTTP 503 unreachable"
                 time.sleep(0.02)
             assert refused == 3
-            assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
+            assert httpx2.get(f"{url}/v1/health", trust_env=False).status_code == 200
         finally:
             stop.set()
             for thread in threads:

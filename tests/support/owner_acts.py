@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 from release_world import ROOT, ReleaseWorld, ids_of
 from world import DAY, NOW, founded, identity
 
@@ -25,7 +25,7 @@ from sealtrain.signing.http_signature import sign_request
 from sealtrain.signing.target import Target
 
 # One for all: making one reads the machine's certificates. No connection outlives its request.
-HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+HTTP = httpx2.Client(trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0))
 
 (BROKER,) = ids_of(ROOT)
 A, B, C = "hospital-a", "hospital-b", "hospital-c"

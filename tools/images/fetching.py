@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain.image.pins import DebianPin, WheelPin
@@ -42,8 +42,8 @@ def debian_file(pin: DebianPin, date: str, cache: Path) -> Path:
     archive = "debian-security" if pin.path.startswith("pool/updates/") else "debian"
     for url in (f"{MIRROR}/{archive}/{pin.path}", f"{SNAPSHOT}/{archive}/{date}/{pin.path}"):
         try:
-            answer = httpx.get(url, follow_redirects=True, timeout=60)
-        except httpx.HTTPError as error:
+            answer = httpx2.get(url, follow_redirects=True, timeout=60)
+        except httpx2.HTTPError as error:
             print(f"{url}: {type(error).__name__}", file=sys.stderr)
             continue
         if answer.status_code == 200 and sha256_hex(answer.content) == pin.sha256:

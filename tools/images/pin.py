@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from functools import cmp_to_key
 from pathlib import Path
 
-import httpx
+import httpx2
 from fetching import MIRROR, debian_file, download_wheels
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -100,7 +100,7 @@ def _field(text: str, name: str) -> str:
 
 
 def _get(url: str) -> bytes:
-    return httpx.get(url, follow_redirects=True, timeout=120).raise_for_status().content
+    return httpx2.get(url, follow_redirects=True, timeout=120).raise_for_status().content
 
 
 def _newest(versions: list[Paragraph]) -> Paragraph:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,15 +24,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlencode
 
-import httpcore
+import certifi
+import httpcore2
+import httpx2
 
-# httpx goes without its own command line, which would load rich and pygments at every start.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-
-import httpx  # noqa: E402
-
-from sealtrain.base.outbound import DIRECT, Outbound, outbound, trusting  # noqa: E402
-from sealtrain.base.tunnel import (  # noqa: E402
+from sealtrain.base.outbound import DIRECT, Outbound, outbound, trusting
+from sealtrain.base.tunnel import (
     ProxyRefused,
     ProxySilent,
     TlsInside,
@@ -41,9 +37,6 @@ from sealtrain.base.tunnel import (  # noqa: E402
     remedy_of,
     tunnelled,
 )
-
-if sys.modules["httpx._main"] is None:
-    del sys.modules["httpx._main"]
 
 __all__ = [
     "LATER",
@@ -93,7 +86,7 @@ class Answer:
     """A whole answer, whatever its status; an empty body where the cap was ``None``."""
 
     status: int
-    headers: httpx.Headers
+    headers: httpx2.Headers
     body: bytes
 
 
@@ -138,7 +131,7 @@ class NoAnswer(Exception):
         self.problem = problem
 
 
-Cap = Callable[[int, httpx.Headers], int | None]
+Cap = Callable[[int, httpx2.Headers], int | None]
 """Most bytes of a body, by status and headers; ``None`` leaves it unread."""
 Failed = Callable[[Problem], Exception]
 """Makes the caller's own error."""
@@ -188,19 +181,20 @@ class HttpClient:
         self._clock = _Deadline(monotonic)
         self._by = DIRECT if tls is False else outbound()
         if tls is True:
-            tls = httpx.create_ssl_context(trust_env=False)
+            # The library's own context trusts the machine's authorities, and those of variables.
+            tls = ssl.create_default_context(cafile=certifi.where())
         if isinstance(tls, ssl.SSLContext):
             trusting(tls, self._by.authorities, authorities)
         self._context = tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._pool = self._connections(_Backend(self._clock), unix=unix)
-        self._tunnels: httpcore.ConnectionPool | None = None
+        self._tunnels: httpcore2.ConnectionPool | None = None
         if self._by.proxy is not None:
             self._tunnels = self._connections(_Tunnels(self._clock, self._by))
 
     def _connections(
-        self, backend: httpcore.NetworkBackend, *, unix: str | None = None
-    ) -> httpcore.ConnectionPool:
-        return httpcore.ConnectionPool(
+        self, backend: httpcore2.NetworkBackend, *, unix: str | None = None
+    ) -> httpcore2.ConnectionPool:
+        return httpcore2.ConnectionPool(
             ssl_context=self._context,
             max_connections=_CONNECTIONS,
             keepalive_expiry=5.0,
@@ -225,7 +219,7 @@ class HttpClient:
     def ask(
         self,
         method: str,
-        url: str | httpx.URL,
+        url: str | httpx2.URL,
         *,
         cap: int | Cap,
         content: bytes | Callable[[], Iterator[bytes]] | None = None,
@@ -250,8 +244,8 @@ class HttpClient:
             Exception: What ``failed`` makes of the problem.
         """
         try:
-            whole = httpx.URL(url)
-        except httpx.InvalidURL:
+            whole = httpx2.URL(url)
+        except httpx2.InvalidURL:
             raise self._failed(Problem("url", "not a URL")) from None
         if whole.scheme not in ("http", "https") or not whole.host:
             raise self._failed(Problem("url", "not an http(s) URL"))
@@ -275,7 +269,7 @@ class HttpClient:
     def _tried(
         self,
         method: str,
-        url: httpx.URL,
+        url: httpx2.URL,
         headers: dict[str, str],
         body: bytes | Iterator[bytes] | None,
         cap: int | Cap,
@@ -302,7 +296,7 @@ class HttpClient:
                 self._clock.until(ends),
                 pool.stream(
                     method,
-                    httpcore.URL(
+                    httpcore2.URL(
                         scheme=url.raw_scheme,
                         host=url.raw_host,
                         port=url.port,
@@ -313,7 +307,7 @@ class HttpClient:
                     extensions={"timeout": timeouts},
                 ) as response,
             ):
-                status, told = response.status, httpx.Headers(response.headers)
+                status, told = response.status, httpx2.Headers(response.headers)
                 most = cap(status, told) if callable(cap) else cap
                 if most is None:
                     return Answer(status, told, b"")
@@ -331,12 +325,16 @@ class HttpClient:
             return Problem("proxy", str(error))
         except ProxySilent:
             return Problem("connect", "the proxy does not answer")
-        except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout) as error:
             fault = reason_of(error, tunnelled=tunnelling)
             if fault is not None:
                 return Problem("tls", fault)
             return Problem("connect", type(error).__name__)
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+        except (
+            httpcore2.NetworkError,
+            httpcore2.ProtocolError,
+            httpcore2.TimeoutException,
+        ) as error:
             return Problem("broken", type(error).__name__, status)
 
 
@@ -347,13 +345,13 @@ def with_query(url: str, query: Query) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode(query, doseq=True)}"
 
 
-def retry_after(headers: httpx.Headers) -> float | None:
+def retry_after(headers: httpx2.Headers) -> float | None:
     """Seconds that a server asks to wait, where it says."""
     told = headers.get("retry-after", "")
     return float(told) if told.isdecimal() and len(told) < 6 else None
 
 
-def parts_of(url: str) -> httpx.URL | None:
+def parts_of(url: str) -> httpx2.URL | None:
     """The parts of an ``http`` or ``https`` URL that names a host and nothing secret.
 
     Returns:
@@ -361,8 +359,8 @@ def parts_of(url: str) -> httpx.URL | None:
         the host.
     """
     try:
-        parts = httpx.URL(url) if url.isascii() else httpx.URL()
-    except httpx.InvalidURL:
+        parts = httpx2.URL(url) if url.isascii() else httpx2.URL()
+    except httpx2.InvalidURL:
         return None
     whole = parts.scheme in ("http", "https") and parts.host
     more = parts.query or parts.fragment or parts.userinfo
@@ -411,11 +409,11 @@ class _Deadline(threading.local):
         return self._ends <= self._monotonic()
 
 
-class _Backend(httpcore.NetworkBackend):
+class _Backend(httpcore2.NetworkBackend):
     """Sockets whose every wait ends with the exchange."""
 
     def __init__(self, deadline: _Deadline) -> None:
-        self._behind = httpcore.SyncBackend()
+        self._behind = httpcore2.SyncBackend()
         self._deadline = deadline
 
     def connect_tcp(
@@ -425,13 +423,13 @@ class _Backend(httpcore.NetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Any = None,
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         # A name may have hundreds of addresses, and the library would wait as long for each.
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise httpcore.ConnectError(str(error)) from None
-        problem: Exception = httpcore.ConnectError("no address")
+            raise httpcore2.ConnectError(str(error)) from None
+        problem: Exception = httpcore2.ConnectError("no address")
         for *_, address in found:
             try:
                 stream = self._behind.connect_tcp(
@@ -441,7 +439,7 @@ class _Backend(httpcore.NetworkBackend):
                     local_address,
                     socket_options,
                 )
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 problem = error
             else:
                 return _Stream(stream, self._deadline)
@@ -449,7 +447,7 @@ class _Backend(httpcore.NetworkBackend):
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Any = None
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         # The library leaks its socket where no server listens; this one fails first, and is closed.
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
@@ -459,7 +457,7 @@ class _Backend(httpcore.NetworkBackend):
             try:
                 probe.connect(reached)
             except OSError as error:
-                raise httpcore.ConnectError(str(error)) from None
+                raise httpcore2.ConnectError(str(error)) from None
             stream = self._behind.connect_unix_socket(
                 reached, self._deadline.rest(timeout), socket_options
             )
@@ -475,7 +473,7 @@ class _Tunnels(_Backend):
         self._context: ssl.SSLContext | None = None
         if by.proxy is not None and by.proxy.secured:
             # The authority of one server says nothing of a proxy, which may get a password.
-            self._context = trusting(httpx.create_ssl_context(trust_env=False), by.authorities)
+            self._context = trusting(httpx2.create_ssl_context(trust_env=False), by.authorities)
 
     def connect_tcp(
         self,
@@ -484,7 +482,7 @@ class _Tunnels(_Backend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Any = None,
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         proxy = self._by.proxy
         if proxy is None:
             raise AssertionError("tunnels without a proxy")
@@ -492,7 +490,7 @@ class _Tunnels(_Backend):
             stream = super().connect_tcp(
                 proxy.host, proxy.port, timeout, local_address, socket_options
             )
-        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
             raise ProxySilent from error
         return tunnelled(stream, proxy, self._context, host, port, timeout)
 
@@ -507,24 +505,24 @@ def _short(path: str) -> Iterator[str]:
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise httpcore.ConnectError(str(error)) from None
+        raise httpcore2.ConnectError(str(error)) from None
     try:
         yield f"/proc/self/fd/{opened}/{name}"
     finally:
         os.close(opened)
 
 
-class _Stream(httpcore.NetworkStream):
+class _Stream(httpcore2.NetworkStream):
     """A connection whose every wait ends with the exchange."""
 
-    def __init__(self, behind: httpcore.NetworkStream, deadline: _Deadline) -> None:
+    def __init__(self, behind: httpcore2.NetworkStream, deadline: _Deadline) -> None:
         self._behind = behind
         self._deadline = deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         try:
             return self._behind.read(max_bytes, self._deadline.rest(timeout))
-        except httpcore.ReadTimeout:
+        except httpcore2.ReadTimeout:
             self._say_late()
             raise
 
@@ -534,7 +532,7 @@ class _Stream(httpcore.NetworkStream):
             for start in range(0, len(buffer), _PIECE_BYTES):
                 piece = buffer[start : start + _PIECE_BYTES]
                 self._behind.write(piece, self._deadline.rest(timeout))
-        except httpcore.WriteTimeout:
+        except httpcore2.WriteTimeout:
             self._say_late()
             raise
 
@@ -546,7 +544,7 @@ class _Stream(httpcore.NetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         timeout = self._deadline.rest(timeout)
         if self._behind.get_extra_info("ssl_object") is not None:  # with the proxy
             return TlsInside(self, ssl_context, server_hostname, timeout)

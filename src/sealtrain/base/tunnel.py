@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import httpcore
+import httpcore2
 
 from sealtrain.base.outbound import ProxyServer
 
@@ -76,7 +76,7 @@ class ProxyRefused(Exception):
     """The proxy makes no tunnel; its text says which status it answered, and no address."""
 
 
-class ProxySilent(httpcore.ConnectError):
+class ProxySilent(httpcore2.ConnectError):
     """No connection to the proxy was made."""
 
 
@@ -116,13 +116,13 @@ def reason_of(error: BaseException, *, tunnelled: bool) -> str | None:
 
 
 def tunnelled(
-    stream: httpcore.NetworkStream,
+    stream: httpcore2.NetworkStream,
     proxy: ProxyServer,
     context: ssl.SSLContext | None,
     host: str,
     port: int,
     timeout: float | None,
-) -> httpcore.NetworkStream:
+) -> httpcore2.NetworkStream:
     """A stream to a server, through a proxy that a stream leads to.
 
     Args:
@@ -153,18 +153,18 @@ def tunnelled(
 
 
 def _secured(
-    stream: httpcore.NetworkStream,
+    stream: httpcore2.NetworkStream,
     proxy: ProxyServer,
     context: ssl.SSLContext,
     timeout: float | None,
-) -> httpcore.NetworkStream:
+) -> httpcore2.NetworkStream:
     try:
         return stream.start_tls(context, proxy.host, timeout)
-    except httpcore.ConnectError as error:
+    except httpcore2.ConnectError as error:
         raise ProxyRefused(reason_of(error, tunnelled=False) or "its connection broke") from None
 
 
-def _head(stream: httpcore.NetworkStream, timeout: float | None) -> bytes:
+def _head(stream: httpcore2.NetworkStream, timeout: float | None) -> bytes:
     """The head of the proxy's answer; a server behind it does not speak before its client does."""
     head = bytearray()
     while _HEAD_ENDS not in head:
@@ -188,7 +188,7 @@ def _require_tunnel(head: bytes) -> None:
         raise ProxyRefused(f"HTTP {status.decode('ascii')}")
 
 
-class TlsInside(httpcore.NetworkStream):
+class TlsInside(httpcore2.NetworkStream):
     """TLS with a server inside of TLS with a proxy: each wait is one of the stream below.
 
     The library's own waits its whole time anew for each byte of a record that trickles in.
@@ -196,7 +196,7 @@ class TlsInside(httpcore.NetworkStream):
 
     def __init__(
         self,
-        below: httpcore.NetworkStream,
+        below: httpcore2.NetworkStream,
         context: ssl.SSLContext,
         host: str | None,
         timeout: float | None,
@@ -210,19 +210,19 @@ class TlsInside(httpcore.NetworkStream):
             timeout: Seconds for each wait.
 
         Raises:
-            ConnectError, ConnectTimeout: Of ``httpcore``: no handshake.
+            ConnectError, ConnectTimeout: Of ``httpcore2``: no handshake.
         """
         self._below = below
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._inside = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         try:
             self._perform(self._inside.do_handshake, timeout)
-        except (ssl.SSLError, httpcore.NetworkError) as error:
+        except (ssl.SSLError, httpcore2.NetworkError) as error:
             below.close()
-            raise httpcore.ConnectError(str(error)) from error
-        except httpcore.TimeoutException as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        except httpcore2.TimeoutException as error:
             below.close()
-            raise httpcore.ConnectTimeout(str(error)) from error
+            raise httpcore2.ConnectTimeout(str(error)) from error
         except BaseException:
             below.close()
             raise
@@ -232,7 +232,7 @@ class TlsInside(httpcore.NetworkStream):
         try:
             return self._perform(partial(self._inside.read, max_bytes), timeout)
         except ssl.SSLError as error:
-            raise httpcore.ReadError(str(error)) from error
+            raise httpcore2.ReadError(str(error)) from error
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send all bytes."""
@@ -240,7 +240,7 @@ class TlsInside(httpcore.NetworkStream):
             while buffer:
                 buffer = buffer[self._perform(partial(self._inside.write, buffer), timeout) :]
         except ssl.SSLError as error:
-            raise httpcore.WriteError(str(error)) from error
+            raise httpcore2.WriteError(str(error)) from error
 
     def close(self) -> None:
         """Close the connection to the proxy."""

@@ -56,7 +56,7 @@ def configure(form: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for talkative in ("alembic", "httpx"):
+    for talkative in ("alembic", "httpx2"):
         logging.getLogger(talkative).setLevel(logging.WARNING)
 
 

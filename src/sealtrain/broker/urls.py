@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import httpx
+import httpx2
 
 from sealtrain.base.http import parts_of
 from sealtrain.errors import SignatureInvalid, UsageError
@@ -41,7 +41,7 @@ def asked_url(own: Sequence[str], *, host: str, target: str) -> str:
         SignatureInvalid: The broker has no URL with that host.
     """
     for base in own:
-        if httpx.URL(base).netloc.decode("ascii") == host.lower():
+        if httpx2.URL(base).netloc.decode("ascii") == host.lower():
             return base + target
     raise SignatureInvalid(
         "the request is for another broker, or for a host name unknown to this broker",

@@ -28,7 +28,7 @@ from sealtrain.errors import (
 from sealtrain.release.messages import ErrorBody, load_message
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 __all__ = ["MAX_ANSWER_BYTES", "Sign", "Transport"]
 
@@ -228,7 +228,7 @@ class Transport:
         return AnswerInvalid(problem, check="answer form", got=got, hint=_HINT)
 
 
-def _date(headers: httpx.Headers) -> int | None:
+def _date(headers: httpx2.Headers) -> int | None:
     """When the broker answered, by its own clock."""
     try:
         return int(parsedate_to_datetime(headers.get("date", "")).timestamp())

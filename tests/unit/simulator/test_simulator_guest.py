@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from carrying import carries
 
@@ -63,9 +63,9 @@ def socket(folder: Path) -> Iterator[Path]:
         yield path
 
 
-def post(socket: Path, path: str, **options: Any) -> httpx.Response:
-    transport = httpx.HTTPTransport(uds=str(socket), trust_env=False)
-    with httpx.Client(transport=transport, trust_env=False) as client:
+def post(socket: Path, path: str, **options: Any) -> httpx2.Response:
+    transport = httpx2.HTTPTransport(uds=str(socket), trust_env=False)
+    with httpx2.Client(transport=transport, trust_env=False) as client:
         return client.post(f"http://guest{path}", **options)
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import dcap_qvl
-import httpx
+import httpx2
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
@@ -86,13 +86,13 @@ def fetch_collateral(
     tls = base.scheme == "https"
     with HttpClient(bounds, tls=tls, sleep=sleep) as client:
 
-        def get(path: str, **query: str) -> tuple[bytes, httpx.Headers]:
+        def get(path: str, **query: str) -> tuple[bytes, httpx2.Headers]:
             url = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path.encode("ascii"))
             return _get(client, url.copy_merge_params(query))
 
         crl, crl_headers = get("/sgx/certification/v4/pckcrl", ca=platform.ca, encoding="der")
         if base.host == _INTEL_HOST:
-            root_crl, _ = _get(client, httpx.URL(_INTEL_ROOT_CRL))
+            root_crl, _ = _get(client, httpx2.URL(_INTEL_ROOT_CRL))
         else:
             root_crl, _ = get("/sgx/certification/v4/rootcacrl")
         tcb, tcb_headers = get(
@@ -153,7 +153,7 @@ def platform_of(quote: TdxQuote) -> Platform:
     return Platform(fmspc=fmspc.hex(), ca=ca[1].lower())
 
 
-def _base(url: str) -> httpx.URL:
+def _base(url: str) -> httpx2.URL:
     parts = parts_of(url)
     if parts is None:
         raise UsageError(
@@ -166,7 +166,7 @@ def _base(url: str) -> httpx.URL:
     return parts.copy_with(raw_path=path or b"/")
 
 
-def _get(client: HttpClient, url: httpx.URL) -> tuple[bytes, httpx.Headers]:
+def _get(client: HttpClient, url: httpx2.URL) -> tuple[bytes, httpx2.Headers]:
     try:
         answer = client.ask("GET", url, cap=MAX_ANSWER_BYTES, idempotent=True)
     except NoAnswer as error:
@@ -176,7 +176,7 @@ def _get(client: HttpClient, url: httpx.URL) -> tuple[bytes, httpx.Headers]:
     return answer.body, answer.headers
 
 
-def _unreachable(url: httpx.URL, got: str) -> CollateralUnreachable:
+def _unreachable(url: httpx2.URL, got: str) -> CollateralUnreachable:
     return CollateralUnreachable(
         f"{url.host} does not hand out collateral",
         check="collateral",
@@ -202,7 +202,7 @@ def _signed(name: str, body: bytes) -> tuple[str, str]:
     return text[start.end() : end], signature[1].lower()
 
 
-def _chain(headers: httpx.Headers, *names: str) -> str:
+def _chain(headers: httpx2.Headers, *names: str) -> str:
     for name in names:
         if name in headers:
             text = unquote(headers[name])

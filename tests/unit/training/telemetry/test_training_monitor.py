@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
+import httpx2
 import pytest
 from polling import wait_until
 from training_world import (
@@ -35,7 +35,7 @@ def scraped(monitor: Monitor) -> dict[str, float]:
     from prometheus_client.parser import text_string_to_metric_families
 
     url = f"http://127.0.0.1:{monitor.bound_port}/metrics"
-    text = httpx.get(url, trust_env=False, timeout=10).text
+    text = httpx2.get(url, trust_env=False, timeout=10).text
     return {
         one.name + "".join(f"{{{value}}}" for value in one.labels.values()): one.value
         for family in text_string_to_metric_families(text)
@@ -115,7 +115,7 @@ def test_the_machine_is_shown_where_the_recipe_says_so(page: Any, sealed: Any) -
 
 def test_the_page_is_on_the_loopback_address_and_goes_with_the_run(page: Any) -> None:
     _, monitor, _ = page
-    with pytest.raises(httpx.ConnectError):
+    with pytest.raises(httpx2.ConnectError):
         scraped(monitor)
     with Monitor(port=0) as open_page:
         listening = _listening_addresses(open_page.bound_port or 0)
