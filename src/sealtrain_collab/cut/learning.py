@@ -29,9 +29,9 @@ from sealtrain_collab.cut.front import expected_of
 
 if TYPE_CHECKING:
     from sealtrain.recipe.adapters import Lora
+    from sealtrain.recipe.collaborations.cut import Cut
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.context import TrainingContext
-    from sealtrain_collab.cut.recipe import Cut
 
 __all__ = ["PROBE_BATCHES", "Learning", "expected_by"]
 
