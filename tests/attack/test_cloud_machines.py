@@ -30,13 +30,12 @@ from machines_world import (
 )
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import require_groups
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.part import Situation
+from sealtrain.attest.explain.explanation import explain
+from sealtrain.attest.forms import OwnEvidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import preset
 from sealtrain.attest.tpm.hcl import parse_runtime
-from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import (
     CertificateChainInvalid,
     ComposeHashMismatch,
@@ -396,7 +395,9 @@ def test_no_such_machine_reaches_a_stronger_tier(park: MachinePark, name: str) -
 
 @pytest.mark.negative(79)
 @pytest.mark.parametrize("name", NAMES)
-def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark, name: str) -> None:
+def test_of_two_breaches_a_decision_and_an_explanation_name_the_same(
+    park: MachinePark, name: str
+) -> None:
     machine = MACHINES[name]
     document: Any = park.pin(machine).to_dict()
     place = {"zones": []} if name == "gcp-snp" else {"vm_ids": []}
@@ -406,11 +407,10 @@ def test_of_two_breaches_both_drivers_name_the_same(park: MachinePark, name: str
     evidence = park.evidence(machine)
     with pytest.raises(EvidenceRefused) as decided:
         judge(evidence, policy)
-    at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
-    part = verifier_of(name).part(evidence.cpu, Attachments(collateral=evidence.collateral), at)
-    with pytest.raises(EvidenceRefused) as explained:
-        require_groups(part.verify().groups)
-    assert decided.value.code == explained.value.code == "measurement-mismatch"
+    exhibit = OwnEvidence(raw=evidence.to_bytes(), evidence=evidence)
+    shown = explain(exhibit, Attachments(binding=ASKED), policy, NOW)
+    first = next(line for line in shown.lines if line.standing == "broken")
+    assert decided.value.code == first.code == "measurement-mismatch"
 
 
 @pytest.mark.claim("C561")

@@ -1,16 +1,15 @@
-"""Every lie of every simulated machine ends alike in three judges, in the refusal that it names.
+"""Every lie of every simulated machine ends in the refusal that it names.
 
-The table of lies is ``machines_world.LIES``. Each lying machine is booted once; then the broker's
-driver, ``explain`` and, where Node is installed, the JavaScript verifier judge the same evidence.
+The table of lies is ``machines_world.LIES``. Each lying machine is booted once; then a decision, an
+explanation and, where Node is installed, the JavaScript verifier judge the same evidence.
 """
 
 from __future__ import annotations
 
 import pytest
-from machines_world import ASKED, BARE, COMPOSE_HASH, LIES, MACHINES, NOW, Lie, MachinePark
+from machines_world import ASKED, BARE, COMPOSE_HASH, LIES, MACHINES, NOW, Lie, MachinePark, refusal
 from node_judges import node
 from second_evidence import EvidenceQuestion, compare_codes, own_code
-from two_drivers import both_judge
 from variants import variants
 
 from sealtrain.attest.bundle import Attachments
@@ -52,20 +51,20 @@ def test_the_table_has_every_lie_of_every_machine() -> None:
 
 @pytest.mark.claim("C14")
 @pytest.mark.parametrize("lie", ROWS)
-def test_a_lie_ends_in_the_refusal_it_names_in_both_drivers(park: MachinePark, lie: Lie) -> None:
+def test_a_lie_ends_in_the_refusal_it_names(park: MachinePark, lie: Lie) -> None:
     """As a broker judges it: the bytes that were sent, and the document that it expects."""
     sent = Evidence.from_bytes(park.evidence(lie.machine).to_bytes())
     beside = Attachments(binding=ASKED, compose_hash=COMPOSE_HASH)
-    assert both_judge(sent, park.pin(MACHINES[lie.name]), NOW, beside) == lie.code
+    assert refusal(sent, park.pin(MACHINES[lie.name]), NOW, beside) == lie.code
 
 
 @pytest.mark.claim("C14")
 @pytest.mark.parametrize("lie", variants(LIES, each_time=[lie for lie in LIES if lie.name in BARE]))
-def test_both_drivers_end_a_lie_alike_where_any_image_is_accepted(
+def test_a_lie_is_explained_as_it_is_decided_where_any_image_is_accepted(
     park: MachinePark, lie: Lie
 ) -> None:
     """Not every lie is one there: what matters is one ending."""
-    both_judge(
+    refusal(
         park.evidence(lie.machine), park.trust(MACHINES[lie.name]), NOW, Attachments(binding=ASKED)
     )
 

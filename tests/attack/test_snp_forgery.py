@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 from exhibit_world import real_chain, real_report
-from guests import verified_guest
+from guests import require_rules, verified_guest
 from policies import snp
 
-from sealtrain.attest.claims import Claim, require_checks
+from sealtrain.attest.claims import Claim
 from sealtrain.attest.snp import chain as chains
-from sealtrain.attest.snp.appraise import checks_of
+from sealtrain.attest.snp.appraise import RULES
 from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
 from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report
@@ -100,7 +100,7 @@ def judge(
         now=NOW,
         crl=guest.revocations(NOW, issuer_revoked=fault == "revoked-issuer"),
     )
-    return require_checks(checks_of(verified.signed, policy, NOW))
+    return require_rules(RULES, verified.signed, policy, NOW)
 
 
 def test_the_guest_under_attack_is_accepted(guest: SimulatedSnp, policy: SnpPolicy) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.claims import Claim, equal
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, replay_log
-from sealtrain.attest.part import Situation, same_document
+from sealtrain.attest.engine import guest_part
+from sealtrain.attest.facts import Situation
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import vouched_guest
+from sealtrain.errors import ComposeHashMismatch
 
 
 def verified_guest(
@@ -46,7 +52,9 @@ def verified_guest(
         shown_compose=hashlib.sha256(app_compose).hexdigest(),
     )
     beside = Attachments(collateral=collateral, crl=crl)
-    return vouched_guest(verifier_of(tee).part(SimpleNamespace(**shown), beside, at))
+    verifier = verifier_of(tee)
+    prove = partial(verifier.prove, SimpleNamespace(**shown), beside, at)
+    return vouched_guest(guest_part(prove, verifier, at))
 
 
 def verify_log(
@@ -57,5 +65,20 @@ def verify_log(
 ) -> MeasuredGuest:
     """What a log says that replays to registers and names a deployment document."""
     measured = replay_log(log, registers, mr_config_id)
-    same_document(measured.compose_hash, hashlib.sha256(app_compose).hexdigest(), LOG)
+    equal(
+        "compose hash",
+        measured.compose_hash,
+        hashlib.sha256(app_compose).hexdigest(),
+        source=LOG,
+        error=ComposeHashMismatch,
+        message="guest measured another deployment document",
+    )
     return measured
+
+
+def require_rules(
+    rules: Iterable[Rule], statement: Any, policy: Any, now: int
+) -> tuple[Claim, ...]:
+    """Compare one statement by a table of rules, in order; raises what the first breach raises."""
+    made = (rule.compare(statement, policy, now) for rule in rules)
+    return tuple(claim for claim in made if claim is not None)

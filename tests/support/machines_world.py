@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.attest.appraise import Verdict, appraise
+from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.explain.explanation import explain
+from sealtrain.attest.forms import Exhibit, OwnEvidence
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.machine import Machine, SimulatedTee
 from sealtrain_simulator.server import running
 from sealtrain_simulator.state import ensure
@@ -327,3 +331,37 @@ def judge(evidence: Evidence, policy: AppraisalPolicy, binding: Binding = ASKED)
     return appraise(
         facts, policy, binding=binding, compose_hash=COMPOSE_HASH, app_id=COMPOSE_HASH[:40]
     )
+
+
+def refusal(
+    evidence: Evidence, policy: AppraisalPolicy, now: int, beside: Attachments
+) -> str | None:
+    """The code that evidence in its conversation ends in, as a decision and an explanation say.
+
+    Returns:
+        ``None`` where everything holds.
+    """
+    binding = beside.binding
+    assert binding is not None
+    exhibit = OwnEvidence(raw=evidence.to_bytes(), evidence=evidence)
+    try:
+        facts = verify(evidence, policy, now, binding=binding)
+        appraise(facts, policy, binding=binding, compose_hash=beside.compose_hash, app_id=None)
+    except EvidenceRefused as error:
+        refused: str | None = error.code
+    else:
+        refused = None
+    shown = broken_lines(exhibit, policy, now, beside)
+    assert next(iter(shown), None) == refused, (shown, refused)
+    return refused
+
+
+def broken_lines(
+    exhibit: Exhibit, policy: AppraisalPolicy, now: int, beside: Attachments
+) -> list[str | None]:
+    """Codes of the lines that an explanation shows as broken, or of its refusal to show any."""
+    try:
+        lines = explain(exhibit, beside, policy, now).lines
+    except EvidenceRefused as error:  # not even its form holds
+        return [error.code]
+    return [line.code for line in lines if line.standing == "broken"]

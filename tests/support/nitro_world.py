@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from guests import verified_guest
+from guests import require_rules, verified_guest
 
-from sealtrain.attest.claims import Claim, require_checks
-from sealtrain.attest.nitro.appraise import checks_of
+from sealtrain.attest.claims import Claim
+from sealtrain.attest.nitro.appraise import RULES
 from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import VerifiedDocument
@@ -78,7 +78,7 @@ def claims_of(
     guest: VerifiedGuest[VerifiedDocument], policy: NitroPolicy, now: int
 ) -> tuple[Claim, ...]:
     """What holds of an enclave; raises for the first comparison that does not."""
-    return require_checks(checks_of(guest.signed, policy, now))
+    return require_rules(RULES, guest.signed, policy, now)
 
 
 @cache

@@ -1,7 +1,8 @@
 """Appraisal: compare verified facts with reference values, one claim after the other.
 
-1. platform and simulation  2. tier  3. the TEE's own claims (``<tee>.appraise``)  4. compose hash
-5. app id  6. report data  7. each accelerator's claims (``nvidia.appraise``)
+1. platform and simulation  2. tier  3. the TEE's own rules  4. compose hash  5. app id
+6. report data (3 to 6: ``engine.guest_groups``)  7. each accelerator's claims, which are
+``attest.verify``'s
 
 The first breach raises; a verdict therefore exists only when every claim held.
 """
@@ -9,23 +10,19 @@ The first breach raises; a verdict therefore exists only when every claim held.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from sealtrain.attest.claims import Claim, equal, require_checks
-from sealtrain.attest.part import committed
+from sealtrain.attest.claims import Claim, require_groups, single
+from sealtrain.attest.engine import check_platform, check_tier, guest_groups
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.verifier import verifier_of
-from sealtrain.attest.verify import Verified, check_tier
+from sealtrain.attest.verify import Verified
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.tiers import Tier
-from sealtrain.errors import (
-    AppIdMismatch,
-    ComposeHashMismatch,
-    PlatformMismatch,
-    SimulatedEvidence,
-)
 
 __all__ = ["Claim", "Submodule", "Verdict", "appraise"]
 
@@ -112,31 +109,29 @@ def appraise(
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    verifier = verifier_of(policy.cpu.tee)
-    source = f"{policy.cpu.tee} guest"
-    claims = (
-        _platform(verified, policy),
-        check_tier(verified.tier, policy),
-        *require_checks(verifier.checks(verified.signed, policy.cpu, verified.verified_at)),
-        equal(
-            "compose hash",
-            verified.compose_hash,
-            compose_hash,
-            source=source,
-            error=ComposeHashMismatch,
-            message="guest runs another deployment document",
-        ),
-        equal(
-            "app id",
-            verified.app_id,
-            app_id,
-            source=source,
-            error=AppIdMismatch,
-            message="guest runs another app",
-        ),
-        committed(
-            "report data", binding.report_data(verified.gpu_digest), verified.report_data, "quote"
-        ),
+    verifier, source = verifier_of(policy.cpu.tee), f"{policy.cpu.tee} guest"
+    facts: SignedFacts[Any] = SignedFacts(
+        statement=verified.signed,
+        root="",
+        report_data=verified.report_data,
+        source="quote",
+        document=MeasuredDocument(got=verified.compose_hash, source=source),
+        app_id=verified.app_id,
+    )
+    here = Situation(
+        policy=policy,
+        root=policy.simulator_root,
+        now=verified.verified_at,
+        nonce=binding.report_data(verified.gpu_digest),
+        compose_hashes=() if compose_hash is None else (compose_hash,),
+        app_id=app_id,
+    )
+    claims = require_groups(
+        (
+            single(partial(check_platform, verified.platform, verified.simulated, policy)),
+            single(partial(check_tier, verified.tier, policy)),
+            *guest_groups(facts, verifier, here),
+        )
     )
     submods = {"cpu0": Submodule(eat=verifier.eat(verified.signed), claims=claims)}
     return Verdict(
@@ -147,31 +142,6 @@ def appraise(
         tier=verified.tier,
         quote_identity=verified.quote_identity,
         verified_at=verified.verified_at,
-    )
-
-
-def _platform(verified: Verified, policy: AppraisalPolicy) -> Claim:
-    if verified.simulated and policy.simulator_root is None:
-        raise SimulatedEvidence(
-            "evidence is simulated; this policy asks for hardware",
-            check="platform",
-            got=SIMULATED_LABEL,
-            expected=policy.platform,
-        )
-    if verified.simulated != (policy.simulator_root is not None):
-        raise PlatformMismatch(
-            "evidence was verified under another policy",
-            check="platform",
-            got="hardware",
-            expected="simulator",
-        )
-    return equal(
-        "platform",
-        verified.platform,
-        policy.platform,
-        source="root of trust",
-        error=PlatformMismatch,
-        message="guest runs on another platform",
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NoReturn
 
-from sealtrain.errors import EvidenceRefused
+from sealtrain.errors import EvidenceRefused, ReportDataMismatch
 
 __all__ = [
     "Check",
@@ -14,8 +16,9 @@ __all__ = [
     "Group",
     "Outcome",
     "among",
+    "committed",
     "equal",
-    "require_checks",
+    "raising",
     "require_groups",
     "single",
     "unlooked",
@@ -63,15 +66,6 @@ in order and stops at the first breach; an explanation makes all of them.
 
 Group = Callable[[], tuple[Claim, ...]]
 """Comparisons made together: the claims that hold, or the first breach."""
-
-
-def require_checks(checks: Iterable[Check]) -> tuple[Claim, ...]:
-    """Make comparisons in order.
-
-    Raises:
-        EvidenceRefused: What the first breach raised.
-    """
-    return tuple(check() for check in checks)
 
 
 def require_groups(groups: Iterable[Group]) -> tuple[Claim, ...]:
@@ -136,3 +130,34 @@ def among(
 def unlooked(name: str, got: str, *, source: str) -> Claim:
     """A value that the policy does not look at."""
     return Claim(name=name, got=got, expected="any", source=source, outcome="any")
+
+
+def committed(
+    name: str,
+    expected: bytes | None,
+    got: bytes | None,
+    source: str,
+) -> Claim:
+    """What a part says it was made for, compared in all its bytes."""
+    shown = "none" if got is None else got.hex()
+    if expected is None:
+        return unlooked(name, shown, source=source)
+    # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
+    if got is None or len(got) != len(expected) or not hmac.compare_digest(got, expected):
+        raise ReportDataMismatch(
+            "evidence was made for another conversation",
+            check=name,
+            got=shown,
+            expected=expected.hex(),
+            hint="it was made for another challenge, key, run, purpose or accelerator",
+        )
+    return Claim(name=name, got=shown, expected=expected.hex(), source=source, outcome="equal")
+
+
+def raising(error: EvidenceRefused) -> Group:
+    """A comparison that is known to fail."""
+    return partial(_raise, error)
+
+
+def _raise(error: EvidenceRefused) -> NoReturn:
+    raise error

@@ -13,9 +13,10 @@ from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.spdm import GpuReport
 
 if TYPE_CHECKING:
+    from sealtrain.attest.facts import SignedFacts, Situation
     from sealtrain.attest.field import Field
     from sealtrain.attest.nvidia.swid import Rim
-    from sealtrain.attest.part import Part, Situation
+    from sealtrain.attest.tee import SignedStatement
 
 __all__ = [
     "BootLog",
@@ -55,8 +56,8 @@ class StatementExhibit(Exhibit, ABC):
     tee: ClassVar[str]
 
     @abstractmethod
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """How it is verified, and what it is then compared with."""
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[SignedStatement]:
+        """What was signed, once its signatures lead to a root, as ``Verifier.prove``."""
 
     @abstractmethod
     def fields(self, beside: Attachments) -> list[Field]:

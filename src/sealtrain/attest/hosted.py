@@ -7,20 +7,19 @@ holds the deployment document, so that PCR0 to 2 stand for it and no register na
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Group, single, unlooked
+from sealtrain.attest.claims import committed, single, unlooked
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
+from sealtrain.attest.facts import SignedFacts, Situation
 from sealtrain.attest.field import Field, rows_of
 from sealtrain.attest.forms import StatementExhibit
-from sealtrain.attest.nitro.exhibit import document_fields, document_part
+from sealtrain.attest.nitro.exhibit import document_facts, document_fields
 from sealtrain.attest.nitro.parse import NitroDocument, parse_document
-from sealtrain.attest.nitro.verify import SOURCE
-from sealtrain.attest.part import Part, Situation, committed, report_data_group
+from sealtrain.attest.nitro.verify import SOURCE, VerifiedDocument
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.base.digests import sha256_hex
 
@@ -37,10 +36,18 @@ class DstackEnclave(StatementExhibit):
     document: NitroDocument
     hosted: AgentStatement
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """The document's signature and lines; report data are its user data."""
-        asked = partial(_asked, self.hosted.report_data)
-        return document_part(self.hosted.statement, at, asked=asked)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedDocument]:
+        """The document's signature; report data are its user data, and stand beside it, too."""
+        facts = document_facts(self.hosted.statement, at)
+        document, said = facts.statement.document, facts.report_data
+        return replace(
+            facts,
+            asked=(
+                single(partial(unlooked, "OS image", image_hash(document), source=SOURCE)),
+                single(partial(committed, "report data", self.hosted.report_data, said, SOURCE)),
+                single(partial(committed, "report data", at.nonce, said, SOURCE)),
+            ),
+        )
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Those of the document, and what stands beside it."""
@@ -70,10 +77,3 @@ def hosted_exhibit(blob: bytes, found: AgentStatement) -> DstackSnp | DstackEncl
 def image_hash(document: NitroDocument) -> str:
     """An enclave's image as dstack names it: SHA-256 of PCR0 to PCR2, hex."""
     return sha256_hex(b"".join(document.pcrs[index] for index in (0, 1, 2)))
-
-
-def _asked(report_data: bytes, document: NitroDocument, at: Situation) -> Iterator[Group]:
-    """The conversation of a dstack enclave, and its image as dstack names it."""
-    yield single(partial(unlooked, "OS image", image_hash(document), source=SOURCE))
-    yield single(partial(committed, "report data", report_data, document.user_data, SOURCE))
-    yield report_data_group(at, document.user_data, SOURCE)

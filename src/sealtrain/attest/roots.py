@@ -42,6 +42,7 @@ __all__ = [
     "load_link",
     "quiet",
     "read_link",
+    "root_name",
 ]
 
 INTEL_ROOT_SHA256 = "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
@@ -384,3 +385,8 @@ def _load(der: bytes) -> x509.Certificate:
     except (ValueError, x509.InvalidVersion) as error:
         raise QuoteInvalid("certificate cannot be parsed", check="quote structure") from error
     return certificate
+
+
+def root_name(simulated: bool, vendor: str) -> str:
+    """A root in words."""
+    return SIMULATED_LABEL if simulated else vendor

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sealtrain.attest.registry import tee_of
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.statement import GuestEvidence, GuestPolicy
 from sealtrain.attest.tee import Shown, SignedStatement
 
 if TYPE_CHECKING:
     from sealtrain.attest.bundle import Attachments
-    from sealtrain.attest.claims import Check
+    from sealtrain.attest.facts import SignedFacts, Situation
     from sealtrain.attest.field import Field
     from sealtrain.attest.forms import Exhibit, StatementExhibit
-    from sealtrain.attest.part import Part, Situation
 
 __all__ = ["Verifier", "verifier_of"]
 
@@ -32,10 +32,13 @@ class Verifier(Generic[E, P, S]):
     """What of a TEE needs its parsers and libraries.
 
     Attributes:
-        checks: Statement, rules, time → what it is compared with.
+        prove: Evidence, what lies beside it, situation → what was signed, once every signature
+            leads to a root; raises ``EvidenceRefused`` where one does not.
+        form: The policy's rules that ``rules`` read.
+        rules: What the statement is compared with, in the order of decisions.
         eat: Statement → claims under their RFC 9711 names; true once every comparison held.
-        part: Evidence, what lies beside it, situation → how it is verified, and by what lines.
         fields: Evidence → everything it says.
+        early: Names of rules that come before the deployment document, in this order.
         recognise: A file → its statement; ``None`` where it is something else.
         show: Device or socket, 64 bytes → a statement over them and what lies beside it.
         pinned_roots: SHA-256 of pinned roots → their names in words.
@@ -45,12 +48,14 @@ class Verifier(Generic[E, P, S]):
         of_agent: An ``AgentStatement`` of dstack's agent → evidence, where ``Tee.of`` is dstack.
     """
 
-    checks: Callable[[S, P, int], tuple[Check, ...]]
+    prove: Callable[[E, Attachments, Situation], SignedFacts[S]]
+    form: type[P]
+    rules: tuple[Rule, ...]
     eat: Callable[[S], dict[str, str]]
-    part: Callable[[E, Attachments, Situation], Part]
     fields: Callable[[E], list[Field]]
     show: Callable[[Path, bytes], tuple[StatementExhibit, Attachments]]
     pinned_roots: Mapping[str, str]
+    early: tuple[str, ...] = ()
     recognise: Callable[[bytes], Exhibit | None] = field(default=lambda data: None)
     collect: Callable[[Path, bytes, Mapping[str, str]], Shown] | None = None
     ask_agent: Callable[[Any, bytes], Shown] | None = None
@@ -70,4 +75,7 @@ def verifier_of(name: str) -> Verifier[Any, Any, Any]:
     tee = tee_of(name)
     module = import_module(f"sealtrain.attest.{tee.folder or tee.name}.exhibit")
     found: Verifier[Any, Any, Any] = getattr(module, tee.exhibit)
+    names = {rule.name for rule in found.rules}
+    if not issubclass(tee.rules.form, found.form) or not names.issuperset(found.early):
+        raise TypeError(f"the rules of {name} would be left out")  # none may be, silently
     return found

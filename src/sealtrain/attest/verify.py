@@ -3,7 +3,7 @@
 1. The evidence is for the platform and the TEE the policy names; simulated evidence never meets a
    policy that asks for hardware.
 2. What the processor signed verifies under the policy's root at ``now`` and names the deployment
-   document (``Part.verify``, ``Vouched.bound``).
+   document (``engine.guest_part``).
 3. Accelerators are shown where the policy asks for them, and only then; their reports verify and
    were made for this conversation (``nvidia.verify``).
 
@@ -12,22 +12,23 @@ What the facts are worth is decided by ``attest.appraise``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Claim, require_groups
+from sealtrain.attest.claims import Group, single
+from sealtrain.attest.engine import Part, Vouched, check_offered, decide, guest_part, other_tee
 from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.facts import Situation
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.part import Part, Situation, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
-from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.tiers import Tier, or_stronger, require_tier, tier_of
-from sealtrain.errors import GpuSetRefused, PlatformMismatch, ReportDataMismatch, SimulatedEvidence
+from sealtrain.base.tiers import Tier, tier_of
+from sealtrain.errors import GpuSetRefused, ReportDataMismatch
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verified",
-    "check_platform",
     "check_shown",
-    "check_tier",
+    "own_part",
     "verify",
     "vouched_guest",
 ]
@@ -94,9 +94,8 @@ def verify(
         GpuSetRefused: Accelerators are shown where there must be none, or the reverse.
         EvidenceRefused: Any other leaf of that branch; see each platform's ``verify``.
     """
-    check_platform(evidence, policy)
-    carried = evidence.collateral if collateral is None else collateral
-    cpu = _cpu(evidence, policy, now, carried, crl)
+    here = Situation(policy=policy, root=policy.simulator_root, now=now)
+    cpu = vouched_guest(own_part(evidence, Attachments(collateral=collateral, crl=crl), here))
     if gpu_collateral is None and evidence.gpu_collateral is not None:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     return Verified(
@@ -107,47 +106,6 @@ def verify(
         gpus=_gpus(evidence, policy, now, binding, gpu_collateral),
         gpu_digest=evidence.gpu_digest,
         verified_at=now,
-    )
-
-
-def check_platform(evidence: Evidence, policy: AppraisalPolicy) -> Claim:
-    """(1) What the evidence is offered as, before anything of it is verified.
-
-    Raises:
-        SimulatedEvidence: A simulator's, and the policy asks for hardware.
-        PlatformMismatch: Another platform's.
-    """
-    simulated = evidence.platform == "simulator"
-    if evidence.platform != policy.platform:
-        error = SimulatedEvidence if simulated else PlatformMismatch
-        raise error(
-            "evidence is of another platform than the policy asks for",
-            check="platform",
-            got=SIMULATED_LABEL if simulated else evidence.platform,
-            expected=policy.platform,
-        )
-    return Claim(
-        name="platform",
-        got=evidence.platform,
-        expected=policy.platform,
-        source="evidence",
-        outcome="equal",
-    )
-
-
-def check_tier(proven: Tier, policy: AppraisalPolicy) -> Claim:
-    """What evidence of this kind proves, compared with the lowest tier that the policy takes.
-
-    Raises:
-        TierRefused: It proves less.
-    """
-    require_tier(proven, policy.tier, asked_by="the policy")
-    return Claim(
-        name="tier",
-        got=proven,
-        expected=or_stronger(policy.tier),
-        source="kind of evidence",
-        outcome="equal" if proven == policy.tier else "allowed",
     )
 
 
@@ -175,36 +133,40 @@ def check_shown(evidence: Evidence, policy: AppraisalPolicy) -> None:
         )
 
 
-def _cpu(
-    evidence: Evidence,
-    policy: AppraisalPolicy,
-    now: int,
-    collateral: Collateral | None,
-    crl: bytes | None,
-) -> VerifiedGuest[Any]:
-    shown, rules = evidence.cpu, policy.cpu
-    if shown.tee != rules.tee:
-        other_tee(shown.tee, rules.tee)()
-    at = Situation(
-        policy=policy,
-        root=policy.simulator_root,
-        now=now,
-        shown_compose=sha256_hex(shown.app_compose_bytes),
-    )
-    beside = Attachments(collateral=collateral, crl=crl)
-    return vouched_guest(verifier_of(shown.tee).part(shown, beside, at))
+def own_part(evidence: Evidence, beside: Attachments, at: Situation) -> Part:
+    """The processor of sealtrain's own document, which is bound to the document that it shows.
+
+    Args:
+        evidence: The document.
+        beside: What lies beside it; collateral that it carries counts where there is no other.
+        at: Policy, time, conversation.
+    """
+    shown = evidence.cpu
+    if beside.collateral is None:
+        beside = replace(beside, collateral=evidence.collateral)
+    here = at.with_(shown_compose=sha256_hex(shown.app_compose_bytes))
+    verifier = verifier_of(shown.tee)
+    part = guest_part(partial(verifier.prove, shown, beside, here), verifier, here)
+    if at.policy is None:
+        return part
+    before: tuple[Group, ...] = (single(partial(check_offered, evidence.platform, at.policy)),)
+    if shown.tee != at.policy.cpu.tee:
+        before += (other_tee(shown.tee, at.policy.cpu.tee),)
+    return replace(part, before=before)
 
 
 def vouched_guest(part: Part) -> VerifiedGuest[Any]:
-    """(2) Facts about a guest that shows its deployment document.
+    """(2) Facts about a guest that shows its deployment document; its rules come in an appraisal.
 
     Raises:
         ReportDataMismatch: What was signed has no room for report data.
-        EvidenceRefused: Signature or document do not hold.
+        EvidenceRefused: Platform, signature or document do not hold.
     """
-    vouched = part.verify()
-    require_groups(vouched.bound)
-    guest = vouched.guest
+
+    def verify() -> Vouched:
+        return replace(part.verify(), groups=())
+
+    guest: VerifiedGuest[Any] | None = decide((replace(part, verify=verify),))[part.name][0].facts
     if guest is None or len(guest.report_data) != REPORT_DATA_BYTES:
         raise ReportDataMismatch(
             "evidence does not hold report data",

@@ -16,8 +16,9 @@ from public_evidence import published
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp, AzureTdx
+from sealtrain.attest.engine import statement_part
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.part import Situation
+from sealtrain.attest.facts import Situation
 from sealtrain.attest.tpm.form import verify_boot
 from sealtrain.attest.tpm.hcl import check_runtime
 from sealtrain.errors import (
@@ -57,16 +58,16 @@ def test_azure_with_sev_snp(name: str) -> None:
     """Its chip signed for the key that signed the quote of these registers."""
     shown, beside = machine(name), amd(SNP[name])
     assert isinstance(shown, AzureSnp)
-    vouched = shown.part(beside, AT).verify()
+    vouched = statement_part(shown, beside, AT).verify()
     assert not vouched.simulated
     claims = {claim.name: claim for claim in require_groups(vouched.groups)}
     assert claims["runtime data"].outcome == "equal"
     asked = bytes.fromhex(claims["report data"].got)
-    again = shown.part(beside, AT.with_(nonce=asked)).verify()
+    again = statement_part(shown, beside, AT.with_(nonce=asked)).verify()
     assert {claim.name: claim.outcome for claim in require_groups(again.groups)}[
         "report data"
     ] == "equal"
-    other = shown.part(beside, AT.with_(nonce=asked[::-1])).verify()
+    other = statement_part(shown, beside, AT.with_(nonce=asked[::-1])).verify()
     with pytest.raises(ReportDataMismatch):
         require_groups(other.groups)
     assert {field.name for field in shown.fields(beside)} >= {"virtual machine", "PCR 4", "VMPL"}
@@ -76,7 +77,7 @@ def test_azure_with_sev_snp_needs_amds_authorities() -> None:
     shown = machine("an Azure machine with SEV-SNP, Genoa")
     for beside in (Attachments(), amd("Milan")):
         with pytest.raises(CertificateChainInvalid):
-            shown.part(beside, AT).verify()
+            statement_part(shown, beside, AT).verify()
 
 
 def test_parts_of_two_azure_machines_are_no_machine() -> None:
@@ -92,7 +93,7 @@ def test_parts_of_two_azure_machines_are_no_machine() -> None:
         (replace(first, runtime=second.runtime, tpm=second.tpm), ReportDataMismatch),
     ):
         with pytest.raises(error):
-            mixed.part(beside, AT).verify()
+            statement_part(mixed, beside, AT).verify()
 
 
 @pytest.mark.parametrize("name", TDX)
@@ -104,7 +105,7 @@ def test_azure_with_tdx(name: str) -> None:
     boot = verify_boot(shown.tpm, shown.runtime.key)
     assert boot.quote.qualifying_data == b"challenge"
     with pytest.raises(EvidenceRefused):
-        shown.part(Attachments(), AT).verify()
+        statement_part(shown, Attachments(), AT).verify()
     snp = machine("an Azure machine with SEV-SNP, Milan")
     with pytest.raises(ReportDataMismatch):
         check_runtime(shown.runtime, snp.report.report_data)
@@ -136,4 +137,6 @@ def test_an_altered_file_of_azure_is_refused() -> None:
         ({"vcek": base64.b64encode(b"no certificate").decode()}, CertificateChainInvalid),
     ):
         with pytest.raises(error):
-            recognise(json.dumps({**document, **change}).encode()).part(beside, AT).verify()  # type: ignore[attr-defined]
+            statement_part(
+                recognise(json.dumps({**document, **change}).encode()), beside, AT
+            ).verify()

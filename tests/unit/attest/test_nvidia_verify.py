@@ -20,7 +20,7 @@ from gpu_world import (
     machine,
 )
 
-from sealtrain.attest.claims import require_checks
+from sealtrain.attest.claims import require_groups, single
 from sealtrain.attest.nvidia.appraise import checks_of_device, eat
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.parse import (
@@ -277,7 +277,9 @@ def test_a_device_outside_the_policy_is_refused(
     verified: VerifiedGpus, changes: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        require_checks(checks_of_device(verified.devices["gpu0"], GPUS.policy(**changes)))
+        require_groups(
+            map(single, checks_of_device(verified.devices["gpu0"], GPUS.policy(**changes)))
+        )
 
 
 def test_a_device_inside_the_policy_is_accepted(verified: VerifiedGpus) -> None:
@@ -291,12 +293,13 @@ def test_a_device_inside_the_policy_is_accepted(verified: VerifiedGpus) -> None:
         ],
     )
     outcomes = {
-        claim.name: claim.outcome for claim in require_checks(checks_of_device(gpu, policy))
+        claim.name: claim.outcome
+        for claim in require_groups(map(single, checks_of_device(gpu, policy)))
     }
     assert (
         outcomes["device"] == outcomes["driver version"] == outcomes["VBIOS version"] == "allowed"
     )
-    assert require_checks(checks_of_device(switch, policy))
+    assert require_groups(map(single, checks_of_device(switch, policy)))
 
 
 def test_versions_compare_as_numbers() -> None:

@@ -23,7 +23,7 @@ from nvidia_world import (
 from nvidia_world import policy as gpu_policy
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import require_checks
+from sealtrain.attest.claims import require_groups, single
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import explain
@@ -233,7 +233,7 @@ def test_firmware_that_differs_is_told_file_index_and_digests(index: int, rim_id
 def test_an_old_driver_is_told_both_versions() -> None:
     floor = {"minimum": "999.1", "denied": []}
     with pytest.raises(TcbStatusRefused) as found:
-        require_checks(checks_of_device(verified(), gpu_policy(driver_versions=floor)))
+        require_groups(map(single, checks_of_device(verified(), gpu_policy(driver_versions=floor))))
     error = found.value
     assert (error.check, error.got, error.expected) == ("driver version", DRIVER, "at least 999.1")
     assert "999.1" in (error.hint or "")

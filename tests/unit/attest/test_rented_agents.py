@@ -35,13 +35,14 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import parse_attestation, parse_statement
+from sealtrain.attest.engine import statement_part
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.explanation import line_of
+from sealtrain.attest.facts import Situation
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp.collect import fetch_issuers, gcp_shown, tpm_shown
 from sealtrain.attest.guest import open_guest
-from sealtrain.attest.part import Situation
 from sealtrain.attest.presets import preset
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.verifier import verifier_of
@@ -220,7 +221,7 @@ def test_a_file_of_the_agent_verifies_and_is_explained(
     assert exhibit.kind in tee_of(name).kinds
     given = beside(park, cpu)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW, nonce=ASKED.report_data())
-    vouched = exhibit.part(given, at).verify()
+    vouched = statement_part(exhibit, given, at).verify()
     claims = require_groups(vouched.groups)
     assert vouched.simulated
     lines = {line_of(name, "cpu0", claim.name) for claim in claims}
@@ -231,7 +232,7 @@ def test_a_file_of_the_agent_verifies_and_is_explained(
     if name == GOOGLE:
         assert {"PCR 0", "PCR 14", "qualifying data"} <= fields.keys()
         with pytest.raises(CertificateChainInvalid):  # the agent shows no issuer
-            exhibit.part(Attachments(collateral=given.collateral), at).verify()
+            statement_part(exhibit, Attachments(collateral=given.collateral), at).verify()
 
 
 @pytest.mark.parametrize("name", [GOOGLE, AMAZON])
@@ -241,7 +242,7 @@ def test_a_file_whose_log_is_altered_is_refused(park: MachinePark, name: str) ->
     exhibit = recognise(scale(cpu))
     assert isinstance(exhibit, StatementExhibit)
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
-    vouched = exhibit.part(beside(park, cpu), at).verify()
+    vouched = statement_part(exhibit, beside(park, cpu), at).verify()
     with pytest.raises(EvidenceRefused) as caught:
         require_groups(vouched.groups)
     assert caught.value.code == "event-log-mismatch"
@@ -272,7 +273,7 @@ def test_of_a_lie_the_reader_of_a_file_thinks_as_the_broker(park: MachinePark, l
     def audit() -> None:
         exhibit = recognise(scale(cpu))
         assert isinstance(exhibit, StatementExhibit)
-        require_groups(exhibit.part(given, at).verify().groups)
+        require_groups(statement_part(exhibit, given, at).verify().groups)
 
     if lie.fault == "enclave":  # no attestation of this form: the file is not even recognised
         with pytest.raises(FormatUnknown):

@@ -13,13 +13,12 @@ from carrying import carries
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
 from exhibit_world import real_chain, real_report
-from guests import verified_guest
+from guests import require_rules, verified_guest
 from policies import snp
 from pydantic import ValidationError
 
-from sealtrain.attest.claims import require_checks
 from sealtrain.attest.snp import chain
-from sealtrain.attest.snp.appraise import checks_of, eat
+from sealtrain.attest.snp.appraise import RULES, eat
 from sealtrain.attest.snp.parse import (
     PlatformFlag,
     Product,
@@ -151,7 +150,7 @@ def test_a_real_genoa_guest_meets_a_fitting_policy(shared: Path) -> None:
         chip_ids=[report.chip_id],
         id_keys=[report.id_key_digest],
     )
-    claims = require_checks(checks_of(found, fitting, NOW))
+    claims = require_rules(RULES, found, fitting, NOW)
     assert {claim.name for claim in claims} >= {"debug", "product", "chip", "guest image"}
     assert [c.outcome for c in claims if c.name == "chip"] == ["allowed"]
     assert eat(found) == {
@@ -180,9 +179,9 @@ def test_a_list_that_its_author_has_not_filled_accepts_no_machine(
     shared: Path, changes: dict[str, Any], error: type[EvidenceRefused]
 ) -> None:
     found = checked(shared, "genoa_azure_v3", "genoa")
-    require_checks(checks_of(found, policy(measurements="any"), NOW))
+    require_rules(RULES, found, policy(measurements="any"), NOW)
     with pytest.raises(error):
-        require_checks(checks_of(found, policy(**{"measurements": "any"} | changes), NOW))
+        require_rules(RULES, found, policy(**{"measurements": "any"} | changes), NOW)
 
 
 @pytest.mark.negative(40)
@@ -191,15 +190,15 @@ def test_a_real_milan_report_is_refused_by_every_policy_that_does_not_say_insecu
 ) -> None:
     found = checked(shared, "milan_vcek_v2", "milan")
     with pytest.raises(PlatformMismatch, match=r"2605\.12990"):
-        require_checks(checks_of(found, policy(measurements="any"), NOW))
-    require_checks(checks_of(found, policy(measurements="any", **MILAN), NOW))
+        require_rules(RULES, found, policy(measurements="any"), NOW)
+    require_rules(RULES, found, policy(measurements="any", **MILAN), NOW)
 
 
 @pytest.mark.negative(37)
 def test_a_real_debug_guest_is_refused(shared: Path) -> None:
     found = checked(shared, "milan_debug_policy", "milan")
     with pytest.raises(DebugGuest):
-        require_checks(checks_of(found, policy(measurements="any", **MILAN), NOW))
+        require_rules(RULES, found, policy(measurements="any", **MILAN), NOW)
 
 
 def test_the_library_still_loads_a_certificate_with_serial_number_zero(shared: Path) -> None:
@@ -247,7 +246,7 @@ def test_a_simulated_guest_of_every_kind_is_accepted_by_its_policy(
     assert found.app_id == found.compose_hash[:40]
     assert found.signed.product == product
     assert (found.signed.csp_id is None) == (signing_key == "vcek")
-    assert len(checks_of(found.signed, fitting, NOW)) == 16
+    assert len(require_rules(RULES, found.signed, fitting, NOW)) == 16
     other = SimulatedSnp(
         b"unit tests of snp", product=product, signing_key=signing_key, launch=b"again"
     )
@@ -341,7 +340,7 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
         )
         return [
             c.source
-            for c in require_checks(checks_of(found.signed, demanding, now))
+            for c in require_rules(RULES, found.signed, demanding, now)
             if c.name == "revocation"
         ]
 

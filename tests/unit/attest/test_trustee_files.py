@@ -17,8 +17,9 @@ from machines_world import MACHINES, NOW, MachinePark
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp
+from sealtrain.attest.engine import statement_part
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.part import Situation
+from sealtrain.attest.facts import Situation
 from sealtrain.errors import EvidenceMalformed, SealtrainError
 
 Written = Callable[[bytes], object]
@@ -73,7 +74,7 @@ def test_each_version_is_the_machine_that_it_was_made_of(cpu: dict[str, Any], ve
     assert isinstance(found, AzureSnp)
     policy = cpu["policy"]
     at = Situation(policy=policy, root=policy.simulator_root, now=NOW)
-    vouched = found.part(beside(cpu), at).verify()
+    vouched = statement_part(found, beside(cpu), at).verify()
     require_groups(vouched.groups)
     assert vouched.simulated
 

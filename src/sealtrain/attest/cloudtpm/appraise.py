@@ -12,18 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from sealtrain.attest.claims import Check, Claim, among
-from sealtrain.attest.cloudtpm.policy import (
-    AzurePolicy,
-    AzureSnpPolicy,
-    AzureTdxPolicy,
-    CloudBoot,
-    GcpSnpPolicy,
-)
-from sealtrain.attest.gcp.appraise import place_checks
+from sealtrain.attest.claims import Claim, among
+from sealtrain.attest.cloudtpm.policy import AzurePolicy, CloudBoot
+from sealtrain.attest.gcp.appraise import PLACE_RULES
+from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.verify import VerifiedReport
 from sealtrain.attest.tdx import appraise as tdx
@@ -35,13 +29,14 @@ from sealtrain.attest.tpm.quote import QUOTE
 from sealtrain.errors import MeasurementMismatch, PlatformMismatch
 
 __all__ = [
+    "AZURE_SNP_RULES",
+    "AZURE_TDX_RULES",
     "DOCUMENT_PCR",
+    "GCP_SNP_RULES",
+    "AnyGuest",
     "CloudGuest",
     "Processor",
-    "azure_snp_checks",
-    "azure_tdx_checks",
     "document_register",
-    "gcp_snp_checks",
 ]
 
 DOCUMENT_PCR: Final = 14
@@ -75,62 +70,24 @@ class CloudGuest(Generic[Processor, Place]):
         return self.boot.quote.identity
 
 
+AnyGuest = CloudGuest[Any, Any]
+
+
+class BootRules(Protocol):
+    """Which boots a policy accepts."""
+
+    @property
+    def boots(self) -> tuple[CloudBoot, ...]:
+        """Registers of each."""
+
+
 def document_register(compose_hash: str) -> str:
     """PCR 14, hex, of a guest that extended it once with its deployment document's hash."""
     return hashlib.sha256(bytes(32) + bytes.fromhex(compose_hash)).hexdigest()
 
 
-def azure_snp_checks(
-    guest: CloudGuest[VerifiedReport, RuntimeData], policy: AzureSnpPolicy, now: int
-) -> tuple[Check, ...]:
-    """What a guest on Azure with SEV-SNP is compared with, not compared yet.
-
-    Args:
-        guest: Verified statements.
-        policy: Reference values.
-        now: Verification time, seconds since 1970.
-
-    The comparisons raise as those of the processor, and:
-        MeasurementMismatch: The boot is not listed.
-        PlatformMismatch: The machine is not.
-    """
-    return (*snp.checks_of(guest.processor, policy, now), *_azure_checks(guest, policy))
-
-
-def azure_tdx_checks(
-    guest: CloudGuest[VerifiedQuote, RuntimeData], policy: AzureTdxPolicy, now: int
-) -> tuple[Check, ...]:
-    """The same with TDX."""
-    return (*tdx.checks_of(guest.processor, policy, now), *_azure_checks(guest, policy))
-
-
-def gcp_snp_checks(
-    guest: CloudGuest[VerifiedReport, GoogleMachine], policy: GcpSnpPolicy, now: int
-) -> tuple[Check, ...]:
-    """The same on Google Cloud with SEV-SNP."""
-    return (
-        *snp.checks_of(guest.processor, policy, now),
-        partial(_boot, guest.boot, policy.boots),
-        *place_checks(guest.place, policy),
-    )
-
-
-def _azure_checks(guest: CloudGuest[Any, RuntimeData], policy: AzurePolicy) -> tuple[Check, ...]:
-    return (
-        partial(_boot, guest.boot, policy.boots),
-        partial(
-            among,
-            "virtual machine",
-            guest.place.vm_id,
-            policy.vm_ids,
-            source=HCL,
-            error=PlatformMismatch,
-            message="guest runs in a virtual machine that the policy does not list",
-        ),
-    )
-
-
-def _boot(boot: VerifiedBoot, accepted: tuple[CloudBoot, ...]) -> Claim:
+def _boot(boot: VerifiedBoot, policy: BootRules, now: int) -> Claim:
+    accepted = policy.boots
     got = {index: value.hex() for index, value in boot.registers.items()}
     for one in accepted:
         named = one.registers
@@ -143,3 +100,31 @@ def _boot(boot: VerifiedBoot, accepted: tuple[CloudBoot, ...]) -> Claim:
         got=" ".join(f"pcr{index} {got.get(index)}" for index in _BOOT_PCRS),
         expected=f"one of {len(accepted)} boots",
     )
+
+
+def _virtual_machine(place: RuntimeData, policy: AzurePolicy, now: int) -> Claim:
+    return among(
+        "virtual machine",
+        place.vm_id,
+        policy.vm_ids,
+        source=HCL,
+        error=PlatformMismatch,
+        message="guest runs in a virtual machine that the policy does not list",
+    )
+
+
+def _processor(guest: AnyGuest) -> Any:
+    return guest.processor
+
+
+def _place(guest: AnyGuest) -> Any:
+    return guest.place
+
+
+_BOOT: Final = about(lambda guest: guest.boot, (Rule(name="boot", compare=_boot),))
+_MACHINE: Final = about(_place, (Rule(name="virtual machine", compare=_virtual_machine),))
+
+AZURE_SNP_RULES: Final = (*about(_processor, snp.RULES), *_BOOT, *_MACHINE)
+AZURE_TDX_RULES: Final = (*about(_processor, tdx.RULES), *_BOOT, *_MACHINE)
+GCP_SNP_RULES: Final = (*about(_processor, snp.RULES), *_BOOT, *about(_place, PLACE_RULES))
+"""The processor's rules, then those of the machine that the cloud's TPM speaks for."""

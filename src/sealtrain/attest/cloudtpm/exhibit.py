@@ -7,31 +7,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Check, Claim, Group, single
+from sealtrain.attest.claims import Claim
 from sealtrain.attest.cloudtpm.appraise import (
+    AZURE_SNP_RULES,
+    AZURE_TDX_RULES,
     DOCUMENT_PCR,
+    GCP_SNP_RULES,
+    AnyGuest,
     CloudGuest,
     Processor,
-    azure_snp_checks,
-    azure_tdx_checks,
     document_register,
-    gcp_snp_checks,
 )
 from sealtrain.attest.cloudtpm.policy import AzureSnpPolicy, AzureTdxPolicy, GcpSnpPolicy
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import Field, on_off, rows_of
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp.appraise import check_quoted
-from sealtrain.attest.part import (
-    Part,
-    Proven,
-    Situation,
-    bound_groups,
-    compose_groups,
-    guest_part,
-)
 from sealtrain.attest.rented import AzureSnpEvidence, AzureTdxEvidence, GcpSnpEvidence
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.snp import appraise as snp
@@ -43,7 +37,7 @@ from sealtrain.attest.snp.exhibit import (
     signed_report,
 )
 from sealtrain.attest.snp.parse import SnpReport, parse_report
-from sealtrain.attest.statement import Collateral, GuestPolicy
+from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
@@ -62,45 +56,27 @@ from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
 
 __all__ = ["AZURE_SNP", "AZURE_TDX", "GCP_SNP", "AzureSnp", "AzureTdx"]
 
-AnyGuest = CloudGuest[Any, Any]
 
-
-def _proven(
-    guest: AnyGuest,
-    at: Situation,
-    *,
-    root: str,
-    report_data: bytes,
-    lines: tuple[Check, ...],
-    eat: dict[str, str],
-    tied: tuple[Claim, ...],
-) -> Proven:
-    """Both statements of one machine, which are of one another, and what they are compared with.
+def _facts(
+    guest: AnyGuest, root: str, report_data: bytes, tied: tuple[Claim, ...]
+) -> SignedFacts[AnyGuest]:
+    """Both statements of one machine, which are of one another.
 
     Args:
         guest: What they say.
-        at: Policy, time, conversation.
         root: The processor's root, in words.
         report_data: 64 bytes; other bytes where a stranger chose what the TPM signs.
-        lines: The policy's comparisons.
-        eat: Claims under their RFC 9711 names.
         tied: What ties the two, as it was compared.
     """
     measured = guest.boot.registers[DOCUMENT_PCR].hex()
-    groups: list[Group] = [lambda: tied, *map(single, lines)]
-    return Proven(
-        signed=guest,
+    return SignedFacts(
+        statement=guest,
         root=root,
-        eat=eat,
-        groups=(*groups, *compose_groups(at, measured, QUOTE, document_register)),
         report_data=report_data,
         source=QUOTE,
-        bound=bound_groups(at, measured, QUOTE, document_register),
+        document=MeasuredDocument(got=measured, source=QUOTE, of=document_register),
+        held=tied,
     )
-
-
-def _rules(at: Situation) -> GuestPolicy | None:
-    return None if at.policy is None else at.policy.cpu
 
 
 def _azure(
@@ -135,29 +111,16 @@ def _azure(
 
 def _azure_snp(
     raw: bytes,
-    certificates: Callable[[], tuple[bytes, ...]],
+    certificates: tuple[bytes, ...],
     crl: bytes | None,
     tpm: QuotedTpm,
     runtime: Callable[[], RuntimeData],
     report_data: bytes | None,
     at: Situation,
-) -> Part:
-    def prove() -> Proven:
-        report = signed_report(raw, certificates(), crl, at)
-        guest, asked, tied = _azure(report, report.report.report_data, tpm, runtime(), report_data)
-        rules = _rules(at)
-        lines = azure_snp_checks(guest, rules, at.now) if isinstance(rules, AzureSnpPolicy) else ()
-        return _proven(
-            guest,
-            at,
-            root=report_root(report),
-            report_data=asked,
-            lines=lines,
-            eat=snp.eat(report),
-            tied=tied,
-        )
-
-    return guest_part(prove, at)
+) -> SignedFacts[AnyGuest]:
+    report = signed_report(raw, certificates, crl, at)
+    guest, asked, tied = _azure(report, report.report.report_data, tpm, runtime(), report_data)
+    return _facts(guest, report_root(report), asked, tied)
 
 
 def _azure_tdx(
@@ -167,46 +130,21 @@ def _azure_tdx(
     runtime: Callable[[], RuntimeData],
     report_data: bytes | None,
     at: Situation,
-) -> Part:
-    def prove() -> Proven:
-        rules = _rules(at)
-        own = rules if isinstance(rules, AzureTdxPolicy) else None
-        quote = signed_quote(raw, collateral, own, at)
-        guest, asked, tied = _azure(quote, quote.report_data, tpm, runtime(), report_data)
-        return _proven(
-            guest,
-            at,
-            root=quote_root(quote),
-            report_data=asked,
-            lines=() if own is None else azure_tdx_checks(guest, own, at.now),
-            eat=tdx.eat(quote),
-            tied=tied,
-        )
-
-    return guest_part(prove, at)
+) -> SignedFacts[AnyGuest]:
+    rules = None if at.policy is None else at.policy.cpu
+    own = rules if isinstance(rules, AzureTdxPolicy) else None
+    quote = signed_quote(raw, collateral, own, at)
+    guest, asked, tied = _azure(quote, quote.report_data, tpm, runtime(), report_data)
+    return _facts(guest, quote_root(quote), asked, tied)
 
 
-def _gcp_snp(evidence: GcpSnpEvidence, beside: Attachments, at: Situation) -> Part:
+def _gcp_snp(evidence: GcpSnpEvidence, beside: Attachments, at: Situation) -> SignedFacts[AnyGuest]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
-
-    def prove() -> Proven:
-        report = signed_report(evidence.report_bytes, evidence.certificates_der, crl, at)
-        tpm = verify_tpm(evidence.tpm, simulator_root=at.root, now=at.now)
-        tied = check_quoted(tpm, evidence.report_bytes)
-        guest = CloudGuest(processor=report, boot=tpm, place=tpm.machine)
-        rules = _rules(at)
-        lines = gcp_snp_checks(guest, rules, at.now) if isinstance(rules, GcpSnpPolicy) else ()
-        return _proven(
-            guest,
-            at,
-            root=report_root(report),
-            report_data=report.report.report_data,
-            lines=lines,
-            eat=snp.eat(report),
-            tied=(tied,),
-        )
-
-    return guest_part(prove, at)
+    report = signed_report(evidence.report_bytes, evidence.certificates_der, crl, at)
+    tpm = verify_tpm(evidence.tpm, simulator_root=at.root, now=at.now)
+    tied = check_quoted(tpm, evidence.report_bytes)
+    guest = CloudGuest(processor=report, boot=tpm, place=tpm.machine)
+    return _facts(guest, report_root(report), report.report.report_data, (tied,))
 
 
 def _equal(name: str, value: str, source: str) -> Claim:
@@ -226,10 +164,9 @@ class AzureSnp(StatementExhibit):
     runtime: RuntimeData
     tpm: WholeTpm
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Both signatures and what ties them, then their lines."""
-        chain = partial(self._chain, beside)
-        known = partial(_same, self.runtime)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[AnyGuest]:
+        """Both signatures and what ties them."""
+        chain, known = self._chain(beside), partial(_same, self.runtime)
         return _azure_snp(self.report.raw, chain, beside.crl, self.tpm, known, None, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
@@ -259,8 +196,8 @@ class AzureTdx(StatementExhibit):
     runtime: RuntimeData
     tpm: WholeTpm
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Both signatures and what ties them, then their lines."""
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[AnyGuest]:
+        """Both signatures and what ties them."""
         known = partial(_same, self.runtime)
         return _azure_tdx(self.quote.raw, beside.collateral, self.tpm, known, None, at)
 
@@ -304,12 +241,14 @@ def _azure_own(
     return partial(parse_runtime, text), bytes.fromhex(evidence.report_data)
 
 
-def _azure_snp_part(evidence: AzureSnpEvidence, beside: Attachments, at: Situation) -> Part:
+def _prove_azure_snp(
+    evidence: AzureSnpEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[AnyGuest]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
     runtime, report_data = _azure_own(evidence)
     return _azure_snp(
         evidence.report_bytes,
-        lambda: evidence.certificates_der,
+        evidence.certificates_der,
         crl,
         evidence.tpm,
         runtime,
@@ -318,7 +257,9 @@ def _azure_snp_part(evidence: AzureSnpEvidence, beside: Attachments, at: Situati
     )
 
 
-def _azure_tdx_part(evidence: AzureTdxEvidence, beside: Attachments, at: Situation) -> Part:
+def _prove_azure_tdx(
+    evidence: AzureTdxEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[AnyGuest]:
     runtime, report_data = _azure_own(evidence)
     raw = evidence.quote_bytes
     return _azure_tdx(raw, beside.collateral, evidence.tpm, runtime, report_data, at)
@@ -347,25 +288,28 @@ def _show(place: Path, report_data: bytes) -> NoReturn:
 
 
 AZURE_SNP: Verifier[AzureSnpEvidence, AzureSnpPolicy, AnyGuest] = Verifier(
-    checks=azure_snp_checks,
+    prove=_prove_azure_snp,
+    form=AzureSnpPolicy,
+    rules=AZURE_SNP_RULES,
     eat=lambda guest: snp.eat(guest.processor),
-    part=_azure_snp_part,
     fields=_azure_snp_fields,
     show=_show,
     pinned_roots=AMD_ROOTS,
 )
 AZURE_TDX: Verifier[AzureTdxEvidence, AzureTdxPolicy, AnyGuest] = Verifier(
-    checks=azure_tdx_checks,
+    prove=_prove_azure_tdx,
+    form=AzureTdxPolicy,
+    rules=AZURE_TDX_RULES,
     eat=lambda guest: tdx.eat(guest.processor),
-    part=_azure_tdx_part,
     fields=_azure_tdx_fields,
     show=_show,
     pinned_roots=PINNED_ROOTS,
 )
 GCP_SNP: Verifier[GcpSnpEvidence, GcpSnpPolicy, AnyGuest] = Verifier(
-    checks=gcp_snp_checks,
+    prove=_gcp_snp,
+    form=GcpSnpPolicy,
+    rules=GCP_SNP_RULES,
     eat=lambda guest: snp.eat(guest.processor),
-    part=_gcp_snp,
     fields=_gcp_snp_fields,
     show=_show,
     pinned_roots={**AMD_ROOTS, GOOGLE_EKAK_ROOT_SHA256: "Google's pinned root of vTPM keys"},

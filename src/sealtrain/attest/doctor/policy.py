@@ -6,12 +6,13 @@ without it a TDX quote's own words are compared and the rest is said to be open.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Check
+from sealtrain.attest.claims import Claim
 from sealtrain.attest.doctor.finding import ASKED, Finding
 from sealtrain.attest.doctor.look import Seen
 from sealtrain.attest.dstack.exhibit import DstackQuote
@@ -20,6 +21,7 @@ from sealtrain.attest.forms import Gpus
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.topology import count_check, protection_checks
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.base.tiers import or_stronger, reaches, tier_of
@@ -101,9 +103,9 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
     """What a quote says of itself; that it says so truly is for collateral to show."""
     from sealtrain.attest.dstack import appraise as dstack
     from sealtrain.attest.dstack.policy import DstackPolicy
-    from sealtrain.attest.dstack.verify import replay_log, shows_firmware
+    from sealtrain.attest.dstack.verify import MeasuredQuote, replay_log, unmeasured
     from sealtrain.attest.tdx import appraise as tdx
-    from sealtrain.attest.tdx.verify import VerifiedQuote, check_root
+    from sealtrain.attest.tdx.verify import check_root
 
     rules = policy.cpu
     if not isinstance(rules, QuotePolicy):
@@ -116,7 +118,9 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
     else:
         yield _met("root", "as the policy names it, if its signatures hold")
     open_words = "not known without collateral"
-    read = VerifiedQuote(
+    log = quote.log if isinstance(quote, DstackQuote) else ()
+    read = MeasuredQuote(
+        measured=unmeasured(log),
         quote=quote.quote,
         simulated=simulated,
         tcb_status=open_words,
@@ -126,8 +130,7 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
         ppid=open_words,
         fmspc=open_words,
     )
-    logged = isinstance(quote, DstackQuote) and shows_firmware(quote.log)
-    for finding in _made(tdx.checks_of(read, rules, now, logged=logged), rules.tee):
+    for finding in _ruled(tdx.RULES, read, rules, now):
         if finding.name in {line_of(rules.tee, "cpu0", name) for name in _UNSIGNED}:
             yield finding
     if isinstance(quote, DstackQuote) and isinstance(rules, DstackPolicy):
@@ -136,7 +139,7 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
         except EvidenceRefused as error:
             yield _broken("cpu.measurements", error)
         else:
-            yield from _made(dstack.measured_checks(measured, rules), rules.tee)
+            yield from _ruled(dstack.MEASURED_RULES, measured, rules, now)
 
 
 def _gpu(seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int) -> Iterator[Finding]:
@@ -171,14 +174,24 @@ def _explained(lines: Iterable[Line]) -> Iterator[Finding]:
             yield _met(line.policy, line.got)
 
 
-def _made(checks: Iterable[Check], tee: str, *, part: str = "cpu0") -> Iterator[Finding]:
+def _ruled(
+    table: Iterable[Rule], statement: object, rules: QuotePolicy, now: int
+) -> Iterator[Finding]:
+    for rule in table:
+        yield from _made([partial(rule.compare, statement, rules, now)], rules.tee)
+
+
+def _made(
+    checks: Iterable[Callable[[], Claim | None]], tee: str, *, part: str = "cpu0"
+) -> Iterator[Finding]:
     for check in checks:
         try:
             claim = check()
         except EvidenceRefused as error:
             yield _broken(line_of(tee, part, error.check or ""), error)
         else:
-            yield _met(line_of(tee, part, claim.name), claim.got)
+            if claim is not None:
+                yield _met(line_of(tee, part, claim.name), claim.got)
 
 
 def _met(name: str, found: str) -> Finding:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Final, Protocol
 
-from sealtrain.attest.claims import Check, Claim, among, equal
+from sealtrain.attest.claims import Claim, among, equal
 from sealtrain.attest.dstack.policy import AgentPolicy
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, MeasuredQuote
+from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.errors import KeyProviderMismatch, MeasurementMismatch
 
-__all__ = ["checks_of", "eat", "measured_checks"]
+__all__ = ["MEASURED_RULES", "RULES", "KeyProviderRules", "eat", "key_provider"]
 
 
-def checks_of(signed: MeasuredQuote, policy: AgentPolicy, now: int) -> tuple[Check, ...]:
-    """What a dstack guest is compared with, not compared yet: its quote, then its measurements."""
-    measured = signed.measured
-    quoted = tdx.checks_of(signed, policy, now, logged=measured.firmware_logged)
-    return (*quoted, *measured_checks(measured, policy))
+class KeyProviderRules(Protocol):
+    """Which key provider a policy accepts."""
+
+    @property
+    def key_provider(self) -> str:
+        """Its id, or ``any``."""
 
 
-def measured_checks(measured: MeasuredGuest, policy: AgentPolicy) -> tuple[Check, ...]:
-    """The comparisons of what the guest measured, not made yet."""
-    return (
-        partial(
-            equal,
-            "key provider",
-            measured.key_provider or measured.key_provider_name,
-            None if policy.key_provider == "any" else policy.key_provider,
-            source=LOG,
-            error=KeyProviderMismatch,
-            message="guest got its keys from another key provider",
-        ),
-        partial(_os_image, measured, policy),
+def key_provider(measured: MeasuredGuest, policy: KeyProviderRules, now: int) -> Claim:
+    """Who gave the guest its keys.
+
+    Raises:
+        KeyProviderMismatch: Another provider.
+    """
+    return equal(
+        "key provider",
+        measured.key_provider or measured.key_provider_name,
+        None if policy.key_provider == "any" else policy.key_provider,
+        source=LOG,
+        error=KeyProviderMismatch,
+        message="guest got its keys from another key provider",
     )
 
 
-def _os_image(measured: MeasuredGuest, policy: AgentPolicy) -> Claim:
+def _os_image(measured: MeasuredGuest, policy: AgentPolicy, now: int) -> Claim:
     """The image by the key provider's word, unless the registers name it."""
     got = measured.os_image_hash or "not measured"
     if policy.os_image_hash == "measured":
@@ -56,3 +58,13 @@ def eat(signed: MeasuredQuote) -> dict[str, str]:
     """Claims by their RFC 9711 names."""
     image = signed.measured.os_image_hash
     return tdx.eat(signed) | ({} if image is None else {"swversion": image})
+
+
+MEASURED_RULES: Final = (
+    Rule(name="key provider", compare=key_provider, measured=True),
+    Rule(name="OS image", compare=_os_image, measured=True),
+)
+"""What the guest measured."""
+
+RULES: Final = (*tdx.RULES, *about(lambda signed: signed.measured, MEASURED_RULES))
+"""Its quote, then its measurements."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Claim, Group, single, unlooked
+from sealtrain.attest.claims import Claim, Group, raising
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.policy import AgentPolicy, DstackPolicy
@@ -18,22 +18,13 @@ from sealtrain.attest.dstack.verify import (
     MeasuredGuest,
     MeasuredQuote,
     replay_log,
-    shows_firmware,
+    unmeasured,
 )
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field
 from sealtrain.attest.forms import StatementExhibit
-from sealtrain.attest.part import (
-    Part,
-    Proven,
-    Situation,
-    bound_groups,
-    compose_groups,
-    guest_part,
-    raising,
-)
 from sealtrain.attest.statement import Collateral, LogEntry
-from sealtrain.attest.tdx import appraise as tdx
-from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, proven_quote, quote_fields, signed_quote
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.attest.tee import Shown
@@ -41,7 +32,9 @@ from sealtrain.attest.verifier import Verifier, verifier_of
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused, PlatformMismatch
 
-__all__ = ["VERIFIER", "Companion", "DstackQuote", "agent_fields", "agent_part", "log_fields"]
+__all__ = ["VERIFIER", "DstackQuote", "agent_facts", "agent_fields", "agent_quote", "log_fields"]
+
+Joined = TypeVar("Joined", bound=MeasuredQuote)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +48,10 @@ class DstackQuote(StatementExhibit):
     log: tuple[LogEntry, ...]
     vm_config: str | None
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """The quote's signature under collateral, the log's replay, then their lines."""
-        return agent_part(self.quote.raw, self.log, beside.collateral, at)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[MeasuredQuote]:
+        """The quote's signature under collateral, and the log's replay."""
+        signed = agent_quote(self.quote.raw, beside.collateral, at, DstackPolicy)
+        return agent_facts(signed, self.log, MeasuredQuote.of)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Of quote, log and the host's statement."""
@@ -68,100 +62,60 @@ class DstackQuote(StatementExhibit):
         return self.quote.root_der
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Companion:
-    """A second statement about the same guest, whose signature leads to a root as well.
-
-    Attributes:
-        bound: That it is of this quote and log; compared before anything is said of the guest.
-        lines: What the policy asks of it.
-        joined: Both statements as one.
-    """
-
-    bound: tuple[Group, ...]
-    lines: tuple[Group, ...]
-    joined: Callable[[VerifiedQuote, MeasuredGuest], MeasuredQuote]
-
-
-def agent_part(
-    raw: bytes,
-    log: tuple[LogEntry, ...],
-    collateral: Collateral | None,
-    at: Situation,
-    *,
-    policy: type[AgentPolicy] = DstackPolicy,
-    second: Callable[[Situation], Companion] | None = None,
-) -> Part:
-    """A TDX quote and the event log that replays to its registers.
+def agent_quote(
+    raw: bytes, collateral: Collateral | None, at: Situation, policy: type[AgentPolicy]
+) -> VerifiedQuote:
+    """The quote of a dstack guest whose signature holds.
 
     Args:
         raw: The quote.
-        log: The event log.
         collateral: Intel's data about the platform.
         at: Policy, time, conversation.
         policy: The rules that this kind of guest is compared with.
-        second: Leads a second statement to its root, where the kind has one; raises
-            ``EvidenceRefused`` where it does not hold.
     """
+    rules = None if at.policy is None else at.policy.cpu
+    return signed_quote(raw, collateral, rules if isinstance(rules, policy) else None, at)
 
-    def prove() -> Proven:
-        rules = None if at.policy is None else at.policy.cpu
-        own = rules if isinstance(rules, policy) else None
-        signed = signed_quote(raw, collateral, own, at)
-        companion = None if second is None else second(at)
-        names = tdx.eat(signed)
-        groups: list[Group] = []
-        if own is not None:
-            logged = shows_firmware(log)
-            groups += map(single, tdx.checks_of(signed, own, at.now, logged=logged))
-        bound: list[Group] = []
-        replayed = groups if at.shown_compose is None else bound
-        lines: tuple[Group, ...] = ()
-        if companion is not None:
-            replayed += companion.bound
-            lines = companion.lines
-        found: VerifiedQuote = signed
-        ids = None
-        try:
-            measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
-        except EvidenceRefused as error:
-            replayed.append(raising(error))
-            groups += lines
-        else:
-            replayed.append(_replays)
-            bound += bound_groups(at, measured.compose_hash, LOG, lambda digest: digest)
-            groups += _measured(measured, own, lines, at)
-            image = measured.os_image_hash
-            names |= {} if image is None else {"swversion": image}
-            ids = measured.ids
-            if companion is None:
-                found = MeasuredQuote.of(signed, measured)
-            else:
-                found = companion.joined(signed, measured)
-        return proven_quote(found, names, groups, bound, ids)
 
-    return guest_part(prove, at)
+def agent_facts(
+    signed: VerifiedQuote,
+    log: tuple[LogEntry, ...],
+    joined: Callable[[VerifiedQuote, MeasuredGuest], Joined],
+    ties: tuple[Group, ...] = (),
+) -> SignedFacts[Joined]:
+    """A quote and the event log that replays to its registers.
+
+    Args:
+        signed: The quote.
+        log: The event log.
+        joined: All that was signed, and what the guest measured, as one statement.
+        ties: Of a second statement about the same guest, that it is of this quote and log.
+    """
+    facts: SignedFacts[Joined] = SignedFacts(
+        statement=joined(signed, unmeasured(log)),
+        root=quote_root(signed),
+        report_data=signed.report_data,
+        source=QUOTE,
+        document=None,
+    )
+    try:
+        measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
+    except EvidenceRefused as error:
+        return replace(facts, ties=(*ties, raising(error)))
+    return replace(
+        facts,
+        statement=joined(signed, measured),
+        document=MeasuredDocument(got=measured.compose_hash, source=LOG),
+        ties=(*ties, _replays),
+        app_id=measured.app_id,
+        instance_id=measured.instance_id,
+        key_provider=measured.key_provider,
+    )
 
 
 def _replays() -> tuple[Claim, ...]:
     said = "replays to the quote's registers"
     return (Claim(name=LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
-
-
-def _measured(
-    measured: MeasuredGuest,
-    rules: AgentPolicy | None,
-    lines: tuple[Group, ...],
-    at: Situation,
-) -> list[Group]:
-    """What was measured, then the second statement's lines: the order of decisions."""
-    groups: list[Group] = []
-    if rules is not None:
-        groups += map(single, dstack.measured_checks(measured, rules))
-    groups += lines
-    groups += compose_groups(at, measured.compose_hash, LOG, lambda digest: digest)
-    groups.append(single(partial(unlooked, "app id", measured.app_id, source=LOG)))
-    return groups
 
 
 def log_fields(log: tuple[LogEntry, ...], part: str = CPU) -> list[Field]:
@@ -215,8 +169,11 @@ _EVENTS = {
 }
 
 
-def _own_part(evidence: DstackEvidence, beside: Attachments, at: Situation) -> Part:
-    return agent_part(evidence.quote_bytes, evidence.event_log, beside.collateral, at)
+def _prove(
+    evidence: DstackEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[MeasuredQuote]:
+    signed = agent_quote(evidence.quote_bytes, beside.collateral, at, DstackPolicy)
+    return agent_facts(signed, evidence.event_log, MeasuredQuote.of)
 
 
 def _own_fields(evidence: DstackEvidence) -> list[Field]:
@@ -268,10 +225,11 @@ def _shown(quote: bytes, log: tuple[LogEntry, ...], config: str | None) -> Shown
     }
 
 
-VERIFIER = Verifier(
-    checks=dstack.checks_of,
+VERIFIER: Verifier[DstackEvidence, DstackPolicy, MeasuredQuote] = Verifier(
+    prove=_prove,
+    form=DstackPolicy,
+    rules=dstack.RULES,
     eat=dstack.eat,
-    part=_own_part,
     fields=_own_fields,
     show=_show,
     pinned_roots=PINNED_ROOTS,

@@ -11,7 +11,7 @@
 5. A nonzero MRCONFIGID commits to the same values.
 
 ``replay_log`` does 1 to 3 and 5 over a quote that ``tdx.verify`` verified; what the evidence shows
-of the deployment document is compared by ``Vouched.bound``.
+of the deployment document is compared by ``attest.engine``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ __all__ = [
     "replay_log",
     "replay_register",
     "shows_firmware",
+    "unmeasured",
 ]
 
 LOG = "event log"
@@ -66,21 +67,17 @@ class MeasuredGuest:
     firmware_logged: bool
     """The log has the firmware's events too, and replays to registers 0 to 2."""
 
-    @property
-    def ids(self) -> dict[str, str]:
-        """Of the guest, as ``VerifiedGuest`` calls them."""
-        return {
-            "app_id": self.app_id,
-            "instance_id": self.instance_id,
-            "key_provider": self.key_provider,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredQuote(VerifiedQuote):
     """A dstack guest's quote, and what it measured."""
 
     measured: MeasuredGuest
+
+    @property
+    def firmware_logged(self) -> bool:
+        """As its log has them."""
+        return self.measured.firmware_logged
 
     @classmethod
     def of(cls, signed: VerifiedQuote, measured: MeasuredGuest, **further: Any) -> Self:
@@ -145,6 +142,19 @@ def boot_measurements(log: tuple[LogEntry, ...]) -> MeasuredGuest:
         KeyProviderMismatch: The key provider's event is malformed.
     """
     return _measured(_boot_events(log), firmware_logged=shows_firmware(log))
+
+
+def unmeasured(log: tuple[LogEntry, ...]) -> MeasuredGuest:
+    """What is known of a guest whose log does not hold: nothing but whether firmware is in it."""
+    return MeasuredGuest(
+        app_id="",
+        compose_hash="",
+        instance_id="",
+        key_provider_name="",
+        key_provider="",
+        os_image_hash=None,
+        firmware_logged=shows_firmware(log),
+    )
 
 
 def shows_firmware(log: tuple[LogEntry, ...]) -> bool:

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Group, single, unlooked
+from sealtrain.attest.claims import committed, raising, single
 from sealtrain.attest.dstack.parse import AgentStatement
-from sealtrain.attest.dstacksnp.launch import (
-    ConfiguredReport,
-    checks_of,
-    launch_config,
-    provider_check,
-)
-from sealtrain.attest.dstacksnp.policy import DstackSnpPolicy
+from sealtrain.attest.dstacksnp.launch import RULES, ConfiguredReport, launch_config
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import Field, rows_of
 from sealtrain.attest.forms import StatementExhibit
-from sealtrain.attest.part import (
-    Part,
-    Situation,
-    Vouched,
-    bound_groups,
-    committed,
-    compose_groups,
-    raising,
-)
 from sealtrain.attest.rented import DstackSnpEvidence
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.collect import ordered_chain, parse_table
 from sealtrain.attest.snp.exhibit import (
     AMD_ROOTS,
-    Launched,
     report_chain,
     report_fields,
-    report_part,
+    report_root,
+    signed_report,
 )
 from sealtrain.attest.snp.parse import SnpReport, parse_report
+from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
@@ -57,19 +44,15 @@ class DstackSnp(StatementExhibit):
     report: SnpReport
     hosted: AgentStatement
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """The report's signature and lines, its launch, then report data beside it."""
-        stated = partial(
-            committed, "report data", self.hosted.report_data, self.report.report_data, REPORT
-        )
-
-        def verify() -> Vouched:
-            crl = _table(self.hosted).get("crl") if beside.crl is None else beside.crl
-            launched = partial(_launched, self.hosted.mr_config, (single(stated),))
-            chain = _chain(self.report, self.hosted, beside)
-            return report_part(self.report.raw, chain, crl, at, launched=launched).verify()
-
-        return Part(name="cpu0", verify=verify)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedReport]:
+        """The report's signature and its launch; report data stand beside it, too."""
+        crl = _table(self.hosted).get("crl") if beside.crl is None else beside.crl
+        chain = _chain(self.report, self.hosted, beside)
+        facts = _launched(signed_report(self.report.raw, chain, crl, at), self.hosted.mr_config)
+        signed = facts.report_data
+        stated = partial(committed, "report data", self.hosted.report_data, signed, REPORT)
+        asked = partial(committed, "report data", at.nonce, signed, REPORT)
+        return replace(facts, asked=(single(stated), single(asked)))
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Those of the report, and what stands beside it."""
@@ -103,49 +86,37 @@ def _chain(report: SnpReport, hosted: AgentStatement, beside: Attachments) -> tu
     return report_chain(report, _table(hosted), inside, beside.certificates)
 
 
-def _launched(
-    mr_config: str, more: tuple[Group, ...], verified: VerifiedReport, at: Situation
-) -> Launched:
+def _launched(verified: VerifiedReport, mr_config: str) -> SignedFacts[VerifiedReport]:
     """HOST_DATA through the text that it commits to."""
+    report = verified.report
+    facts: SignedFacts[VerifiedReport] = SignedFacts(
+        statement=verified,
+        root=report_root(verified),
+        report_data=report.report_data,
+        source=REPORT,
+        document=None,
+    )
     try:
-        claim, config = launch_config(verified.report.host_data, mr_config)
+        claim, config = launch_config(report.host_data, mr_config)
     except EvidenceRefused as error:
-        broken = (raising(error),)
-        shown = at.shown_compose is not None
-        return Launched(
-            groups=more if shown else (*broken, *more),
-            bound=broken if shown else (),
-            signed=None,
-            ids={},
-        )
-    first: tuple[Group, ...] = (lambda: (claim,),)
-    rules = None if at.policy is None else at.policy.cpu
-    policy = rules if isinstance(rules, DstackSnpPolicy) else None
-    app_id = config.app_id or config.compose_hash[:40]
-    named = (
-        *compose_groups(at, config.compose_hash, REPORT, lambda digest: digest),
-        single(provider_check(config, policy)),
-        single(partial(unlooked, "app id", app_id, source=REPORT)),
-        *more,
-    )
-    bound = bound_groups(at, config.compose_hash, REPORT, lambda digest: digest)
-    return Launched(
-        groups=named if bound else (*first, *named),
-        bound=(*first, *bound) if bound else (),
-        signed=ConfiguredReport.of(verified, config),
-        ids={
-            "app_id": app_id,
-            "instance_id": config.instance_id or verified.report.report_id,
-            "key_provider": config.key_provider_id or "",
-        },
+        return replace(facts, ties=(raising(error),))
+    return replace(
+        facts,
+        statement=ConfiguredReport.of(verified, config),
+        document=MeasuredDocument(got=config.compose_hash, source=REPORT),
+        ties=(lambda: (claim,),),
+        app_id=config.app_id or config.compose_hash[:40],
+        instance_id=config.instance_id or report.report_id,
+        key_provider=config.key_provider_id or "",
     )
 
 
-def _own_part(evidence: DstackSnpEvidence, beside: Attachments, at: Situation) -> Part:
+def _prove(
+    evidence: DstackSnpEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[VerifiedReport]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
-    launched = partial(_launched, evidence.mr_config, ())
-    chain = evidence.certificates_der
-    return report_part(evidence.report_bytes, chain, crl, at, launched=launched)
+    raw, chain = evidence.report_bytes, evidence.certificates_der
+    return _launched(signed_report(raw, chain, crl, at), evidence.mr_config)
 
 
 def _own_fields(evidence: DstackSnpEvidence) -> list[Field]:
@@ -172,10 +143,11 @@ def _of_agent(found: AgentStatement) -> Shown:
     }
 
 
-VERIFIER: Verifier[DstackSnpEvidence, DstackSnpPolicy, ConfiguredReport] = Verifier(
-    checks=checks_of,
+VERIFIER: Verifier[DstackSnpEvidence, SnpRules, VerifiedReport] = Verifier(
+    prove=_prove,
+    form=SnpRules,
+    rules=RULES,
     eat=snp.eat,
-    part=_own_part,
     fields=_own_fields,
     show=_show,
     of_agent=_of_agent,

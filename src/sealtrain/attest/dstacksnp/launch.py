@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints
 
-from sealtrain.attest.claims import Check, Claim, equal
+from sealtrain.attest.claims import Claim, equal
 from sealtrain.attest.dstacksnp.policy import DstackSnpPolicy
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.snp import appraise as snp
+from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.models import Hex64, StrictModel, load_model
@@ -27,12 +28,11 @@ from sealtrain.errors import (
 )
 
 __all__ = [
+    "RULES",
     "ConfiguredReport",
     "LaunchConfig",
-    "checks_of",
     "launch_commitment",
     "launch_config",
-    "provider_check",
 ]
 
 _DOMAIN = b"dstack-mr-config-v3:\0"
@@ -103,20 +103,21 @@ def launch_config(host_data: bytes, text: str) -> tuple[Claim, LaunchConfig]:
     return Claim(name=_CHECK, got=got, expected=expected, source=REPORT, outcome="equal"), config
 
 
-def checks_of(signed: ConfiguredReport, policy: DstackSnpPolicy, now: int) -> tuple[Check, ...]:
-    """What such a guest is compared with: its report, then who gave it its keys."""
-    return (*snp.checks_of(signed, policy, now), provider_check(signed.config, policy))
-
-
-def provider_check(config: LaunchConfig, policy: DstackSnpPolicy | None) -> Check:
-    """The key provider's comparison, not made yet; without a policy any will do."""
-    rule = None if policy is None or policy.key_provider == "any" else policy.key_provider
-    return partial(
-        equal,
+def _provider(signed: ConfiguredReport, policy: SnpRules | None, now: int) -> Claim:
+    """The key provider; without a policy of this kind any will do."""
+    named = policy.key_provider if isinstance(policy, DstackSnpPolicy) else "any"
+    return equal(
         "key provider",
-        config.provider,
-        rule,
+        signed.config.provider,
+        None if named == "any" else named,
         source=REPORT,
         error=KeyProviderMismatch,
         message="guest gets its keys from another key provider",
     )
+
+
+RULES: Final = (
+    *snp.RULES,
+    Rule(name="key provider", compare=_provider, measured=True, always=True),
+)
+"""Its report, then who gave it its keys."""

@@ -8,69 +8,62 @@ from functools import partial
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.claims import Claim, Group, single
-from sealtrain.attest.nvidia.appraise import eat
+from sealtrain.attest.claims import Claim, Group, committed, single
+from sealtrain.attest.engine import Part, Vouched
+from sealtrain.attest.facts import Situation
 from sealtrain.attest.nvidia.chain import named_architecture
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
-from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.nras import verify_remote_verdict
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.rim import verify_rim
 from sealtrain.attest.nvidia.spdm import GpuReport
 from sealtrain.attest.nvidia.swid import Rim
-from sealtrain.attest.nvidia.topology import check_distinct
 from sealtrain.attest.nvidia.verify import (
     SET,
-    check_nonce,
-    device_groups,
-    names_of,
-    set_groups,
-)
-from sealtrain.attest.part import (
-    Part,
-    Situation,
-    Vouched,
-    committed,
-    raising,
-    root_name,
+    device_parts,
+    no_rules,
 )
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.roots import root_name
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
     DataInvalid,
-    GpuSetRefused,
     ReferenceValueInvalid,
     RemoteVerdictRefused,
 )
 
-__all__ = ["device_parts", "one_device", "reference_part", "verdict_part"]
+__all__ = ["one_device", "reference_part", "shown_parts", "verdict_part"]
 
-_NVIDIA, _SERVICE = "NVIDIA Device Identity CA", "key set archived beside the verdict"
+_SERVICE = "key set archived beside the verdict"
 _REFERENCE = "NVIDIA CoRIM signing Root CA"
 
 
-def device_parts(
+def shown_parts(
     devices: Sequence[GpuDevice],
     claims: GpuClaims | None,
     collateral: GpuCollateral | None,
     at: Situation,
 ) -> tuple[Part, ...]:
-    """A part for each device, then one for all of them.
+    """The parts of devices, under the rules for accelerators of a situation's policy.
 
     Args:
-        devices: Reports with their chains.
-        claims: Readings of the measured guest from its driver; ``None`` if unknown.
-        collateral: Reference values, revocation answers, a verdict.
+        devices: As ``nvidia.verify.device_parts``.
+        claims: As there.
+        collateral: As there.
         at: ``nonce`` is that of every report.
     """
-    each = tuple(
-        Part(name=name, verify=partial(_device, device, collateral, at))
-        for name, device in zip(names_of(devices), devices, strict=True)
+    return device_parts(
+        devices,
+        claims,
+        collateral,
+        _rules(at.policy),
+        nonce=at.nonce,
+        now=at.now,
+        asked=at.policy is not None,
     )
-    return *each, Part(name=SET, verify=partial(_set_claims, devices, claims, collateral, at))
 
 
 def one_device(
@@ -90,7 +83,7 @@ def one_device(
         at: As ``device_parts``.
     """
 
-    def built() -> GpuDevice:
+    def built() -> tuple[Part, ...]:
         if not certificates:
             raise CertificateChainInvalid(
                 "no certificates to verify the report with",
@@ -102,12 +95,13 @@ def one_device(
             x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in certificates
         )
         raw = report.signed + report.signature
-        return GpuDevice.build(named_architecture(certificates), raw, pem)
+        device = GpuDevice.build(named_architecture(certificates), raw, pem)
+        return shown_parts((device, *others), None, collateral, at)
 
     return (
-        Part(name=f"{report.kind}0", verify=lambda: _device(built(), collateral, at)),
-        *device_parts(others, None, collateral, at)[:-1],
-        Part(name=SET, verify=lambda: _set_claims([built(), *others], None, collateral, at)),
+        Part(name=f"{report.kind}0", verify=lambda: built()[0].verify()),
+        *shown_parts(others, None, collateral, at)[:-1],
+        Part(name=SET, verify=lambda: built()[-1].verify()),
     )
 
 
@@ -137,7 +131,7 @@ def verdict_part(token: str, collateral: GpuCollateral | None, at: Situation) ->
         nonce = partial(committed, "GPU nonce", at.nonce, at.nonce, "NRAS token")
         groups = [single(lambda: claim), single(nonce)]
         if at.policy is not None and rules is None:
-            groups.append(_no_rules(count))
+            groups.append(no_rules(count))
         return Vouched(
             root=_SERVICE,
             simulated=False,
@@ -160,7 +154,7 @@ def reference_part(xml: bytes, rim: Rim, at: Situation) -> Part:
         verified = verify_rim(xml, simulator_root=root, now=at.now, pinned=pinned)
         groups: list[Group] = []
         if at.policy is not None and rules is None:
-            groups.append(_no_rules(0))
+            groups.append(no_rules(0))
         if isinstance(pins, dict):
             groups.append(single(partial(_pinned, rim, pinned)))
         return Vouched(
@@ -194,60 +188,6 @@ def _pinned(rim: Rim, pinned: bool) -> Claim:
 
 def _rules(policy: AppraisalPolicy | None) -> NvidiaPolicy | None:
     return policy.gpu if policy is not None and isinstance(policy.gpu, NvidiaPolicy) else None
-
-
-def _root(policy: AppraisalPolicy | None) -> bytes | None:
-    rules = _rules(policy)
-    return None if rules is None else rules.simulator_root
-
-
-def _device(device: GpuDevice, collateral: GpuCollateral | None, at: Situation) -> Vouched:
-    verified = verify_device(device, simulator_root=_root(at.policy), now=at.now)
-    rules = _rules(at.policy)
-    if rules is not None:
-        groups = device_groups(verified, collateral, rules, nonce=at.nonce, now=at.now)
-    else:
-        nonce = single(partial(check_nonce, verified, at.nonce))
-        groups = (nonce,) if at.policy is None else (nonce, _no_rules(1))
-    return Vouched(
-        root=root_name(verified.simulated, _NVIDIA),
-        simulated=verified.simulated,
-        identity=verified.report.identity,
-        eat=eat(verified),
-        groups=groups,
-    )
-
-
-def _set_claims(
-    shown: Sequence[GpuDevice],
-    claims: GpuClaims | None,
-    collateral: GpuCollateral | None,
-    at: Situation,
-) -> Vouched:
-    root = _root(at.policy)
-    devices = [verify_device(one, simulator_root=root, now=at.now) for one in shown]
-    rules = _rules(at.policy)
-    groups: tuple[Group, ...] = (partial(check_distinct, devices),)
-    if rules is not None:
-        groups = set_groups(devices, claims, collateral, rules, nonce=at.nonce, now=at.now)
-    return Vouched(
-        root=root_name(root is not None, _NVIDIA),
-        simulated=root is not None,
-        identity=sha256_hex("".join(device.report.identity for device in devices).encode("ascii")),
-        eat={},
-        groups=groups,
-    )
-
-
-def _no_rules(count: int) -> Group:
-    return raising(
-        GpuSetRefused(
-            "policy has no rules for accelerators",
-            check="accelerators",
-            got=count,
-            expected="rules under gpu",
-        )
-    )
 
 
 def _devices_of(token: str) -> int:

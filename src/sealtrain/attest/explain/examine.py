@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sealtrain.attest.appraisal import decide
 from sealtrain.attest.appraise import Submodule, appraise
 from sealtrain.attest.bundle import KINDS, Attachments, Bundle
 from sealtrain.attest.claims import Claim
+from sealtrain.attest.engine import decide
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.parts import parts_of
 from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence, QuotedGpus

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sealtrain.attest.appraisal import CheckOutcome, show
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.engine import CheckOutcome, show
 from sealtrain.attest.explain.examine import unwrapped
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.parts import parts_of

@@ -2,7 +2,7 @@
 
 A part is what one device signed: ``cpu0``, ``gpu0``, ``switch0``…; ``gpus`` is what holds for
 accelerators together. ``verify`` leads its signature to a root at a moment; the comparisons that
-follow are made by one of the two drivers of ``attest.appraisal``.
+follow are made by ``attest.engine``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import NoReturn
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import Group, single
+from sealtrain.attest.claims import single
+from sealtrain.attest.engine import Part, Vouched, check_tier, other_tee, statement_part
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
-    device_parts,
     one_device,
     reference_part,
+    shown_parts,
     verdict_part,
 )
-from sealtrain.attest.part import Part, Situation, Vouched, other_tee
+from sealtrain.attest.facts import Situation
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.verifier import verifier_of
-from sealtrain.attest.verify import check_platform, check_shown, check_tier
+from sealtrain.attest.verify import check_shown, own_part
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import tier_of
 from sealtrain.errors import GpuSetRefused, PlatformMismatch
@@ -70,11 +70,11 @@ def parts_of(
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence, beside, at)
         case forms.StatementExhibit():
-            return (_of_its_tee(exhibit.part(beside, at), exhibit.tee, policy),)
+            return (_of_its_tee(statement_part(exhibit, beside, at), exhibit.tee, policy),)
         case forms.SgxQuote(raw=raw):
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
         case forms.Gpus(devices=devices, claims=claims):
-            return device_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
+            return shown_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
         case forms.QuotedGpus():
             return _quoted(exhibit, beside, at)
         case forms.GpuReportFile(report=report):
@@ -90,21 +90,15 @@ def parts_of(
 
 def _own(evidence: Evidence, beside: Attachments, at: Situation) -> tuple[Part, ...]:
     """Sealtrain's own document: the same parts, bound to one conversation and document."""
-    shown, said = evidence.cpu, beside.binding
-    here = at.with_(
-        nonce=None if said is None else said.report_data(evidence.gpu_digest),
-        shown_compose=sha256_hex(shown.app_compose_bytes),
-    )
-    collateral = evidence.collateral if beside.collateral is None else beside.collateral
-    cpu = verifier_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
-    if at.policy is None:
-        offered, rules = replace(cpu, last=True), None
-    else:
-        second = single(partial(check_tier, tier_of(shown.tee), at.policy))
-        if shown.tee != at.policy.cpu.tee:
-            second = other_tee(shown.tee, at.policy.cpu.tee)
-        before: tuple[Group, ...] = (single(partial(check_platform, evidence, at.policy)), second)
-        offered, rules = replace(cpu, before=before, last=True), at.policy.gpu
+    said = beside.binding
+    here = at.with_(nonce=None if said is None else said.report_data(evidence.gpu_digest))
+    offered = replace(own_part(evidence, beside, here), last=True)
+    rules = None if at.policy is None else at.policy.gpu
+    if at.policy is not None:
+        if evidence.cpu.tee == at.policy.cpu.tee:
+            # It needs no signature: a policy's reader sees it beside the platform.
+            tier = single(partial(check_tier, tier_of(evidence.cpu.tee), at.policy))
+            offered = replace(offered, before=(*offered.before, tier))
         try:
             check_shown(evidence, at.policy)
         except GpuSetRefused as error:
@@ -117,7 +111,7 @@ def _own(evidence: Evidence, beside: Attachments, at: Situation) -> tuple[Part, 
     if gpu_collateral is None and evidence.gpu_collateral is not None:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
-    return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
+    return offered, *shown_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
 
 
 def _quoted(shown: forms.QuotedGpus, beside: Attachments, at: Situation) -> tuple[Part, ...]:
@@ -126,10 +120,10 @@ def _quoted(shown: forms.QuotedGpus, beside: Attachments, at: Situation) -> tupl
     named = at.nonce
     if named is not None and len(named) == _HALF:
         named = first + named  # the first half is the service's own, such as its key's hash
-    cpu = shown.quote.part(beside, at.with_(nonce=named))
+    cpu = statement_part(shown.quote, beside, at.with_(nonce=named))
     devices = (*shown.devices, *beside.switches)
     there = at.with_(nonce=second)
-    gpus = device_parts(devices, None, beside.gpu_collateral, there)
+    gpus = shown_parts(devices, None, beside.gpu_collateral, there)
     return _of_its_tee(cpu, shown.quote.tee, at.policy), *gpus
 
 

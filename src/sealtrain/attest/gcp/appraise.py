@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
-from sealtrain.attest.claims import Check, Claim, among, unlooked
+from sealtrain.attest.claims import Claim, among, unlooked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.verify import LOG, MeasuredQuote, replay_register
 from sealtrain.attest.gcp.policy import GcpPolicy
+from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tpm.chain import GoogleMachine
 from sealtrain.attest.tpm.form import VerifiedBoot, VerifiedTpm, check_qualifying_data
@@ -28,13 +29,12 @@ from sealtrain.errors import EventLogMismatch, MeasurementMismatch, PlatformMism
 
 __all__ = [
     "EVENT_PCR",
+    "PLACE_RULES",
+    "RULES",
     "GcpQuote",
     "PlaceRules",
     "check_events",
     "check_quoted",
-    "checks_of",
-    "place_checks",
-    "tpm_checks",
 ]
 
 EVENT_PCR = 14
@@ -85,16 +85,6 @@ def check_events(tpm: VerifiedTpm, log: tuple[LogEntry, ...]) -> Claim:
     return Claim(name="vTPM events", got=said, expected=said, source=QUOTE, outcome="equal")
 
 
-def checks_of(signed: GcpQuote, policy: GcpPolicy, now: int) -> tuple[Check, ...]:
-    """What such a guest is compared with, not compared yet: the quote, then the vTPM."""
-    return (*dstack.checks_of(signed, policy, now), *tpm_checks(signed.tpm, policy))
-
-
-def tpm_checks(tpm: VerifiedTpm, policy: GcpPolicy) -> tuple[Check, ...]:
-    """The comparisons of the vTPM, not made yet."""
-    return (partial(_boot, tpm, policy), *place_checks(tpm.machine, policy))
-
-
 class PlaceRules(Protocol):
     """Which machines of Google Cloud a policy accepts."""
 
@@ -111,31 +101,37 @@ class PlaceRules(Protocol):
         """Machines by number."""
 
 
-def place_checks(machine: GoogleMachine, policy: PlaceRules) -> tuple[Check, ...]:
-    """Project, zone and machine of a vTPM's key, not compared yet.
-
-    Whether Google revoked an issuer of that key is not looked at, and each verdict says so.
-    """
-    named = (
-        partial(
-            among,
+def _place(name: str, got: Callable[[GoogleMachine], str], listed: str) -> Rule:
+    def compare(machine: GoogleMachine, policy: PlaceRules, now: int) -> Claim:
+        return among(
             name,
-            got,
-            allowed,
+            got(machine),
+            getattr(policy, listed),
             source=_MACHINE,
             error=PlatformMismatch,
             message=f"guest runs in a {name} that the policy does not list",
         )
-        for name, got, allowed in (
-            ("project", machine.project, policy.projects),
-            ("zone", machine.zone, policy.zones),
-            ("instance", str(machine.instance_id), policy.instances),
-        )
-    )
-    return (*named, partial(unlooked, "vTPM revocation", "not looked at", source=_MACHINE))
+
+    return Rule(name=name, compare=compare)
 
 
-def _boot(tpm: VerifiedTpm, policy: GcpPolicy) -> Claim:
+def _unrevoked(machine: GoogleMachine, policy: PlaceRules, now: int) -> Claim:
+    return unlooked("vTPM revocation", "not looked at", source=_MACHINE)
+
+
+PLACE_RULES: Final = (
+    _place("project", lambda machine: machine.project, "projects"),
+    _place("zone", lambda machine: machine.zone, "zones"),
+    _place("instance", lambda machine: str(machine.instance_id), "instances"),
+    Rule(name="vTPM revocation", compare=_unrevoked),
+)
+"""Project, zone and machine of a vTPM's key.
+
+Whether Google revoked an issuer of that key is not looked at, and each verdict says so.
+"""
+
+
+def _boot(tpm: VerifiedTpm, policy: GcpPolicy, now: int) -> Claim:
     found = tuple(tpm.registers.get(index, b"").hex() for index in (_FIRMWARE_PCR, _IMAGE_PCR))
     got = f"pcr0 {found[0] or 'not quoted'} pcr2 {found[1] or 'not quoted'}"
     if policy.boots == "any":
@@ -148,3 +144,16 @@ def _boot(tpm: VerifiedTpm, policy: GcpPolicy) -> Claim:
         got=got,
         expected=f"one of {len(policy.boots)} boots",
     )
+
+
+RULES: Final = (
+    *dstack.RULES,
+    *about(
+        lambda signed: signed.tpm,
+        (
+            Rule(name="vTPM boot", compare=_boot),
+            *about(lambda tpm: tpm.machine, PLACE_RULES),
+        ),
+    ),
+)
+"""The quote, then the vTPM."""

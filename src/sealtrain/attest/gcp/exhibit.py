@@ -11,23 +11,21 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import single
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.dstack.exhibit import Companion, agent_fields, agent_part
-from sealtrain.attest.dstack.verify import MeasuredGuest
+from sealtrain.attest.dstack.exhibit import agent_facts, agent_fields, agent_quote
+from sealtrain.attest.facts import SignedFacts, Situation
 from sealtrain.attest.field import Field
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp import appraise as gcp
 from sealtrain.attest.gcp.appraise import GcpQuote
 from sealtrain.attest.gcp.collect import gcp_shown, gcp_tpm, with_issuers
 from sealtrain.attest.gcp.policy import GcpPolicy
-from sealtrain.attest.part import Part, Situation
 from sealtrain.attest.rented import GcpEvidence
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
-from sealtrain.attest.tdx.verify import VerifiedQuote
 from sealtrain.attest.tpm.fields import tpm_fields
-from sealtrain.attest.tpm.form import TpmShown, VerifiedTpm, verify_tpm
+from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.attest.verifier import Verifier
 
 __all__ = ["VERIFIER", "GcpStatement"]
@@ -48,10 +46,10 @@ class GcpStatement(StatementExhibit):
     vm_config: str | None
     tpm: TpmShown
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Both signatures, the log's replays, then their lines."""
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[GcpQuote]:
+        """Both signatures, and the log's replays."""
         shown = with_issuers(self.tpm, beside.certificates)
-        return _part(self.quote.raw, self.log, shown, beside.collateral, at)
+        return _proven(self.quote.raw, self.log, shown, beside.collateral, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Of quote, log, the host's statement and the vTPM's quote."""
@@ -62,39 +60,20 @@ class GcpStatement(StatementExhibit):
         return self.quote.root_der
 
 
-def _part(
+def _proven(
     raw: bytes,
     log: tuple[LogEntry, ...],
     shown: TpmShown,
     collateral: Collateral | None,
     at: Situation,
-) -> Part:
-    return agent_part(
-        raw,
-        log,
-        collateral,
-        at,
-        policy=GcpPolicy,
-        second=partial(_companion, raw, log, shown),
+) -> SignedFacts[GcpQuote]:
+    signed = agent_quote(raw, collateral, at, GcpPolicy)
+    tpm = verify_tpm(shown, simulator_root=at.root, now=at.now)
+    ties = (
+        single(partial(gcp.check_quoted, tpm, raw)),
+        single(partial(gcp.check_events, tpm, log)),
     )
-
-
-def _companion(raw: bytes, log: tuple[LogEntry, ...], shown: TpmShown, at: Situation) -> Companion:
-    verified = verify_tpm(shown, simulator_root=at.root, now=at.now)
-    rules = None if at.policy is None else at.policy.cpu
-    own = gcp.tpm_checks(verified, rules) if isinstance(rules, GcpPolicy) else ()
-    return Companion(
-        bound=(
-            single(partial(gcp.check_quoted, verified, raw)),
-            single(partial(gcp.check_events, verified, log)),
-        ),
-        lines=tuple(map(single, own)),
-        joined=partial(_joined, verified),
-    )
-
-
-def _joined(verified: VerifiedTpm, signed: VerifiedQuote, measured: MeasuredGuest) -> GcpQuote:
-    return GcpQuote.of(signed, measured, tpm=verified)
+    return agent_facts(signed, log, partial(GcpQuote.of, tpm=tpm), ties)
 
 
 _PCRS: Mapping[int, str] = {
@@ -110,8 +89,9 @@ def _fields(
     return [*agent_fields(quote, log, config), *tpm_fields(shown, _PCRS, shown.certificates_der)]
 
 
-def _own_part(evidence: GcpEvidence, beside: Attachments, at: Situation) -> Part:
-    return _part(evidence.quote_bytes, evidence.event_log, evidence.tpm, beside.collateral, at)
+def _prove(evidence: GcpEvidence, beside: Attachments, at: Situation) -> SignedFacts[GcpQuote]:
+    raw, log = evidence.quote_bytes, evidence.event_log
+    return _proven(raw, log, evidence.tpm, beside.collateral, at)
 
 
 def _own_fields(evidence: GcpEvidence) -> list[Field]:
@@ -130,9 +110,10 @@ def _show(place: Path, report_data: bytes) -> tuple[GcpStatement, Attachments]:
 
 
 VERIFIER: Verifier[GcpEvidence, GcpPolicy, GcpQuote] = Verifier(
-    checks=gcp.checks_of,
+    prove=_prove,
+    form=GcpPolicy,
+    rules=gcp.RULES,
     eat=dstack.eat,
-    part=_own_part,
     fields=_own_fields,
     show=_show,
     of_agent=gcp_shown,

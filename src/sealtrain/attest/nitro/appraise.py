@@ -2,70 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Final
 
-from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, equal, unlooked
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import PARENT_PCR, SOURCE, VerifiedDocument, check_age
+from sealtrain.attest.rules import Rule
 from sealtrain.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
 
-__all__ = ["checks_of", "eat"]
+__all__ = ["RULES", "eat"]
 
 _ROLE_PCR, _SIGNER_PCR = 3, 8
 _NOT_MEASURED = "not measured"
-
-
-def checks_of(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> tuple[Check, ...]:
-    """What an enclave is compared with, not compared yet.
-
-    Args:
-        verified: Output of ``verify_document``.
-        policy: Reference values.
-        now: Verification time, seconds since 1970.
-
-    The comparisons raise:
-        EvidenceStale: The document is older than the policy allows, or from the future.
-        MeasurementMismatch: Image or signer is not listed.
-        PlatformMismatch: Parent instance or its IAM role is not listed.
-    """
-    checks = [
-        partial(
-            equal,
-            "debug mode",
-            "off" if all(_register(verified, index) for index in (0, 1, 2)) else "on",
-            "off",
-            source=SOURCE,
-            error=DebugGuest,
-            message="enclave runs in debug mode",
-        ),
-        partial(_age, verified, policy, now),
-        partial(_image, verified, policy),
-        partial(
-            among,
-            "image signer",
-            _register(verified, _SIGNER_PCR) or _NOT_MEASURED,
-            policy.signers,
-            source=SOURCE,
-            error=MeasurementMismatch,
-            message="enclave image was signed by no key that the policy lists",
-            hint="PCR8 measures the certificate that signed the image",
-        ),
-        partial(_parent, verified, policy),
-        partial(
-            among,
-            "IAM role",
-            _register(verified, _ROLE_PCR) or _NOT_MEASURED,
-            policy.iam_roles,
-            source=SOURCE,
-            error=PlatformMismatch,
-            message="enclave's parent has an IAM role that the policy does not list",
-            hint="PCR3 measures the ARN of the parent's role",
-        ),
-    ]
-    if verified.unknown_fields:
-        unknown = ", ".join(verified.unknown_fields)
-        checks.append(partial(unlooked, "unknown fields", unknown, source=SOURCE))
-    return tuple(checks)
 
 
 def eat(verified: VerifiedDocument) -> dict[str, str]:
@@ -83,6 +31,17 @@ def _register(verified: VerifiedDocument, index: int) -> str:
     return value if value.strip("0") else ""
 
 
+def _debug(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+    return equal(
+        "debug mode",
+        "off" if all(_register(verified, index) for index in (0, 1, 2)) else "on",
+        "off",
+        source=SOURCE,
+        error=DebugGuest,
+        message="enclave runs in debug mode",
+    )
+
+
 def _age(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     return Claim(
         name="document age",
@@ -93,7 +52,7 @@ def _age(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     )
 
 
-def _image(verified: VerifiedDocument, policy: NitroPolicy) -> Claim:
+def _image(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     found = tuple(verified.pcrs[index] for index in (0, 1, 2))
     got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
     if policy.images == "any":
@@ -110,7 +69,19 @@ def _image(verified: VerifiedDocument, policy: NitroPolicy) -> Claim:
     )
 
 
-def _parent(verified: VerifiedDocument, policy: NitroPolicy) -> Claim:
+def _signer(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+    return among(
+        "image signer",
+        _register(verified, _SIGNER_PCR) or _NOT_MEASURED,
+        policy.signers,
+        source=SOURCE,
+        error=MeasurementMismatch,
+        message="enclave image was signed by no key that the policy lists",
+        hint="PCR8 measures the certificate that signed the image",
+    )
+
+
+def _parent(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     claim = among(
         "parent instance",
         verified.parent_id,
@@ -127,3 +98,33 @@ def _parent(verified: VerifiedDocument, policy: NitroPolicy) -> Claim:
             expected=f"PCR4 of {verified.parent_id}",
         )
     return claim
+
+
+def _role(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+    return among(
+        "IAM role",
+        _register(verified, _ROLE_PCR) or _NOT_MEASURED,
+        policy.iam_roles,
+        source=SOURCE,
+        error=PlatformMismatch,
+        message="enclave's parent has an IAM role that the policy does not list",
+        hint="PCR3 measures the ARN of the parent's role",
+    )
+
+
+def _unknown(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim | None:
+    if not verified.unknown_fields:
+        return None
+    return unlooked("unknown fields", ", ".join(verified.unknown_fields), source=SOURCE)
+
+
+RULES: Final = (
+    Rule(name="debug mode", compare=_debug),
+    Rule(name="document age", compare=_age),
+    Rule(name="guest image", compare=_image),
+    Rule(name="image signer", compare=_signer),
+    Rule(name="parent instance", compare=_parent),
+    Rule(name="IAM role", compare=_role),
+    Rule(name="unknown fields", compare=_unknown),
+)
+"""What an enclave is compared with, in the order of decisions."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
-from sealtrain.attest.claims import Claim, Group, single, unlooked
+from sealtrain.attest.claims import Claim, committed, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, rows_of, time_of
 from sealtrain.attest.foreign import NITRO_TPM
 from sealtrain.attest.forms import StatementExhibit
@@ -29,22 +30,13 @@ from sealtrain.attest.nitro.verify import (
     measured_document,
     verify_document,
 )
-from sealtrain.attest.part import (
-    Part,
-    Proven,
-    Situation,
-    bound_groups,
-    committed,
-    compose_groups,
-    guest_part,
-    root_name,
-)
+from sealtrain.attest.roots import root_name
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
-__all__ = ["VERIFIER", "Nitro", "document_fields", "document_part"]
+__all__ = ["VERIFIER", "Nitro", "document_facts", "document_fields"]
 
 _AWS = "AWS Nitro Enclaves Root G1"
 _OF_A_TPM = b"\x6dnitrotpm_pcrs"
@@ -62,9 +54,14 @@ class Nitro(StatementExhibit):
     title = "AWS Nitro attestation document"
     document: NitroDocument
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Its signature and chain, then its lines; its nonce is whatever its maker chose."""
-        return document_part(self.raw, at)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedDocument]:
+        """Its signature and chain; its nonce is whatever its maker chose."""
+        facts = document_facts(self.raw, at)
+        document = facts.statement.document
+        nonce = partial(committed, "nonce", at.nonce, document.nonce, SOURCE)
+        data = "none" if document.user_data is None else document.user_data.hex()
+        said = partial(unlooked, "user data", data, source=SOURCE)
+        return replace(facts, asked=(single(nonce), single(said)))
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature."""
@@ -87,55 +84,24 @@ def _recognise(data: bytes) -> Nitro | None:
         raise
 
 
-Asked = Callable[[NitroDocument, Situation], Iterable[Group]]
-"""What a document's user data and nonce are compared with."""
-
-
-def _nonce(document: NitroDocument, at: Situation) -> Iterable[Group]:
-    yield single(partial(committed, "nonce", at.nonce, document.nonce, SOURCE))
-    data = "none" if document.user_data is None else document.user_data.hex()
-    yield single(partial(unlooked, "user data", data, source=SOURCE))
-
-
-def document_part(raw: bytes, at: Situation, *, asked: Asked = _nonce) -> Part:
-    """A Nitro document; with a deployment document, its user data are report data.
+def document_facts(raw: bytes, at: Situation) -> SignedFacts[VerifiedDocument]:
+    """A Nitro document; of a guest with a deployment document, its user data are report data.
 
     Args:
         raw: The document.
         at: Policy, time, conversation.
-        asked: Comparisons with the conversation, of a document without a deployment document.
     """
-
-    def prove() -> Proven:
-        verified = verify_document(raw, simulator_root=at.root, now=at.now)
-        document = verified.document
-        rules = None if at.policy is None else at.policy.cpu
-        lines: list[Group] = []
-        if isinstance(rules, NitroPolicy):
-            lines += map(single, nitro.checks_of(verified, rules, at.now))
-        measured = measured_document(document)
-        parent = partial(_parent_holds, document)
-        bound = bound_groups(at, measured, SOURCE, _register)
-        if bound:
-            # Of a whole guest: it runs now, and in production.
-            first, lines = lines[:2], lines[2:]
-            bound = (*first[::-1], parent, *bound)
-        else:
-            lines.append(parent)
-        lines += compose_groups(at, measured, SOURCE, _register)
-        return Proven(
-            signed=verified,
-            root=root_name(verified.simulated, _AWS),
-            eat=nitro.eat(verified),
-            groups=lines,
-            report_data=document.user_data,
-            source=SOURCE,
-            asked=None if bound else tuple(asked(document, at)),
-            bound=bound,
-            ids={"instance_id": document.enclave_id},
-        )
-
-    return guest_part(prove, at)
+    verified = verify_document(raw, simulator_root=at.root, now=at.now)
+    document = verified.document
+    return SignedFacts(
+        statement=verified,
+        root=root_name(verified.simulated, _AWS),
+        report_data=document.user_data,
+        source=SOURCE,
+        document=MeasuredDocument(got=measured_document(document), source=SOURCE, of=_register),
+        ties=(partial(_parent_holds, document),),
+        instance_id=document.enclave_id,
+    )
 
 
 def _register(digest: str) -> str:
@@ -217,9 +183,11 @@ def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
 
 
 VERIFIER: Verifier[NitroEvidence, NitroPolicy, VerifiedDocument] = Verifier(
-    checks=nitro.checks_of,
+    prove=lambda evidence, beside, at: document_facts(evidence.document_bytes, at),
+    form=NitroPolicy,
+    rules=nitro.RULES,
+    early=("document age", "debug mode"),  # of a whole guest: it runs now, and in production
     eat=nitro.eat,
-    part=lambda evidence, beside, at: document_part(evidence.document_bytes, at),
     fields=lambda evidence: document_fields(parse_document(evidence.document_bytes)),
     recognise=_recognise,
     show=_show,

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from functools import partial
+from typing import Final
 
-from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, unlooked
+from sealtrain.attest.dstack.appraise import key_provider
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, config_ids, replay_register
 from sealtrain.attest.nitro.parse import PCR_BYTES
 from sealtrain.attest.nitro.verify import VerifiedDocument, check_age, extended
 from sealtrain.attest.nitrotpm.policy import NitroTpmPolicy
+from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.statement import LogEntry
 from sealtrain.errors import (
     EventLogMismatch,
-    KeyProviderMismatch,
     MeasurementMismatch,
     PlatformMismatch,
 )
 
-__all__ = ["DOCUMENT", "EVENT_PCR", "NitroTpmGuest", "check_events", "checks_of", "eat"]
+__all__ = ["DOCUMENT", "EVENT_PCR", "RULES", "NitroTpmGuest", "check_events", "eat"]
 
 DOCUMENT = "NitroTPM document"
 EVENT_PCR = 14
@@ -70,53 +71,13 @@ def check_events(document: VerifiedDocument, log: tuple[LogEntry, ...]) -> Claim
     return Claim(name=LOG, got=said, expected=said, source=DOCUMENT, outcome="equal")
 
 
-def checks_of(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> tuple[Check, ...]:
-    """What such a guest is compared with, not compared yet.
-
-    Args:
-        guest: Verified document, and what the guest measured.
-        policy: Reference values.
-        now: Verification time, seconds since 1970.
-
-    The comparisons raise:
-        EvidenceStale: The document is older than the policy allows, or from the future.
-        MeasurementMismatch: The boot is not listed.
-        EventLogMismatch: PCR 8 commits to other values than the log.
-        KeyProviderMismatch: The guest got its keys from another key provider.
-        PlatformMismatch: The instance is not listed.
-    """
-    verified, measured = guest.document, guest.measured
-    return (
-        partial(_age, verified, policy, now),
-        partial(_boot, verified, policy),
-        partial(_config, guest, policy),
-        partial(
-            equal,
-            "key provider",
-            measured.key_provider or measured.key_provider_name,
-            None if policy.key_provider == "any" else policy.key_provider,
-            source=LOG,
-            error=KeyProviderMismatch,
-            message="guest got its keys from another key provider",
-        ),
-        partial(
-            among,
-            "instance",
-            verified.parent_id,
-            policy.instances,
-            source=DOCUMENT,
-            error=PlatformMismatch,
-            message="guest runs on an instance that the policy does not list",
-        ),
-    )
-
-
 def eat(guest: NitroTpmGuest) -> dict[str, str]:
     """Claims by their RFC 9711 names; memory is not said to be encrypted."""
     return {"ueid": guest.document.module_id, "hwmodel": "AWS NitroTPM"}
 
 
-def _age(verified: VerifiedDocument, policy: NitroTpmPolicy, now: int) -> Claim:
+def _age(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
+    verified = guest.document
     return Claim(
         name="document age",
         got=f"{check_age(verified.timestamp_ms, policy.max_age_s, now)} s",
@@ -126,7 +87,7 @@ def _age(verified: VerifiedDocument, policy: NitroTpmPolicy, now: int) -> Claim:
     )
 
 
-def _config(guest: NitroTpmGuest, policy: NitroTpmPolicy) -> Claim:
+def _config(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
     got = guest.document.document.pcrs.get(_CONFIG_PCR, bytes(PCR_BYTES))
     if policy.config_id == "any" and not any(got):
         return unlooked("configuration id", got.hex(), source=DOCUMENT)
@@ -147,8 +108,8 @@ def _config(guest: NitroTpmGuest, policy: NitroTpmPolicy) -> Claim:
     )
 
 
-def _boot(verified: VerifiedDocument, policy: NitroTpmPolicy) -> Claim:
-    found = tuple(verified.document.pcr(index) for index in _BOOT_PCRS)
+def _boot(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
+    found = tuple(guest.document.document.pcr(index) for index in _BOOT_PCRS)
     got = " ".join(
         f"pcr{index} {value or 'missing'}" for index, value in zip(_BOOT_PCRS, found, strict=True)
     )
@@ -160,3 +121,27 @@ def _boot(verified: VerifiedDocument, policy: NitroTpmPolicy) -> Claim:
         got=got,
         expected=f"one of {len(policy.boots)} boots",
     )
+
+
+def _instance(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
+    return among(
+        "instance",
+        guest.document.parent_id,
+        policy.instances,
+        source=DOCUMENT,
+        error=PlatformMismatch,
+        message="guest runs on an instance that the policy does not list",
+    )
+
+
+RULES: Final = (
+    Rule(name="document age", compare=_age, measured=True),
+    Rule(name="boot", compare=_boot, measured=True),
+    Rule(name="configuration id", compare=_config, measured=True),
+    *about(
+        lambda guest: guest.measured,
+        (Rule(name="key provider", compare=key_provider, measured=True),),
+    ),
+    Rule(name="instance", compare=_instance, measured=True),
+)
+"""What such a guest is compared with, in the order of decisions; nothing before the log holds."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
-from sealtrain.attest.claims import Group, single, unlooked
+from sealtrain.attest.claims import raising, single
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.dstack.parse import AgentStatement
-from sealtrain.attest.dstack.verify import LOG, boot_measurements
+from sealtrain.attest.dstack.verify import LOG, boot_measurements, unmeasured
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, rows_of, time_of
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
@@ -22,19 +23,10 @@ from sealtrain.attest.nitro.verify import verify_document
 from sealtrain.attest.nitrotpm import appraise as nitrotpm
 from sealtrain.attest.nitrotpm.appraise import DOCUMENT, NitroTpmGuest
 from sealtrain.attest.nitrotpm.policy import NitroTpmPolicy
-from sealtrain.attest.part import (
-    Part,
-    Proven,
-    Situation,
-    bound_groups,
-    compose_groups,
-    guest_part,
-    raising,
-    root_name,
-)
 from sealtrain.attest.rented import NitroTpmEvidence
+from sealtrain.attest.roots import root_name
 from sealtrain.attest.statement import LogEntry
-from sealtrain.attest.tee import Shown, SignedStatement
+from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
@@ -55,9 +47,9 @@ class NitroTpmStatement(StatementExhibit):
     log: tuple[LogEntry, ...]
     vm_config: str | None
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Its signature and chain, the log's replay, then their lines."""
-        return _part(self.document.raw, self.log, at)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[NitroTpmGuest]:
+        """Its signature and chain, and the log's replay."""
+        return _proven(self.document.raw, self.log, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature, and the log."""
@@ -68,42 +60,29 @@ class NitroTpmStatement(StatementExhibit):
         return self.document.cabundle[0]
 
 
-def _part(raw: bytes, log: tuple[LogEntry, ...], at: Situation) -> Part:
-    def prove() -> Proven:
-        verified = verify_document(raw, simulator_root=at.root, now=at.now, form=NITRO_TPM)
-        rules = None if at.policy is None else at.policy.cpu
-        groups: list[Group] = []
-        bound: list[Group] = []
-        replayed = groups if at.shown_compose is None else bound
-        replayed.append(single(partial(nitrotpm.check_events, verified, log)))
-        signed: SignedStatement = verified
-        names: dict[str, str] = {}
-        ids = None
-        try:
-            measured = boot_measurements(log)
-        except EvidenceRefused as error:
-            replayed.append(raising(error))
-        else:
-            signed = found = NitroTpmGuest(document=verified, measured=measured)
-            names = nitrotpm.eat(found)
-            bound += bound_groups(at, measured.compose_hash, LOG, lambda digest: digest)
-            if isinstance(rules, NitroTpmPolicy):
-                groups += map(single, nitrotpm.checks_of(found, rules, at.now))
-            groups += compose_groups(at, measured.compose_hash, LOG, lambda digest: digest)
-            groups.append(single(partial(unlooked, "app id", measured.app_id, source=LOG)))
-            ids = measured.ids
-        return Proven(
-            signed=signed,
-            root=root_name(verified.simulated, _AWS),
-            eat=names,
-            groups=groups,
-            report_data=verified.document.user_data,
-            source=DOCUMENT,
-            bound=bound,
-            ids=ids,
-        )
-
-    return guest_part(prove, at)
+def _proven(raw: bytes, log: tuple[LogEntry, ...], at: Situation) -> SignedFacts[NitroTpmGuest]:
+    verified = verify_document(raw, simulator_root=at.root, now=at.now, form=NITRO_TPM)
+    events = single(partial(nitrotpm.check_events, verified, log))
+    facts: SignedFacts[NitroTpmGuest] = SignedFacts(
+        statement=NitroTpmGuest(document=verified, measured=unmeasured(log)),
+        root=root_name(verified.simulated, _AWS),
+        report_data=verified.document.user_data,
+        source=DOCUMENT,
+        document=None,
+    )
+    try:
+        measured = boot_measurements(log)
+    except EvidenceRefused as error:
+        return replace(facts, ties=(events, raising(error)))
+    return replace(
+        facts,
+        statement=NitroTpmGuest(document=verified, measured=measured),
+        document=MeasuredDocument(got=measured.compose_hash, source=LOG),
+        ties=(events,),
+        app_id=measured.app_id,
+        instance_id=measured.instance_id,
+        key_provider=measured.key_provider,
+    )
 
 
 _PCRS: Mapping[int, str] = {
@@ -140,8 +119,10 @@ def _fields(document: NitroDocument, log: tuple[LogEntry, ...]) -> list[Field]:
     return [*rows_of(rows), *log_fields(log), *certificate_fields(CPU, chain)]
 
 
-def _own_part(evidence: NitroTpmEvidence, beside: Attachments, at: Situation) -> Part:
-    return _part(evidence.document_bytes, evidence.event_log, at)
+def _prove(
+    evidence: NitroTpmEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[NitroTpmGuest]:
+    return _proven(evidence.document_bytes, evidence.event_log, at)
 
 
 def _own_fields(evidence: NitroTpmEvidence) -> list[Field]:
@@ -167,9 +148,10 @@ def _of_agent(found: AgentStatement) -> Shown:
 
 
 VERIFIER: Verifier[NitroTpmEvidence, NitroTpmPolicy, NitroTpmGuest] = Verifier(
-    checks=nitrotpm.checks_of,
+    prove=_prove,
+    form=NitroTpmPolicy,
+    rules=nitrotpm.RULES,
     eat=nitrotpm.eat,
-    part=_own_part,
     fields=_own_fields,
     show=_show,
     of_agent=_of_agent,

@@ -7,19 +7,20 @@
    one mode, wired to each other. 6. NVIDIA's own verdict, as the policy says.
 
 A result exists only where every step held. The comparisons are those of ``device_groups`` and
-``set_groups``, which judge the files of NVIDIA's tools as well (``attest.explain.accelerators``).
+``set_groups``, made by ``attest.engine`` as those of NVIDIA's tools' files are.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 
-from sealtrain.attest.claims import Claim, Group, require_groups, single, unlooked
-from sealtrain.attest.nvidia.appraise import checks_of_device
+from sealtrain.attest.claims import Claim, Group, raising, require_groups, single, unlooked
+from sealtrain.attest.engine import Part, Vouched, decide
+from sealtrain.attest.nvidia.appraise import checks_of_device, eat
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
 from sealtrain.attest.nvidia.nras import check_remote_verdict
@@ -29,12 +30,15 @@ from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.rim import check_reference_values
 from sealtrain.attest.nvidia.spdm import NONCE_BYTES
 from sealtrain.attest.nvidia.topology import (
+    check_distinct,
     count_checks,
     mode_of,
     protection_checks,
     topology_groups,
 )
-from sealtrain.errors import GpuNonceMismatch, TrustInvalid
+from sealtrain.attest.roots import root_name
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import GpuNonceMismatch, GpuSetRefused, TrustInvalid
 
 __all__ = [
     "SET",
@@ -42,12 +46,15 @@ __all__ = [
     "VerifiedGpus",
     "check_nonce",
     "device_groups",
+    "device_parts",
     "names_of",
+    "no_rules",
     "set_groups",
     "verify_device",
     "verify_gpus",
 ]
 
+_NVIDIA = "NVIDIA Device Identity CA"
 SET = "gpus"
 """Name under which ``VerifiedGpus.claims`` keeps what holds for all devices together."""
 
@@ -106,24 +113,93 @@ def verify_gpus(
         raise TrustInvalid(
             "verifier and policy trust different roots for accelerators", check="GPU root"
         )
-    shown, told = evidence.devices, evidence.claims
     # Before any signature: of too many devices none is verified.
+    shown, told = evidence.devices, evidence.claims
     require_groups(_before(shown, told, policy))
-    verified: dict[str, VerifiedDevice] = {}
-    claims: dict[str, tuple[Claim, ...]] = {}
-    for name, device in zip(names_of(shown), shown, strict=True):
-        one = verify_device(device, simulator_root=simulator_root, now=now)
-        groups = device_groups(one, collateral, policy, nonce=nonce, now=now)
-        verified[name], claims[name] = one, require_groups(groups)
-    devices = tuple(verified.values())
-    of_set = set_groups(devices, told, collateral, policy, nonce=nonce, now=now)
+    parts = device_parts(shown, told, collateral, policy, nonce=nonce, now=now)
+    held = decide(parts)
+    devices = {name: held[name][0].facts for name in names_of(shown)}
     return VerifiedGpus(
-        devices=MappingProxyType(verified),
-        claims=MappingProxyType({SET: require_groups(of_set), **claims}),
-        mode=mode_of(devices, told),
+        devices=MappingProxyType(devices),
+        claims=MappingProxyType({SET: held[SET][1]} | {name: held[name][1] for name in devices}),
+        mode=mode_of(tuple(devices.values()), told),
         gpu_claims=told,
         digest=evidence.digest,
         simulated=simulator_root is not None,
+    )
+
+
+def device_parts(
+    devices: Sequence[GpuDevice],
+    claims: GpuClaims | None,
+    collateral: GpuCollateral | None,
+    policy: NvidiaPolicy | None,
+    *,
+    nonce: bytes | None,
+    now: int,
+    asked: bool = True,
+) -> tuple[Part, ...]:
+    """A part for each device, then one for all of them; each device is verified once.
+
+    Args:
+        devices: Reports with their chains.
+        claims: Readings of the measured guest from its driver; ``None`` if unknown.
+        collateral: Reference values, revocation answers, a verdict.
+        policy: What must hold; ``None`` where there are no rules for accelerators.
+        nonce: Of every report; ``None`` if unknown.
+        now: Verification time, seconds since 1970.
+        asked: Whether rules for accelerators are asked for, so that it is refused to have none.
+    """
+    root = None if policy is None else policy.simulator_root
+    verified = [
+        cache(partial(verify_device, device, simulator_root=root, now=now)) for device in devices
+    ]
+
+    def of_device(verify: Callable[[], VerifiedDevice]) -> Vouched:
+        device = verify()
+        if policy is not None:
+            groups = device_groups(device, collateral, policy, nonce=nonce, now=now)
+        else:
+            said = single(partial(check_nonce, device, nonce))
+            groups = (said, no_rules(1)) if asked else (said,)
+        return Vouched(
+            root=root_name(device.simulated, _NVIDIA),
+            simulated=device.simulated,
+            identity=device.report.identity,
+            eat=eat(device),
+            groups=groups,
+            facts=device,
+        )
+
+    def of_set() -> Vouched:
+        found = [verify() for verify in verified]
+        groups: tuple[Group, ...] = (partial(check_distinct, found),)
+        if policy is not None:
+            groups = set_groups(found, claims, collateral, policy, nonce=nonce, now=now)
+        return Vouched(
+            root=root_name(root is not None, _NVIDIA),
+            simulated=root is not None,
+            identity=sha256_hex("".join(one.report.identity for one in found).encode("ascii")),
+            eat={},
+            groups=groups,
+        )
+
+    each = zip(names_of(devices), verified, strict=True)
+    return (
+        *(Part(name=name, verify=partial(of_device, verify)) for name, verify in each),
+        Part(name=SET, verify=of_set),
+    )
+
+
+def no_rules(count: int) -> Group:
+    """The policy has nothing for these accelerators."""
+    return raising(
+        GpuSetRefused(
+            "policy has no rules for accelerators",
+            check="accelerators",
+            got=count,
+            expected="rules under gpu",
+        )
     )
 
 

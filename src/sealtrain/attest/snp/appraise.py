@@ -1,11 +1,22 @@
-"""What a verified SEV-SNP guest is compared with, one claim each; the first breach raises."""
+"""What a verified SEV-SNP guest is compared with: ``RULES``, one claim each.
+
+They raise:
+    DebugGuest: The host may read the guest's memory.
+    MigratableGuest: A migration agent may move the guest.
+    PlatformMismatch: Product, kind of key, chip, privilege level or threads.
+    TcbStatusRefused: Firmware below the policy's floor, or not committed.
+    MeasurementMismatch: Another image, or no author that the policy knows.
+    RevocationUnknown: No valid revocation list where the policy requires one.
+    CertificateRevoked: A certificate of the chain was revoked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from typing import Final
 
-from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.snp.parse import SnpReport, Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpRules, product_name
 from sealtrain.attest.snp.revocation import check_revocation
@@ -19,7 +30,7 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["checks_of", "eat"]
+__all__ = ["RULES", "eat"]
 
 _CHAIN = "AMD certificate chain"
 _UPDATED_BY = {
@@ -32,87 +43,6 @@ _UPDATED_BY = {
 """Component of a TCB → what brings a newer one."""
 _AMD_ENTERPRISE = "3704"
 """AMD's private enterprise number, an ``oemid`` by RFC 9711 §4.2.3.3."""
-
-
-def checks_of(platform: VerifiedReport, policy: SnpRules, now: int) -> tuple[Check, ...]:
-    """What a report is compared with, not compared yet.
-
-    Args:
-        platform: Output of ``verify_report``.
-        policy: Reference values.
-        now: Verification time, at which a revocation list must be current. A report carries no
-            date of its own, its challenge is its age.
-
-    The comparisons raise:
-        DebugGuest: The host may read the guest's memory.
-        MigratableGuest: A migration agent may move the guest.
-        PlatformMismatch: Product, kind of key, chip, privilege level or threads.
-        TcbStatusRefused: Firmware below the policy's floor, or not committed.
-        MeasurementMismatch: Another image, or no author that the policy knows.
-        RevocationUnknown: No valid revocation list where the policy requires one.
-        CertificateRevoked: A certificate of the chain was revoked.
-    """
-    report = platform.report
-    return (
-        partial(
-            equal,
-            "debug",
-            "allowed" if report.debug else "forbidden",
-            "forbidden",
-            source=REPORT,
-            error=DebugGuest,
-            message="guest runs with debugging allowed: its host reads its memory",
-            hint="start the guest with bit 19 of its policy clear",
-        ),
-        partial(
-            equal,
-            "migration",
-            "allowed" if report.migratable else "forbidden",
-            "forbidden",
-            source=REPORT,
-            error=MigratableGuest,
-            message="guest may be moved by a migration agent, memory included",
-            hint="start the guest with bit 18 of its policy clear and without an agent",
-        ),
-        partial(_product, platform, policy),
-        partial(
-            among,
-            "signing key",
-            report.signing_key,
-            policy.signing_keys,
-            source=_CHAIN,
-            error=PlatformMismatch,
-            message="report is signed by a kind of key that the policy does not allow",
-            hint="a VLEK is shared by a cloud's machines; allow it only where that is meant",
-        ),
-        partial(_chip, platform, policy),
-        partial(
-            equal,
-            "VMPL",
-            str(report.vmpl),
-            None if policy.vmpl == "any" else str(policy.vmpl),
-            source=REPORT,
-            error=PlatformMismatch,
-            message="report was requested from another privilege level",
-        ),
-        partial(_threads, platform, policy),
-        *_firmware(platform, policy),
-        partial(_mitigations, platform, policy),
-        partial(_extended_tcb, platform, policy),
-        partial(_flags, platform, policy),
-        partial(
-            among,
-            "guest image",
-            report.measurement,
-            policy.measurements,
-            source=REPORT,
-            error=MeasurementMismatch,
-            message="guest booted another image or machine shape than any the policy lists",
-            hint="recompute reference values for this image, CPU count and kernel line",
-        ),
-        partial(_authorised, platform, policy),
-        partial(_revocation, platform, policy, now),
-    )
 
 
 def eat(platform: VerifiedReport) -> dict[str, str]:
@@ -132,7 +62,31 @@ def eat(platform: VerifiedReport) -> dict[str, str]:
     return found
 
 
-def _product(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _debug(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return equal(
+        "debug",
+        "allowed" if platform.report.debug else "forbidden",
+        "forbidden",
+        source=REPORT,
+        error=DebugGuest,
+        message="guest runs with debugging allowed: its host reads its memory",
+        hint="start the guest with bit 19 of its policy clear",
+    )
+
+
+def _migration(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return equal(
+        "migration",
+        "allowed" if platform.report.migratable else "forbidden",
+        "forbidden",
+        source=REPORT,
+        error=MigratableGuest,
+        message="guest may be moved by a migration agent, memory included",
+        hint="start the guest with bit 18 of its policy clear and without an agent",
+    )
+
+
+def _product(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     milan = platform.product == "Milan"
     return among(
         "product",
@@ -147,7 +101,19 @@ def _product(platform: VerifiedReport, policy: SnpRules) -> Claim:
     )
 
 
-def _chip(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _signing_key(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return among(
+        "signing key",
+        platform.report.signing_key,
+        policy.signing_keys,
+        source=_CHAIN,
+        error=PlatformMismatch,
+        message="report is signed by a kind of key that the policy does not allow",
+        hint="a VLEK is shared by a cloud's machines; allow it only where that is meant",
+    )
+
+
+def _chip(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     report = platform.report
     name = "hidden" if report.chip_id_masked else report.chip_id
     return among(
@@ -162,7 +128,18 @@ def _chip(platform: VerifiedReport, policy: SnpRules) -> Claim:
     )
 
 
-def _threads(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _privilege(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return equal(
+        "VMPL",
+        str(platform.report.vmpl),
+        None if policy.vmpl == "any" else str(policy.vmpl),
+        source=REPORT,
+        error=PlatformMismatch,
+        message="report was requested from another privilege level",
+    )
+
+
+def _threads(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     report = platform.report
     allowed = "allowed" if report.smt_allowed else "forbidden"
     return equal(
@@ -176,37 +153,41 @@ def _threads(platform: VerifiedReport, policy: SnpRules) -> Claim:
     )
 
 
-def _firmware(platform: VerifiedReport, policy: SnpRules) -> tuple[Check, ...]:
-    """Reported and launch TCB reach the floor; what is reported can no longer be undone."""
+def _floor(platform: VerifiedReport, policy: SnpRules) -> Tcb | None:
     name: ProductName = product_name(platform.product)
     listed = policy.minimum_tcb.get(name)
-    floor = None if listed is None else listed.tcb
-    return (
-        partial(
-            _at_least,
-            "reported TCB",
-            platform.reported_tcb,
-            floor,
-            "platform's firmware is older than the policy's floor",
-            "the machine's operator updates",
-        ),
-        partial(
-            _at_least,
-            "launch TCB",
-            platform.launch_tcb,
-            floor,
-            "guest was launched by firmware older than the policy's floor",
-            "restart the guest once the machine's operator has updated",
-        ),
-        partial(
-            _at_least,
-            "committed TCB",
-            platform.committed_tcb,
-            platform.reported_tcb,
-            "platform reports a TCB that it has not committed to and can leave again",
-            "the machine's operator commits the firmware (SNP_COMMIT)",
-            {},
-        ),
+    return None if listed is None else listed.tcb
+
+
+def _reported_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return _at_least(
+        "reported TCB",
+        platform.reported_tcb,
+        _floor(platform, policy),
+        "platform's firmware is older than the policy's floor",
+        "the machine's operator updates",
+    )
+
+
+def _launch_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return _at_least(
+        "launch TCB",
+        platform.launch_tcb,
+        _floor(platform, policy),
+        "guest was launched by firmware older than the policy's floor",
+        "restart the guest once the machine's operator has updated",
+    )
+
+
+def _committed_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    """What is reported can no longer be undone."""
+    return _at_least(
+        "committed TCB",
+        platform.committed_tcb,
+        platform.reported_tcb,
+        "platform reports a TCB that it has not committed to and can leave again",
+        "the machine's operator commits the firmware (SNP_COMMIT)",
+        {},
     )
 
 
@@ -246,7 +227,7 @@ def _at_least(
     return Claim(name=name, got=str(got), expected=expected, source=REPORT, outcome="allowed")
 
 
-def _mitigations(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _mitigations(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     """Mitigations that the policy asks of the product were on at the launch and are on now."""
     report = platform.report
     got = [
@@ -291,7 +272,7 @@ def _missing_bits(report: SnpReport, wanted: int) -> str:
     return ", ".join(str(bit) for bit in range(64) if lacking >> bit & 1)
 
 
-def _extended_tcb(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _extended_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     report, listed = platform.report, policy.extended_tcb
     found = report.extended_tcb or ("not reported",)
     if listed == "any":
@@ -317,7 +298,7 @@ def _extended_tcb(platform: VerifiedReport, policy: SnpRules) -> Claim:
     )
 
 
-def _flags(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _flags(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     found = platform.report.platform_flags
     shown = ", ".join(found) or "none"
     if policy.platform_flags == "any":
@@ -336,7 +317,19 @@ def _flags(platform: VerifiedReport, policy: SnpRules) -> Claim:
     )
 
 
-def _authorised(platform: VerifiedReport, policy: SnpRules) -> Claim:
+def _image(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+    return among(
+        "guest image",
+        platform.report.measurement,
+        policy.measurements,
+        source=REPORT,
+        error=MeasurementMismatch,
+        message="guest booted another image or machine shape than any the policy lists",
+        hint="recompute reference values for this image, CPU count and kernel line",
+    )
+
+
+def _authorised(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     """The key that signed the launch: the ID key, or the author key above it."""
     report = platform.report
     found = [report.id_key_digest]
@@ -366,3 +359,24 @@ def _revocation(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
         source=f"AMD revocation list of {to_rfc3339(made)}",
         outcome="equal",
     )
+
+
+RULES: Final = (
+    Rule(name="debug", compare=_debug),
+    Rule(name="migration", compare=_migration),
+    Rule(name="product", compare=_product),
+    Rule(name="signing key", compare=_signing_key),
+    Rule(name="chip", compare=_chip),
+    Rule(name="VMPL", compare=_privilege),
+    Rule(name="simultaneous threads", compare=_threads),
+    Rule(name="reported TCB", compare=_reported_tcb),
+    Rule(name="launch TCB", compare=_launch_tcb),
+    Rule(name="committed TCB", compare=_committed_tcb),
+    Rule(name="mitigations", compare=_mitigations),
+    Rule(name="extended TCB", compare=_extended_tcb),
+    Rule(name="platform flags", compare=_flags),
+    Rule(name="guest image", compare=_image),
+    Rule(name="launch authority", compare=_authorised),
+    Rule(name="revocation", compare=_revocation),
+)
+"""In the order of decisions. A report carries no date of its own; its challenge is its age."""

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
-from sealtrain.attest.claims import Group, single
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, on_off, rows_of
 from sealtrain.attest.forms import StatementExhibit
-from sealtrain.attest.part import (
-    Part,
-    Proven,
-    Situation,
-    Vouched,
-    bound_groups,
-    compose_groups,
-    guest_part,
-    root_name,
-)
+from sealtrain.attest.roots import root_name
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.chain import AMD_ROOT_SHA256
 from sealtrain.attest.snp.collect import (
@@ -43,11 +34,9 @@ from sealtrain.errors import CertificateChainInvalid, CollateralUnreachable, Evi
 __all__ = [
     "AMD_ROOTS",
     "VERIFIER",
-    "Launched",
     "Snp",
     "report_chain",
     "report_fields",
-    "report_part",
     "report_root",
     "signed_report",
 ]
@@ -68,15 +57,11 @@ class Snp(StatementExhibit):
     table: Mapping[str, bytes] = field(default_factory=dict)
     """As ``parse_table`` gives it."""
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Its signature under its certificates, then its lines."""
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedReport]:
+        """Its signature under its certificates."""
         crl = self.table.get("crl") if beside.crl is None else beside.crl
-
-        def verify() -> Vouched:
-            chain = report_chain(self.report, self.table, (), beside.certificates)
-            return report_part(self.report.raw, chain, crl, at).verify()
-
-        return Part(name="cpu0", verify=verify)
+        chain = report_chain(self.report, self.table, (), beside.certificates)
+        return _of_document(signed_report(self.report.raw, chain, crl, at))
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature, and its certificates."""
@@ -140,32 +125,17 @@ def report_chain(
         ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """What HOST_DATA of a report says, by comparisons that are still to be made.
-
-    Attributes:
-        groups: Comparisons with what was named.
-        bound: The same with the document that the evidence shows.
-        signed: The report with what its launch adds; ``None`` where that is malformed.
-        ids: Of the guest, as ``VerifiedGuest`` calls them.
-    """
-
-    groups: tuple[Group, ...]
-    bound: tuple[Group, ...]
-    signed: VerifiedReport | None
-    ids: Mapping[str, str]
-
-
-def _document(verified: VerifiedReport, at: Situation) -> Launched:
+def _of_document(verified: VerifiedReport) -> SignedFacts[VerifiedReport]:
     """HOST_DATA is the deployment document's hash."""
-    got = verified.report.host_data.hex()
-    return Launched(
-        groups=tuple(compose_groups(at, got, REPORT, lambda digest: digest)),
-        bound=bound_groups(at, got, REPORT, lambda digest: digest),
-        signed=verified,
+    report = verified.report
+    return SignedFacts(
+        statement=verified,
+        root=report_root(verified),
+        report_data=report.report_data,
+        source=REPORT,
+        document=MeasuredDocument(got=report.host_data.hex(), source=REPORT),
         # The firmware's own number for this guest, new at every launch.
-        ids={"instance_id": verified.report.report_id},
+        instance_id=report.report_id,
     )
 
 
@@ -187,45 +157,6 @@ def signed_report(
 def report_root(verified: VerifiedReport) -> str:
     """The root that vouches for a report, in words."""
     return root_name(verified.simulated, f"{_AMD} of {verified.product}")
-
-
-def report_part(
-    raw: bytes,
-    certificates: tuple[bytes, ...],
-    crl: bytes | None,
-    at: Situation,
-    *,
-    launched: Callable[[VerifiedReport, Situation], Launched] = _document,
-) -> Part:
-    """A SEV-SNP report whose HOST_DATA names the deployment document.
-
-    Args:
-        raw: The report.
-        certificates: DER: leaf, issuer, root.
-        crl: AMD's revocation list (DER), where there is one.
-        at: Policy, time, conversation.
-        launched: Comparisons of HOST_DATA, where it is not the document's hash.
-    """
-
-    def prove() -> Proven:
-        verified = signed_report(raw, certificates, crl, at)
-        rules = None if at.policy is None else at.policy.cpu
-        groups: list[Group] = []
-        if isinstance(rules, SnpRules):
-            groups += map(single, snp.checks_of(verified, rules, at.now))
-        found = launched(verified, at)
-        return Proven(
-            signed=found.signed or verified,
-            root=report_root(verified),
-            eat=snp.eat(verified),
-            groups=(*groups, *found.groups),
-            report_data=verified.report.report_data,
-            source=REPORT,
-            bound=found.bound,
-            ids=None if found.signed is None else found.ids,
-        )
-
-    return guest_part(prove, at)
 
 
 def report_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
@@ -287,9 +218,12 @@ def report_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Fi
     return [*rows_of(rows), *certificate_fields(CPU, certificates)]
 
 
-def _own_part(evidence: SnpEvidence, beside: Attachments, at: Situation) -> Part:
+def _prove(
+    evidence: SnpEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[VerifiedReport]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
-    return report_part(evidence.report_bytes, evidence.certificates_der, crl, at)
+    raw, chain = evidence.report_bytes, evidence.certificates_der
+    return _of_document(signed_report(raw, chain, crl, at))
 
 
 def _own_fields(evidence: SnpEvidence) -> list[Field]:
@@ -318,9 +252,10 @@ AMD_ROOTS: Mapping[str, str] = {
     digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()
 }
 VERIFIER = Verifier(
-    checks=snp.checks_of,
+    prove=_prove,
+    form=SnpRules,
+    rules=snp.RULES,
     eat=snp.eat,
-    part=_own_part,
     fields=_own_fields,
     recognise=_recognise,
     show=_show,

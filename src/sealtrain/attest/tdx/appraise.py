@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Final
 
-from sealtrain.attest.claims import Check, Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.tdx.levels import named_shortfalls
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
@@ -17,58 +18,9 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["checks_of", "eat"]
+__all__ = ["RULES", "eat"]
 
 _COLLATERAL, _CERTIFICATE = "DCAP collateral", "PCK certificate"
-
-
-def checks_of(
-    signed: VerifiedQuote, policy: QuotePolicy, now: int, *, logged: bool = False
-) -> tuple[Check, ...]:
-    """What a quote is compared with, not compared yet.
-
-    Args:
-        signed: Output of ``tdx.verify.verify_quote``.
-        policy: Reference values.
-        now: Verification time, seconds since 1970.
-        logged: An event log with the firmware's events came along; another check replays it.
-
-    Each raises a leaf of ``EvidenceRefused``.
-    """
-    return (
-        partial(_status, signed, policy),
-        partial(_advisories, signed, policy),
-        partial(_collateral_floor, signed, policy),
-        partial(_collateral_age, signed, policy, now),
-        partial(
-            equal,
-            "debug",
-            "on" if signed.quote.debug else "off",
-            "off",
-            source=QUOTE,
-            error=DebugGuest,
-            message="guest runs in debug mode",
-        ),
-        partial(
-            equal,
-            "migration",
-            "possible" if any(signed.quote.service_td) else "impossible",
-            "impossible",
-            source=QUOTE,
-            error=MigratableGuest,
-            message="guest can be migrated by a service guest",
-        ),
-        partial(
-            among,
-            "machine",
-            signed.ppid,
-            policy.platform_ids,
-            source=_CERTIFICATE,
-            error=PlatformMismatch,
-            message="guest runs on a machine that the policy does not list",
-        ),
-        partial(_measurements, signed, policy, logged),
-    )
 
 
 def eat(signed: VerifiedQuote) -> dict[str, str]:
@@ -80,7 +32,7 @@ def eat(signed: VerifiedQuote) -> dict[str, str]:
     }
 
 
-def _status(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+def _status(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     status, listed = signed.tcb_status, policy.tcb_status
     if status not in listed:
         got, expected, hint = named_shortfalls(status, signed.levels, listed)
@@ -97,7 +49,7 @@ def _status(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
     )
 
 
-def _advisories(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+def _advisories(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     got = ", ".join(signed.advisories) or "none"
     if policy.advisories == "any":
         return unlooked("advisories", got, source=_COLLATERAL)
@@ -117,7 +69,7 @@ def _advisories(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
     )
 
 
-def _collateral_floor(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+def _collateral_floor(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     got, floor = signed.tcb_evaluation_data_number, policy.min_tcb_evaluation_data_number
     if got < floor:
         raise TcbStatusRefused(
@@ -157,7 +109,40 @@ def _collateral_age(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Cla
     )
 
 
-def _measurements(signed: VerifiedQuote, policy: QuotePolicy, logged: bool) -> Claim:
+def _debug(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
+    return equal(
+        "debug",
+        "on" if signed.quote.debug else "off",
+        "off",
+        source=QUOTE,
+        error=DebugGuest,
+        message="guest runs in debug mode",
+    )
+
+
+def _migration(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
+    return equal(
+        "migration",
+        "possible" if any(signed.quote.service_td) else "impossible",
+        "impossible",
+        source=QUOTE,
+        error=MigratableGuest,
+        message="guest can be migrated by a service guest",
+    )
+
+
+def _machine(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
+    return among(
+        "machine",
+        signed.ppid,
+        policy.platform_ids,
+        source=_CERTIFICATE,
+        error=PlatformMismatch,
+        message="guest runs on a machine that the policy does not list",
+    )
+
+
+def _measurements(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     quote = signed.quote
     found = (quote.mrtd, *quote.rtmr[:3])
     got = " ".join(
@@ -168,7 +153,7 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy, logged: bool) -> C
         return unlooked("guest image", got, source=QUOTE)
     named = quote.rtmr[0]
     for measurement in policy.measurements:
-        by_log = measurement.rtmr0 == "log" and logged
+        by_log = measurement.rtmr0 == "log" and signed.firmware_logged
         if found == (
             measurement.mrtd,
             named if by_log else measurement.rtmr0,
@@ -186,3 +171,16 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy, logged: bool) -> C
         expected=f"one of {len(policy.measurements)} reference values",
         hint="recompute reference values for this image, CPU count, memory and GPU count",
     )
+
+
+RULES: Final = (
+    Rule(name="TCB status", compare=_status),
+    Rule(name="advisories", compare=_advisories),
+    Rule(name="collateral floor", compare=_collateral_floor),
+    Rule(name="collateral age", compare=_collateral_age),
+    Rule(name="debug", compare=_debug),
+    Rule(name="migration", compare=_migration),
+    Rule(name="machine", compare=_machine),
+    Rule(name="guest image", compare=_measurements),
+)
+"""What a quote is compared with, in the order of decisions."""

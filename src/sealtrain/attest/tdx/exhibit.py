@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import get_args
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
-from sealtrain.attest.claims import Group, single
+from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, on_off, rows_of
 from sealtrain.attest.forms import Exhibit, SgxQuote, StatementExhibit
-from sealtrain.attest.part import (
-    Part,
-    Proven,
-    Situation,
-    bound_groups,
-    compose_groups,
-    guest_part,
-    root_name,
-)
-from sealtrain.attest.roots import INTEL_ROOT_SHA256
+from sealtrain.attest.roots import INTEL_ROOT_SHA256, root_name
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.attest.tdx.collect import collect_quote
@@ -37,13 +28,11 @@ __all__ = [
     "PINNED_ROOTS",
     "VERIFIER",
     "Quote",
-    "proven_quote",
     "quote_fields",
     "quote_root",
     "signed_quote",
 ]
 
-_NO_IDS: Final[Mapping[str, str]] = {}
 _INTEL = "Intel SGX Root CA"
 _QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
 _QUOTE_BYTES = 632
@@ -70,9 +59,9 @@ class Quote(StatementExhibit):
     title = "Intel TDX quote"
     quote: TdxQuote
 
-    def part(self, beside: Attachments, at: Situation) -> Part:
-        """Its signature under collateral, then its lines."""
-        return _part(self.quote.raw, beside.collateral, at)
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedQuote]:
+        """Its signature under collateral."""
+        return _proven(self.quote.raw, beside.collateral, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature."""
@@ -94,21 +83,17 @@ def _recognise(data: bytes) -> Exhibit | None:
     return Quote(raw=raw, quote=parse_quote(raw))
 
 
-def _part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part:
+def _proven(raw: bytes, collateral: Collateral | None, at: Situation) -> SignedFacts[VerifiedQuote]:
     """A TDX quote whose MRCONFIGID names the deployment document."""
-
-    def prove() -> Proven:
-        rules = None if at.policy is None else at.policy.cpu
-        signed = signed_quote(raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at)
-        groups: list[Group] = []
-        if isinstance(rules, TdxPolicy):
-            groups += map(single, tdx.checks_of(signed, rules, at.now))
-        measured = signed.quote.mr_config_id.hex()
-        groups += compose_groups(at, measured, QUOTE, config_id)
-        bound = bound_groups(at, measured, QUOTE, config_id)
-        return proven_quote(signed, tdx.eat(signed), groups, bound)
-
-    return guest_part(prove, at)
+    rules = None if at.policy is None else at.policy.cpu
+    signed = signed_quote(raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at)
+    return SignedFacts(
+        statement=signed,
+        root=quote_root(signed),
+        report_data=signed.report_data,
+        source=QUOTE,
+        document=MeasuredDocument(got=signed.quote.mr_config_id.hex(), source=QUOTE, of=config_id),
+    )
 
 
 def signed_quote(
@@ -123,26 +108,6 @@ def signed_quote(
 def quote_root(signed: VerifiedQuote) -> str:
     """The root that vouches for a quote, in words."""
     return root_name(signed.simulated, _INTEL)
-
-
-def proven_quote(
-    signed: VerifiedQuote,
-    names: dict[str, str],
-    groups: Iterable[Group],
-    bound: Iterable[Group] = (),
-    ids: Mapping[str, str] | None = _NO_IDS,
-) -> Proven:
-    """A verified quote with its EAT claims, its comparisons, and ids as ``Proven`` has them."""
-    return Proven(
-        signed=signed,
-        root=quote_root(signed),
-        eat=names,
-        groups=groups,
-        report_data=signed.report_data,
-        source=QUOTE,
-        bound=bound,
-        ids=ids,
-    )
 
 
 _TD_REPORT = (
@@ -199,10 +164,11 @@ def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Sh
 
 
 PINNED_ROOTS = {INTEL_ROOT_SHA256: "Intel's pinned root"}
-VERIFIER: Verifier[TdxEvidence, QuotePolicy, VerifiedQuote] = Verifier(
-    checks=tdx.checks_of,
+VERIFIER: Verifier[TdxEvidence, TdxPolicy, VerifiedQuote] = Verifier(
+    prove=lambda evidence, beside, at: _proven(evidence.quote_bytes, beside.collateral, at),
+    form=TdxPolicy,
+    rules=tdx.RULES,
     eat=tdx.eat,
-    part=lambda evidence, beside, at: _part(evidence.quote_bytes, beside.collateral, at),
     fields=lambda evidence: quote_fields(parse_quote(evidence.quote_bytes)),
     recognise=_recognise,
     show=_show,

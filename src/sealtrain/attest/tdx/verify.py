@@ -94,6 +94,11 @@ class VerifiedQuote:
         return self.quote.identity
 
     @property
+    def firmware_logged(self) -> bool:
+        """Whether an event log with the firmware's events replays to the quote's registers."""
+        return False
+
+    @property
     def report_data(self) -> bytes:
         """64 bytes that mean nothing until they are compared."""
         return self.quote.report_data
