@@ -17,12 +17,14 @@ import pytest
 from exhibit_world import REFUSED, accepted, exhibit_of
 from machines_world import (
     ASKED,
+    BARE,
     COMPOSE_HASH,
     ELSEWHERE,
     MACHINES,
     NOW,
     MachinePark,
     broken_lines,
+    judge,
     refusal,
 )
 from variants import variants
@@ -36,6 +38,7 @@ from sealtrain.attest.forms import Exhibit
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, preset
 from sealtrain.attest.report_data import Binding
+from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import DataInvalid, EvidenceRefused, SealtrainError
 
@@ -95,6 +98,25 @@ def test_evidence_counts_here_now_and_under_its_own_policy(park: MachinePark, na
             assert refusal(evidence, park.trust(trusted), NOW, here) == expected
     for preset_name in PRESETS:
         assert refusal(evidence, preset(preset_name), NOW, here) == "simulated-evidence"
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_every_rule_of_a_tee_is_compared_in_its_order(park: MachinePark, name: str) -> None:
+    """A verdict has a claim for each rule of the table, and then for what the engine compares."""
+    machine = MACHINES[name]
+    verdict = judge(park.evidence(machine), park.pin(machine))
+    rules = [rule.name for rule in verifier_of(machine.tee).rules if rule.name != "unknown fields"]
+    ending = ["compose hash", "app id", "report data"]
+    assert [claim.name for claim in verdict.claims] == ["platform", "tier", *rules, *ending]
+
+
+def test_of_two_breaches_a_rule_of_the_tee_is_named_before_the_document(park: MachinePark) -> None:
+    machine = MACHINES["dstack-amd-sev-snp"]
+    document: Any = park.pin(machine).to_dict()
+    rules = {**document["cpu"], "key_provider": "11" * 32}
+    policy = policy_from_dict({**document, "cpu": rules})
+    beside = Attachments(binding=ASKED, compose_hash="ab" * 32)
+    assert refusal(park.evidence(machine), policy, NOW, beside) == "key-provider-mismatch"
 
 
 @pytest.mark.parametrize(
