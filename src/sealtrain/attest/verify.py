@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single
-from sealtrain.attest.engine import Part, Vouched, check_offered, decide, guest_part, other_tee
+from sealtrain.attest.engine import check_offered, guest_part, other_tee
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.facts import Situation
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.parts import Part, Vouched, decide
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
 from sealtrain.attest.tee import VerifiedGuest

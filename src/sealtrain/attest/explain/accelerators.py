@@ -9,7 +9,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.claims import Claim, Group, committed, single
-from sealtrain.attest.engine import Part, Vouched
 from sealtrain.attest.facts import Situation
 from sealtrain.attest.nvidia.chain import named_architecture
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
@@ -24,6 +23,7 @@ from sealtrain.attest.nvidia.verify import (
     device_parts,
     no_rules,
 )
+from sealtrain.attest.parts import Part, Vouched
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import root_name
 from sealtrain.base.canonical import parse_json

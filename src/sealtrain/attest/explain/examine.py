@@ -13,11 +13,11 @@ from typing import Any, Literal
 from sealtrain.attest.appraise import Submodule, appraise
 from sealtrain.attest.bundle import KINDS, Attachments, Bundle
 from sealtrain.attest.claims import Claim
-from sealtrain.attest.engine import decide
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.parts import parts_of
 from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence, QuotedGpus
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.parts import decide
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.verify import verify

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.engine import CheckOutcome, show
 from sealtrain.attest.explain.examine import unwrapped
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.parts import parts_of
 from sealtrain.attest.field import Field, shortened
 from sealtrain.attest.forms import Exhibit
+from sealtrain.attest.parts import CheckOutcome, show
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.roots import SIMULATED_LABEL

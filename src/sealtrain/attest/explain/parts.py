@@ -14,7 +14,7 @@ from typing import NoReturn
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import single
-from sealtrain.attest.engine import Part, Vouched, check_tier, other_tee, statement_part
+from sealtrain.attest.engine import check_tier, other_tee, statement_part
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
     one_device,
@@ -23,6 +23,7 @@ from sealtrain.attest.explain.accelerators import (
     verdict_part,
 )
 from sealtrain.attest.facts import Situation
+from sealtrain.attest.parts import Part, Vouched
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.verify import check_shown, own_part
 from sealtrain.base.digests import sha256_hex

@@ -7,7 +7,7 @@
    one mode, wired to each other. 6. NVIDIA's own verdict, as the policy says.
 
 A result exists only where every step held. The comparisons are those of ``device_groups`` and
-``set_groups``, made by ``attest.engine`` as those of NVIDIA's tools' files are.
+``set_groups``, walked by ``attest.parts`` as those of NVIDIA's tools' files are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from functools import cache, partial
 from types import MappingProxyType
 
 from sealtrain.attest.claims import Claim, Group, raising, require_groups, single, unlooked
-from sealtrain.attest.engine import Part, Vouched, decide
 from sealtrain.attest.nvidia.appraise import checks_of_device, eat
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
@@ -36,6 +35,7 @@ from sealtrain.attest.nvidia.topology import (
     protection_checks,
     topology_groups,
 )
+from sealtrain.attest.parts import Part, Vouched, decide
 from sealtrain.attest.roots import root_name
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import GpuNonceMismatch, GpuSetRefused, TrustInvalid
