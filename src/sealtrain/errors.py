@@ -13,8 +13,10 @@ sample.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Literal, Self
 
+_FIELDS: Final = ("check", "owner", "dataset", "column", "got", "expected", "hint")
 Retry = Literal["never", "again", "later"]
 """What the same request may bring. ``again``: the receiver decided nothing, and the request may
 succeed in a moment; ``later``: owners or operators can change the answer; ``never``: neither."""
@@ -96,10 +98,23 @@ class SealtrainError(Exception):
 
     def to_dict(self) -> dict[str, str]:
         """Fields that are set, for ``--json`` and for a broker's refusal."""
-        names = (
-            "code", "message", "check", "owner", "dataset", "column", "got", "expected", "hint",
-        )  # fmt: skip
+        names = ("code", "message", *_FIELDS)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @staticmethod
+    def from_dict(told: Mapping[str, object], clean: Callable[[str], str] = str) -> SealtrainError:
+        """The error that a peer wrote by ``to_dict``: of its code's class, ``Refused`` otherwise.
+
+        A peer may send anything: a field that ``to_dict`` does not write is dropped, a value that
+        is no text becomes one, and a message that is missing is the code.
+
+        Args:
+            told: Of the peer.
+            clean: Applied to each text, such as ``base.visible.escape_hidden`` for a terminal.
+        """
+        kind = error_by_code(str(told.get("code")))
+        fields = {name: clean(str(told[name])) for name in _FIELDS if told.get(name) is not None}
+        return kind(clean(str(told.get("message") or "")) or kind.code, **fields)
 
 
 class ConfigError(SealtrainError):

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import IO, Any, Final, Protocol, Self
 
 from sealtrain.base.processes import end_with_starter
-from sealtrain.errors import Unreachable, error_by_code
+from sealtrain.errors import SealtrainError, Unreachable
 
 __all__ = [
     "Process",
@@ -137,8 +137,7 @@ def answered(
     if status == 0:
         return answer
     error = answer.get("error", {"code": "error", "message": silent})
-    code, message = error.pop("code"), error.pop("message")
-    raise error_by_code(code)(f"{name}: {message}", **error)
+    raise SealtrainError.from_dict(error | {"message": f"{name}: {error['message']}"})
 
 
 def end(process: Process, number: int = signal.SIGTERM) -> int:

@@ -28,7 +28,7 @@ from sealtrain.base.models import (
 from sealtrain.base.visible import escape_hidden
 from sealtrain.consortium.receipts import Anchor, Lease, RunDataset
 from sealtrain.consortium.series_block import MAX_MEMBERS
-from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import MAX_NOTE_BYTES
@@ -485,11 +485,8 @@ class ErrorFields(StrictModel):
 
     def error(self) -> SealtrainError:
         """The error as the peer raised it, its words safe for a terminal."""
-        cls: type[SealtrainError] = error_by_code(self.code)
-        words = self.model_dump(exclude={"code", "message"}, exclude_none=True)
-        return cls(
-            escape_hidden(self.message, _MAX_WORDS) or cls.code,
-            **{name: escape_hidden(text, _MAX_WORDS) for name, text in words.items()},
+        return SealtrainError.from_dict(
+            self.model_dump(), lambda text: escape_hidden(text, _MAX_WORDS)
         )
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from sealtrain.client.grant import Grant
-from sealtrain.errors import SealtrainError, Unreachable, error_by_code
+from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.keys.derive import run_key
 from sealtrain.manifest import form
@@ -151,17 +151,12 @@ def _inside(stage: Stage, job: str, argument: str, *, stake: str) -> Attempt:
         )
         answer: dict[str, Any] = json.loads(done.stdout or b"{}")
         if "error" in answer:
-            raise _error(answer["error"])
+            raise SealtrainError.from_dict(answer["error"])
         if "passed" not in answer:
             raise Unreachable("the sandboxed process did not answer", got=done.returncode)
         return str(answer["passed"])
 
     return Attempt(act=act, stake=stake)
-
-
-def _error(told: dict[str, Any]) -> SealtrainError:
-    fields = {name: value for name, value in told.items() if name not in ("code", "message")}
-    return error_by_code(told["code"])(told["message"], **fields)
 
 
 def _checkpoints(stage: Stage) -> tuple[FoundCheckpoint, FoundCheckpoint]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import AgentUnreachable, AnswerInvalid, error_by_code
+from sealtrain.errors import AgentUnreachable, AnswerInvalid, SealtrainError
 
 __all__ = ["ask_agent"]
 
 _MAX_BYTES: Final = 256 << 10
-_FIELDS: Final = ("check", "owner", "got", "expected", "hint")
 
 
 def ask_agent(path: Path | None, asked: dict[str, Any], *, seconds: float) -> dict[str, Any]:
@@ -56,16 +55,8 @@ def _told(data: bytes) -> dict[str, Any]:
     match found:
         case {"done": dict(done)}:
             return done
-        case {"error": {"code": str(code), "message": str(message), **rest}}:
-            named = {name: None if rest.get(name) is None else str(rest[name]) for name in _FIELDS}
-            raise error_by_code(code)(
-                message,
-                check=named["check"],
-                owner=named["owner"],
-                got=named["got"],
-                expected=named["expected"],
-                hint=named["hint"],
-            )
+        case {"error": {"code": str(), "message": str()} as error}:
+            raise SealtrainError.from_dict(error)
     raise AnswerInvalid("the agent's answer is none", check="agent")
 
 

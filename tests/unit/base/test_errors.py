@@ -6,6 +6,8 @@ import pytest
 
 from sealtrain import errors
 from sealtrain.errors import (
+    ERROR_CODES,
+    INTERNAL,
     ApprovalsMissing,
     BrokerUnreachable,
     NotSealed,
@@ -69,3 +71,41 @@ def test_a_class_of_another_module_has_its_parents_code() -> None:
 
 def test_a_code_this_version_does_not_know_is_still_a_refusal() -> None:
     assert error_by_code("invented-by-a-later-version") is Refused
+
+
+def test_an_error_is_read_as_it_was_written() -> None:
+    for code in ERROR_CODES - {INTERNAL}:
+        fields = {name: f"the {name}" for name in ("check", "owner", "dataset", "column", "hint")}
+        error = error_by_code(code)("a message", got=1, expected=2, **fields)
+        found = SealtrainError.from_dict(error.to_dict())
+        assert type(found) is type(error)
+        assert found.to_dict() == error.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, {"code": "refused", "message": "refused"}),
+        ({"code": None, "message": None}, {"code": "refused", "message": "refused"}),
+        ({"code": "wrong-key", "message": 7}, {"code": "wrong-key", "message": "7"}),
+        (
+            {"code": ["wrong-key"], "got": {}},
+            {"code": "refused", "message": "refused", "got": "{}"},
+        ),
+        (
+            {"code": "wrong-key", "message": "m", "field": "x", "args": (), "retry": "again"},
+            {"code": "wrong-key", "message": "m"},
+        ),
+    ],
+)
+def test_what_a_peer_sends_besides_an_error_is_dropped(
+    told: dict[str, object], expected: dict[str, str]
+) -> None:
+    assert SealtrainError.from_dict(told).to_dict() == expected
+
+
+def test_each_text_of_a_peer_is_cleaned() -> None:
+    fields = ("message", "check", "owner", "dataset", "column", "got", "expected", "hint")
+    told = {"code": "wrong-key"} | dict.fromkeys(fields, "text")
+    found = SealtrainError.from_dict(told, str.upper).to_dict()
+    assert found == {"code": "wrong-key"} | dict.fromkeys(fields, "TEXT")
