@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from carrying import carries
 from world import RECIPE
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     EnvironmentChanged,
     ImportRefused,
@@ -26,6 +28,8 @@ from sealtrain.errors import (
     RecipeChanged,
 )
 from sealtrain.guest.admission import Admitted, admit
+from sealtrain.guest.fellows import expect_listening
+from sealtrain.guest.helper_machines import expect_helpers
 from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import Lock, lock_recipe
@@ -80,12 +84,10 @@ class Operator:
         (self.folder / "app-compose.json").write_bytes(build_compose(lock))
         self.lock = lock
 
-    @contextmanager
-    def admitted(self) -> Iterator[Admitted]:
-        """A guest that measured the deployment and took everything along."""
-        socket = self.folder / "guest.sock"
-        state = self.folder / "simulator"
-        settings = RunSettings(
+    def settings(self) -> RunSettings:
+        """Of a run in a guest of this folder; nothing is read yet."""
+        socket, state = self.folder / "guest.sock", self.folder / "simulator"
+        return RunSettings(
             lock=self.folder / "recipe.lock.json",
             platform="simulator",
             guest=str(socket),
@@ -95,7 +97,13 @@ class Operator:
             base=self.folder,
             out=self.folder / "out",
         )
-        with simulated_guest(socket, self.folder / "app-compose.json", state):
+
+    @contextmanager
+    def admitted(self, settings: RunSettings | None = None) -> Iterator[Admitted]:
+        """A guest that measured the deployment and took everything along."""
+        settings = settings or self.settings()
+        document = self.folder / "app-compose.json"
+        with simulated_guest(Path(settings.guest), document, self.folder / "simulator"):
             yield admit(settings)
 
     def spoil(self, name: str) -> None:
@@ -144,6 +152,46 @@ def test_what_is_swapped_after_the_check_is_not_loaded(
         assert admitted.locked.lock.scripts["train.py"] == SCRIPT
         assert (admitted.base / "train.py").read_text() == SCRIPT
         assert (admitted.base / "helper.py").read_text() == "NAME = 'approved'\n"
+
+
+@pytest.mark.claim("C652")
+@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
+def test_a_lock_that_is_swapped_after_its_first_reading_does_not_run(
+    operator: Operator, swap: Callable[[Path], object]
+) -> None:
+    """Settings are checked against the lock before the guest is; both must see the same bytes."""
+    path = operator.folder / "recipe.lock.json"
+    first, settings = path.read_bytes(), operator.settings()
+    expect_helpers(settings)
+    swap(path)
+    expect_listening(settings)
+    later = replace(settings, submission_id="5a" * 16)
+    with operator.admitted(later) as admitted:
+        assert admitted.locked.lock_bytes == first
+        assert admitted.locked.target.recipe_hash == sha256_hex(first)
+
+
+@pytest.mark.claim("C652")
+def test_a_lock_that_is_swapped_before_its_first_reading_is_refused(operator: Operator) -> None:
+    path, settings = operator.folder / "recipe.lock.json", operator.settings()
+    changed = operator.lock.model_copy(update={"brokers": ("b1" * 32,)})
+    path.write_bytes(changed.to_bytes())
+    expect_helpers(settings)
+    path.write_bytes(operator.lock.to_bytes())  # what the guest measured; it was read already
+    with pytest.raises(RecipeChanged) as refused, operator.admitted(settings):
+        pass
+    assert (refused.value.check, refused.value.got) == ("recipe hash", changed.recipe_hash)
+
+
+@pytest.mark.claim("C652")
+def test_settings_of_another_lock_read_that_lock(operator: Operator, tmp_path: Path) -> None:
+    settings = operator.settings()
+    expect_helpers(settings)
+    changed = operator.lock.model_copy(update={"brokers": ("b1" * 32,)})
+    other = tmp_path / "other.json"
+    other.write_bytes(changed.to_bytes())
+    assert replace(settings, lock=other).recipe_lock == changed
+    assert settings.recipe_lock == operator.lock
 
 
 def test_weights_that_were_loaded_stay_what_they_were(operator: Operator) -> None:

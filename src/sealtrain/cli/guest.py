@@ -63,12 +63,13 @@ def guest(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     from sealtrain.base.outbound import reach_by
     from sealtrain.client.ticket import load_ticket
-    from sealtrain.recipe.lockfile import load_lock
+    from sealtrain.recipe.lockfile import LockSource
 
     given = load_ticket(ticket)
     reach_by(lambda: given.outbound)
     lock = lay_out(lock, partial(_read_document, guest, files), out.parent)
-    recipe = load_lock(lock).recipe
+    source = LockSource(lock)
+    recipe = source.lock.recipe
     play = _role(recipe, given.role)
     kept = FileOptions(
         collateral=given.collateral or files.collateral,
@@ -92,6 +93,7 @@ def guest(
         continues=given.continues,
         previous=_previous(given, out.parent),
         submission_id=given.submission_id,
+        lock_source=source,
     )
     play(settings, given, as_json)
 
@@ -186,6 +188,7 @@ def _outcome(
 ) -> Outcome | None:
     """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
     from sealtrain.guest.run import resume, start
+    from sealtrain.guest.settings import load_run
     from sealtrain.recipe.backends import divided_among
     from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
@@ -199,7 +202,7 @@ def _outcome(
 
     def again(stored: Stored | None) -> Outcome:
         return resume(
-            settings.out,
+            *load_run(settings.out),
             served_alone(stages=True),
             progress=progress,
             stored=stored,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +29,7 @@ from sealtrain.errors import UsageError
 if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.settings import RunSettings
 
 __all__ = ["resume", "say_waiting", "show_outcome", "train"]
 
@@ -76,7 +77,6 @@ def train(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     with uncollected():
         from sealtrain.guest.run import start
-        from sealtrain.recipe.lockfile import load_lock
 
     def begin() -> Outcome:
         return start(
@@ -86,12 +86,6 @@ def train(
             metrics_port=waiting.metrics_port,
         )
 
-    if load_lock(lock).recipe.phase == "evaluate":
-        measure(
-            run_settings(lock, guest, files, brokers=inputs.brokers, data=inputs.data, out=out),
-            as_json,
-        )
-        return
     settings = run_settings(
         lock,
         guest,
@@ -101,6 +95,9 @@ def train(
         out=out,
         helpers=helpers,
     )
+    if settings.recipe_lock.recipe.phase == "evaluate":
+        measure(replace(settings, accelerator=None, dealer=None, listen=None), as_json)
+        return
     show_outcome(_done(begin, out, waiting.metrics_port, waiting.wait_for_lease), as_json)
 
 
@@ -132,7 +129,6 @@ def resume(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     from sealtrain.guest.settings import load_run, move_run, name_brokers, name_helpers
     from sealtrain.recipe.kinds import KINDS
-    from sealtrain.recipe.lockfile import load_lock
 
     if former is not None:
         move_run(out, former)
@@ -141,7 +137,8 @@ def resume(
     named = asdict(helpers)
     if any(named.values()):
         name_helpers(out, **named)
-    how = getattr(load_lock(load_run(out)[0].lock).recipe.collaboration, "kind", None)
+    held = load_run(out)
+    how = getattr(held[0].recipe_lock.recipe.collaboration, "kind", None)
     if how is not None and not KINDS[how].guest_trains:
         raise UsageError(
             "a run of this kind is not resumed by itself",
@@ -151,7 +148,7 @@ def resume(
         )
     show_outcome(
         _done(
-            _resumption(out, waiting.metrics_port, ranks),
+            _resumption(lambda: held, waiting.metrics_port, ranks),
             out,
             waiting.metrics_port,
             waiting.wait_for_lease,
@@ -162,13 +159,13 @@ def resume(
 
 
 def _resumption(
-    out: Path, metrics_port: int | None, ranks: int | None = None
+    held: Callable[[], tuple[RunSettings, str]], metrics_port: int | None, ranks: int | None = None
 ) -> Callable[[], Outcome]:
     with uncollected():
         from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(
-        out,
+        *held(),
         served_alone(stages=True),
         progress=True,
         metrics_port=metrics_port,
@@ -186,13 +183,14 @@ def _done(
     """Run here, or where the lease is waited for in a process of its own."""
     if wait is None:
         return begin()
+    from sealtrain.guest.settings import load_run
     from sealtrain.guest.supervision import Beside, Endurance, supervised
 
     class Saying(Beside):
         def waits(self, error: SealtrainError, seconds: float) -> None:
             say_waiting(error, seconds)
 
-    again = _resumption(out, metrics_port, ranks)
+    again = _resumption(lambda: load_run(out), metrics_port, ranks)
     outcome = supervised(
         lambda _: begin(),
         lambda _: again(),

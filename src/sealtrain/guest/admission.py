@@ -21,7 +21,6 @@ from pathlib import Path
 
 from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import read_bounded
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.tiers import Tier
 from sealtrain.errors import ImportRefused, LockInvalid, PlatformMismatch, RecipeChanged
@@ -29,15 +28,13 @@ from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import lock_text
 from sealtrain.recipe.importable import Importable
-from sealtrain.recipe.lock import Lock, LockedRecipe, parse_lock
+from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.recipe.measure import check_environment
 from sealtrain.recipe.models import BASE, place_in
 from sealtrain.recipe.scripts import script_problem
 from sealtrain.recipe.scriptsettings import refuse_settings
 
 __all__ = ["Admitted", "admit"]
-
-_MAX_LOCK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +78,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         CollateralUnreachable: What its evidence needs of the vendor cannot be had.
         UsageError: The address does not fit the platform.
     """
-    lock_bytes = read_bounded(settings.lock, _MAX_LOCK)
-    lock = parse_lock(lock_bytes)
+    lock = settings.recipe_lock
     allowed = lock.recipe.hardware.platforms
     if settings.platform not in allowed:
         raise PlatformMismatch(
@@ -98,7 +94,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         collateral=settings.collateral,
         gpu_collateral=settings.gpu_collateral,
     )
-    locked = _measured(guest.app_compose(), lock, lock_bytes)
+    locked = _measured(guest.app_compose(), lock, settings.lock_bytes)
     # Asked before the border closes: what a platform fetches once for its evidence is here then.
     tier = guest.tier()
     taken = PrivateFolder()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.kinds import KINDS, load
-from sealtrain.recipe.lock import load_lock
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
@@ -107,7 +106,7 @@ def expect_listening(settings: RunSettings) -> None:
         UsageError: It is not, or is without need.
         LockInvalid: The lock is malformed.
     """
-    how = load_lock(settings.lock).recipe.collaboration
+    how = settings.recipe_lock.recipe.collaboration
     wanted = how is not None and KINDS[how.kind].fellows is not None
     if wanted and settings.listen is None:
         raise UsageError(

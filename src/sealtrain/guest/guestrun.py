@@ -23,7 +23,7 @@ from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.guest.recorder import Recorder
 from sealtrain.guest.series import remember
-from sealtrain.guest.settings import RunSettings, holds_run, load_run, save_run
+from sealtrain.guest.settings import RunSettings, holds_run, save_run
 from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
 
@@ -136,19 +136,18 @@ class GuestRun(DataGuest):
     @classmethod
     def again(
         cls,
-        out: Path,
+        settings: RunSettings,
+        run_id: str,
         around: Surroundings,
         *,
         stored: Stored | None = None,
         ranks: int | None = None,
     ) -> GuestRun:
-        """Continue the run in ``out`` under its own id. Arguments as ``GuestRun``.
+        """Continue a run under its own id (``load_run``). Arguments as ``GuestRun``.
 
         Raises:
-            UsageError: The folder holds no run.
             SealtrainError: As ``prepare``.
         """
-        settings, run_id = load_run(out)
         run = cls(settings, run_id, around, resuming=True, stored=stored, ranks=ranks)
         return run.prepare()
 

@@ -13,7 +13,6 @@ from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import UsageError
 from sealtrain.guest.workload.channel import Misused, Reply
 from sealtrain.recipe.kinds import KINDS, load
-from sealtrain.recipe.lock import load_lock
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
@@ -79,7 +78,7 @@ def expect_helpers(settings: RunSettings) -> None:
         UsageError: One is missing, or named for a recipe that has no use for it.
         LockInvalid: The lock is malformed.
     """
-    how = load_lock(settings.lock).recipe.collaboration
+    how = settings.recipe_lock.recipe.collaboration
     for name in _HELPERS:
         if how is not None and name in how.helpers:
             place_of(settings, name, how)

@@ -14,7 +14,6 @@ Steps in this order and no other:
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import SealtrainError
@@ -26,7 +25,7 @@ from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, saying, telling
 from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.rehearsed import insecure_shown
-from sealtrain.guest.settings import RunSettings, load_run
+from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import processes_of
 
@@ -66,7 +65,8 @@ def start(
 
 
 def resume(
-    out: Path,
+    settings: RunSettings,
+    run_id: str,
     around: Surroundings,
     *,
     progress: bool,
@@ -79,10 +79,9 @@ def resume(
     With ``ranks`` on another number of ranks, which ``backend.resume_ranks`` of the recipe names;
     any other number raises ``RecipeInvalid``.
     """
-    settings = load_run(out)[0]
     expect_helpers(settings)
     expect_listening(settings)
-    run = GuestRun.again(out, around, stored=stored, ranks=ranks)
+    run = GuestRun.again(settings, run_id, around, stored=stored, ranks=ranks)
     return RunSteps(run, resuming=True, progress=progress).outcome(metrics_port)
 
 

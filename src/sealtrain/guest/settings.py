@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import LockInvalid, UsageError
+from sealtrain.recipe.lockfile import Lock, LockSource
 from sealtrain.signing.continues import Continues
 from sealtrain.storage.address import is_url
 
@@ -63,6 +64,7 @@ class RunSettings:
             operator's word, which the manifest repeats and brokers and verifiers compare.
         previous: Folder of that run's outputs, where this one begins with its model.
         submission_id: Which submission the run is for: the guest states it to the brokers.
+        lock_source: What was read of ``lock``; made here unless the caller has read it before.
     """
 
     lock: Path
@@ -80,9 +82,28 @@ class RunSettings:
     continues: Continues | None = None
     previous: Path | None = None
     submission_id: str | None = None
+    lock_source: LockSource | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def recipe_lock(self) -> Lock:
+        """The lock, parsed once for all steps of a run. Raises as ``load_lock``."""
+        return self._source.lock
+
+    @property
+    def lock_bytes(self) -> bytes:
+        """The bytes that ``recipe_lock`` was parsed from."""
+        return self._source.lock_bytes
+
+    @property
+    def _source(self) -> LockSource:
+        if self.lock_source is None:
+            raise AssertionError("settings have a source of their lock")
+        return self.lock_source
 
     def __post_init__(self) -> None:
-        """Make paths absolute."""
+        """Make paths absolute, and read the lock of another path anew."""
+        if self.lock_source is None or self.lock_source.path != self.lock.absolute():
+            object.__setattr__(self, "lock_source", LockSource(self.lock))
         data = tuple(place if isinstance(place, str) else place.absolute() for place in self.data)
         lasting = {
             "lock": self.lock.absolute(),

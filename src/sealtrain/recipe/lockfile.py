@@ -44,6 +44,7 @@ __all__ = [
     "HandOnPin",
     "HubPin",
     "Lock",
+    "LockSource",
     "ModelPin",
     "SealedModelPin",
     "TokenizerPin",
@@ -193,6 +194,47 @@ def load_lock(path: Path) -> Lock:
         DataInvalid: The file is missing.
     """
     return parse_lock(read_bounded(path, MAX_LOCK_BYTES))
+
+
+class LockSource:
+    """The file of a lock, read and parsed at most once in a process.
+
+    Several steps before a key look at the lock. The operator can replace the file between two of
+    them; every step after the first sees what the first one read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read nothing yet.
+
+        Args:
+            path: ``recipe.lock.json``.
+        """
+        self.path = path.absolute()
+        self._read: tuple[Lock, bytes] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """The same file; what either has read of it does not count."""
+        return isinstance(other, LockSource) and self.path == other.path
+
+    def __hash__(self) -> int:
+        """Of the path."""
+        return hash(self.path)
+
+    @property
+    def lock(self) -> Lock:
+        """The lock. Raises as ``load_lock`` where the file was not read yet."""
+        return self._once()[0]
+
+    @property
+    def lock_bytes(self) -> bytes:
+        """The bytes that ``lock`` was parsed from."""
+        return self._once()[1]
+
+    def _once(self) -> tuple[Lock, bytes]:
+        if self._read is None:
+            data = read_bounded(self.path, MAX_LOCK_BYTES)
+            self._read = parse_lock(data), data
+        return self._read
 
 
 def parse_lock(data: bytes) -> Lock:

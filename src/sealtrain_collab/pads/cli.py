@@ -73,10 +73,9 @@ def deal_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
     It proves itself to them and they to it. Run it apart from the accelerator: an operator of both
     could read everything. Ends with Ctrl-C.
     """
-    from sealtrain.recipe.lockfile import load_lock
     from sealtrain_collab.pads.guest.dealing import deal
 
-    gpu = load_lock(settings.lock).recipe.hardware.gpu
+    gpu = settings.recipe_lock.recipe.hardware.gpu
     with made_folder(settings.out):  # stays empty: the sandbox opens it
         deal(
             settings,

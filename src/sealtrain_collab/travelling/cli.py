@@ -73,11 +73,10 @@ def accelerate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool
 
 def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
-    from sealtrain.recipe.lockfile import load_lock
     from sealtrain_collab.travelling.guest.orchestrate import Leading, orchestrate
     from sealtrain_collab.travelling.guest.standby_folder import StandbyStatus
 
-    gpu = load_lock(settings.lock).recipe.hardware.gpu
+    gpu = settings.recipe_lock.recipe.hardware.gpu
     states = settings.out.parent / "states" if ticket.states is None else Path(ticket.states)
     begun = StandbyStatus.read(states) is not None
     place: Place = "standby" if ticket.role == "standby" else "take-over" if begun else "first"

@@ -191,3 +191,32 @@ def test_a_lock_has_one_spelling(sft: Document, lock_of: LockOf) -> None:
     ):
         with pytest.raises(LockInvalid):
             parse_lock(other)
+
+
+@pytest.mark.claim("C651")
+def test_a_locked_recipe_carries_the_target_of_its_own_bytes(
+    sft: Document, lock_of: LockOf
+) -> None:
+    locked = lock_of(sft)
+    assert locked.target.to_dict() == {
+        "app_id": locked.app_id,
+        "compose_hash": sha256_hex(locked.compose_bytes),
+        "recipe_hash": sha256_hex(locked.lock_bytes),
+    }
+    assert LockedRecipe.parse(locked.compose_bytes) == locked
+
+
+@pytest.mark.claim("C651")
+@pytest.mark.parametrize("name", ["target", "lock_bytes", "lock", "compose_bytes"])
+def test_nothing_of_a_locked_recipe_is_swapped_after_the_check(
+    sft: Document, lock_of: LockOf, name: str
+) -> None:
+    mine, other = lock_of(sft), lock_of(sft | {"name": "other"})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(mine, name, getattr(other, name))
+    # A target or a lock's bytes are given by no caller; a lock goes with no other's document.
+    with pytest.raises((TypeError, ValueError, LockInvalid)):
+        dataclasses.replace(mine, **{name: getattr(other, name)})
+    fields = {"lock": mine.lock, "compose_bytes": mine.compose_bytes}
+    with pytest.raises((TypeError, LockInvalid)):
+        LockedRecipe(**fields | {name: getattr(other, name)})
