@@ -3,8 +3,11 @@
 The name of a class gives its code: ``WrongKey`` is ``wrong-key``, ``UsageError`` is ``usage``. Each
 class says with which code a process exits (``exit_code``), with which status a service answers
 (``http_status``) and whether the same request may succeed later (``retry``).
-docs/reference/errors.md shows the tree and what to do about each error; ``make format`` writes it
-from this module.
+docs/reference/errors.md shows the tree and what to do about each error.
+
+The base, its branches and what several packages raise stand here; an error that one package raises
+stands in its ``errors`` module. ``error_homes`` is the closed table of all of them, by code;
+``tools/error_reference.py`` writes table and page (``make format``).
 
 Any other exception that escapes is a bug and exits 1. A message never holds a key, a row or a
 sample.
@@ -14,12 +17,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import ClassVar, Final, Literal, Self
+
+from sealtrain.error_homes import HOMES
 
 _FIELDS: Final = ("check", "owner", "dataset", "column", "got", "expected", "hint")
 Retry = Literal["never", "again", "later"]
 """What the same request may bring. ``again``: the receiver decided nothing, and the request may
 succeed in a moment; ``later``: owners or operators can change the answer; ``never``: neither."""
+
+
+def code_of(name: str) -> str:
+    """The code of a class, by its name: ``WrongKey`` is ``wrong-key``, ``UsageError`` ``usage``."""
+    if name == "SealtrainError":
+        return "error"
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name.removesuffix("Error")).lower()
 
 
 class SealtrainError(Exception):
@@ -47,10 +60,10 @@ class SealtrainError(Exception):
     retry: ClassVar[Retry] = "never"
 
     def __init_subclass__(cls) -> None:
-        """Name the code after the class; a class of another module keeps its parent's code."""
-        if cls.__module__ == __name__:
-            words = cls.__name__.removesuffix("Error")
-            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
+        """Name the code after a class of the table; any other keeps its parent's code."""
+        code = code_of(cls.__name__)
+        if HOMES.get(code) == f"{cls.__module__}:{cls.__name__}":
+            cls.code = code
 
     def __init__(  # noqa: PLR0913  # a keyword for each line that is shown
         self,
@@ -852,20 +865,36 @@ class ScriptFailed(ConfigError):
     """A script of the recipe raised an exception of its own; its text stays in the guest."""
 
 
-_BY_CODE: Final = {
-    kind.code: kind
-    for kind in tuple(globals().values())
-    if isinstance(kind, type) and issubclass(kind, SealtrainError)
-}
-
-
 INTERNAL: Final = "internal"
-"""The code of a fault, which no class of this module has: its text stays where it happened."""
-ERROR_CODES: Final = frozenset(_BY_CODE) | {INTERNAL}
+"""The code of a fault, which no class has: its text stays where it happened."""
+ERROR_CODES: Final = frozenset(HOMES) | {INTERNAL}
 """The closed list of codes. A document that names another one is refused: a word of the right form
 could hold anything that its writer chose."""
 
 
 def error_by_code(code: str) -> type[SealtrainError]:
-    """Class of an error code received from a peer; ``Refused`` for an unknown one."""
-    return _BY_CODE.get(code, Refused)
+    """Class of an error code received from a peer; ``Refused`` for an unknown one.
+
+    The module of the class is imported where it is not yet, and nothing else is. A process that
+    runs code of others takes its classes from ``every_error`` before it begins.
+    """
+    return _class_at(HOMES[code]) or Refused if code in HOMES else Refused
+
+
+def every_error() -> tuple[type[SealtrainError], ...]:
+    """Every class of the table, in the order of the codes; all modules with errors are imported.
+
+    Classes of packages that are not installed are left out.
+    """
+    return tuple(kind for kind in map(_class_at, HOMES.values()) if kind is not None)
+
+
+def _class_at(home: str) -> type[SealtrainError] | None:
+    module, _, name = home.partition(":")
+    try:
+        found: type[SealtrainError] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        return None  # a room that this installation does without
+    return found

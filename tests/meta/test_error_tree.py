@@ -8,16 +8,37 @@ import sys
 from pathlib import Path
 
 from sealtrain import errors
-from sealtrain.errors import SealtrainError
+from sealtrain.error_homes import HOMES
+from sealtrain.errors import SealtrainError, every_error
 
 
 def tree(kind: type[SealtrainError] = SealtrainError) -> list[type[SealtrainError]]:
-    """Every class of the module, parents first."""
-    children = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    """Every class, parents first, as the page has them."""
+    children = [child for child in kind.__subclasses__() if child in KNOWN]
+    children.sort(key=lambda child: "" if child.__module__ == errors.__name__ else child.code)
     return [kind, *(below for child in children for below in tree(child))]
 
 
+KNOWN = set(every_error())
 CLASSES = tree()
+
+
+def test_the_table_names_each_class_at_its_place() -> None:
+    assert {f"{kind.__module__}:{kind.__name__}" for kind in CLASSES} == set(HOMES.values())
+    assert {kind.code for kind in CLASSES} == HOMES.keys()
+
+
+def test_a_code_loads_the_module_of_its_class_and_no_other() -> None:
+    """A process that reads one error of a peer pays for no package that it does not use."""
+    [home] = {home for code, home in HOMES.items() if code == "wrong-key"}
+    words = (
+        "import sys; from sealtrain.errors import error_by_code; kind = error_by_code('wrong-key');"
+        "print(kind.__module__, *(name for name in sys.modules if name.endswith('.errors')"
+        " and name.startswith('sealtrain')))"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    module = home.partition(":")[0]
+    assert set(done.stdout.split()) == {module, errors.__name__}
 
 
 def test_codes_are_unique_and_written_in_one_form() -> None:

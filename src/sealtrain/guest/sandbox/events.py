@@ -3,8 +3,8 @@
 Between the release of keys and the manifest any text may quote a record: messages, tracebacks,
 names of files, a host that a library looked up. Only the class of an error leaves, with its code
 and the text that the reference has for it; of a foreign exception only that it happened leaves.
-Only the classes of ``sealtrain.errors`` count, as they were when this module was loaded: a script
-can make subclasses of them, name them as it likes, and write into their attributes.
+Only the classes of ``sealtrain.error_homes`` count, as they were when this module was loaded: a
+script can make subclasses of them, name them as it likes, and write into their attributes.
 
 | `logs` | leaves |
 |---|---|
@@ -45,18 +45,19 @@ from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from sealtrain import errors
 from sealtrain.base.version import own_folders
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
     ImportRefused,
     ModelInvalid,
+    Refused,
     ScriptFailed,
     SealtrainError,
     StorageFailed,
     TrainingDiverged,
     TrainingFailed,
+    every_error,
 )
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.network import program_to_name
@@ -166,12 +167,12 @@ _KNOWN: Final = MappingProxyType(
                 meaning=(kind.__doc__ or "").splitlines()[0],
             ),
         )
-        for kind in vars(errors).values()
-        if isinstance(kind, type)
-        and issubclass(kind, SealtrainError)
-        and kind is not SealtrainError
+        for kind in every_error()
+        if kind is not SealtrainError
     }
 )
+_BY_CODE: Final = MappingProxyType({known.code: kind for kind, known in _KNOWN.values()})
+_BY_NAME: Final = MappingProxyType({kind.__name__: kind for kind, _ in _KNOWN.values()})
 
 
 def told(
@@ -272,7 +273,7 @@ def restated(
         metrics: Measurements that the release policy names.
         waits: Codes that it may raise nevertheless: of machines that it speaks with itself.
     """
-    kind = errors.error_by_code(said["code"])
+    kind = _BY_CODE.get(said["code"], Refused)
     if id(kind) not in _KNOWN or (kind.retry != "never" and kind.code not in waits):
         kind = ScriptFailed if scripts else TrainingFailed
     of_model = kind is ModelInvalid and named.public_model and not scripts
@@ -448,7 +449,7 @@ def _sayings_of(
 def _sayings_in(source: bytes, *, put_together: bool = False) -> Iterator[_Saying]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            kind = getattr(errors, node.func.id, None)
+            kind = _BY_NAME.get(node.func.id)
             hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
             if id(kind) in _KNOWN:
                 messages: list[str | None] = [*_texts(node.args[:1])]
