@@ -311,6 +311,9 @@ FILES: Final[dict[str, BadFile]] = {
     "a CSV row with another number of cells": BadFile(
         "rows.csv", "prompt,completion\na,b\na,b,c\n"
     ),
+    "a CSV that ends within quotes": BadFile(
+        "rows.csv", 'prompt,completion\na,b\nc,"d\ne,f\ng,h\n'
+    ),
     "a column that the recipe reads is missing": BadFile("rows.jsonl", _lines({"prompt": "a"})),
     "no record": BadFile("rows.jsonl", ""),
     "an empty conversation": BadFile("rows.jsonl", _lines(_GOOD, _said()), _TALKING),

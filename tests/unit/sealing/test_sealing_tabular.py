@@ -335,6 +335,40 @@ def test_decimals_and_dates_are_declared_of_columns_that_a_csv_has(tmp_path: Pat
         converted(write(tmp_path, "a.jsonl", '{"a": "1,5"}\n'), decimals="comma")
 
 
+@pytest.mark.parametrize("form", ["plain", "packed", "utf-16"])
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        pytest.param('a,b\n1,"2\n3,4\n', False, id="rows in a cell"),
+        pytest.param('a,b\n1,"2', False, id="cut in the last cell"),
+        pytest.param('a,b\r\n1,"2 ""x""\r\n', False, id="quotes inside"),
+        pytest.param('a;b\n1;"2\n', False, id="semicolons"),
+        pytest.param('a\n"2\n3\n', False, id="one column"),
+        pytest.param('a,b\n1,"2"\n', True, id="quoted"),
+        pytest.param('a,b\n1,"2\n3"\n', True, id="lines in a cell"),
+        pytest.param('a,b\n1,"2\n"\n\n', True, id="a cell that ends with a line"),
+        pytest.param('a,b\n1,"\n"\n', True, id="a cell of a line"),
+        pytest.param("a,b\n1,5'10\"\n", True, id="inches"),
+        pytest.param('a,b\n1,""""\n', True, id="a quote"),
+        pytest.param('a,b\n1,""""', True, id="a quote at the end"),
+        pytest.param('a,b\n1,"2"x\n', True, id="text behind a quote"),
+        pytest.param('a,b\n1,""\n', True, id="nothing"),
+    ],
+)
+def test_a_csv_that_ends_within_quotes_is_refused(
+    text: str, closed: bool, form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / ("a.csv.gz" if form == "packed" else "a.csv")
+    data = text.encode("utf-16" if form == "utf-16" else "utf-8")
+    path.write_bytes(gzip.compress(data) if form == "packed" else data)
+    if closed:
+        assert read(path).num_rows == 1
+        return
+    with pytest.raises(RecordInvalid) as refused:
+        read(path)
+    assert refused.value.check == "record"
+
+
 def test_a_csv_column_stays_text_where_the_recipe_reads_text(tmp_path: Path) -> None:
     paths = [
         write(tmp_path, "0.csv", "question,answer,n\nx,1.50,1\ny,true,2\nz,7,3\n"),

@@ -15,6 +15,7 @@ import codecs
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -43,7 +44,7 @@ def infer_schema(path: Path, conversion: Conversion | None = None) -> pa.Schema:
 
     Raises:
         RecordInvalid: A row has another number of fields, is not text, or has a cell that cannot
-            be converted.
+            be converted; or the file ends within quotes.
         SchemaMismatch: The header does not name every column once.
     """
     import pyarrow as pa
@@ -51,7 +52,7 @@ def infer_schema(path: Path, conversion: Conversion | None = None) -> pa.Schema:
     conversion = conversion or Conversion()
     names: list[str] = []
     ladders: list[list[pa.DataType]] = []
-    for batch, _ in _text_batches(path, conversion):
+    for batch, _ in _text_batches(path, conversion, on_end=partial(_require_closed, path)):
         if not ladders:
             names = batch.schema.names
             ladders = [[pa.int64(), pa.float64(), pa.bool_()] for _ in names]
@@ -103,7 +104,16 @@ def read_batches(
         progress(read)
 
 
-def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _text_batches(
+    path: Path, conversion: Conversion, on_end: Callable[[int, str, str], None] | None = None
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The file's cells as text, converted, each batch with the bytes read for it.
+
+    Args:
+        path: The file.
+        conversion: What its cells mean.
+        on_end: Called with the number of rows, the last cell as it stands, and the separator.
+    """
     import pyarrow as pa
     from pyarrow import csv
 
@@ -126,7 +136,10 @@ def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.Recor
             ),
         )
         before = first = 0
+        last = ""
         for batch in reader:
+            if batch.num_rows:
+                last = batch.column(batch.num_columns - 1)[-1].as_py()
             position = place.tell()
             columns = [
                 conversion.converted(path.name, first, name, column)
@@ -135,6 +148,45 @@ def _text_batches(path: Path, conversion: Conversion) -> Iterator[tuple[pa.Recor
             yield pa.record_batch(columns, schema=batch.schema), position - before
             first += batch.num_rows
             before = position
+        if on_end is not None and first:
+            on_end(first, last, delimiter)
+
+
+def _require_closed(path: Path, rows: int, last: str, delimiter: str) -> None:
+    """Refuse a file that ends within quotes: Arrow puts all that follows them into one cell.
+
+    Args:
+        path: The file.
+        rows: How many it has, without the first.
+        last: Its last cell.
+        delimiter: Separates fields.
+
+    Raises:
+        RecordInvalid: It does.
+    """
+    if not last.strip("\r\n"):
+        return
+    # The whole rest of such a file is the last cell, behind a quote that begins a field.
+    rest = ('"' + last.replace('"', '""')).encode()
+    with opened_text(path) as file:
+        if not is_packed(path) and file.seekable():  # text in UTF-16 is recoded from its start
+            file.seek(-min(len(rest) + 1, path.stat().st_size), io.SEEK_END)
+        end = _tail(file, len(rest) + 1)
+    if not end.endswith(rest) or end[:1] not in (delimiter.encode(), b"\n", b"\r"):
+        return
+    raise RecordInvalid(
+        f"{path.name}: row {rows + 1} begins a quote that the file does not close",
+        check="record",
+        hint="close the quote, or see whether the file is complete",
+    )
+
+
+def _tail(file: BinaryIO, size: int) -> bytes:
+    """The last bytes of what is left of a file, as few as the size if there are more."""
+    held = b""
+    while block := file.read(1 << 20):
+        held = (held + block)[-size:] if len(block) < size else block[-size:]
+    return held
 
 
 @contextmanager
