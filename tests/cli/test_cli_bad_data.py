@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.claim("C584"),
     pytest.mark.claim("C618"),
     pytest.mark.claim("C619"),
+    pytest.mark.claim("C640"),
     pytest.mark.long,
 ]
 

@@ -80,6 +80,9 @@ JUDGED: Final[dict[str, Callable[[Path], Path]]] = {
     "a metric without test records": lambda folder: desk(
         folder, PAIRED, release_policy=releasing("loss", "accuracy")
     ),
+    "a metric of another phase": lambda folder: desk(
+        folder, PAIRED, release_policy=releasing("loss", "auroc")
+    ),
     "conversations without a template": lambda folder: desk(
         folder, TALKS, **TALKING | {"tokenizer": {"chat_template": None}}
     ),
@@ -326,6 +329,18 @@ FILES: Final[dict[str, BadFile]] = {
     "a message whose calls are none": BadFile(
         "rows.jsonl",
         _lines(_GOOD, _said({"role": "user", "content": None, "tool_calls": []})),
+        _TALKING,
+    ),
+    "a tool call without a name": BadFile(
+        "rows.jsonl",
+        _lines(
+            _said(_ASK, _CALL | {"content": "b", "tool_calls": [{"function": {"arguments": "{}"}}]})
+        ),
+        _TALKING,
+    ),
+    "a call in the older form": BadFile(
+        "rows.jsonl",
+        _lines(_said(_ASK, _ANSWER | {"function_call": {"name": "beds", "arguments": "{}"}})),
         _TALKING,
     ),
     "content in parts": BadFile(

@@ -106,11 +106,24 @@ def conversation_fault(turns: Any) -> str | None:
         if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
             return "has a message without a role"
         content = turn.get("content")
+        if turn.get("function_call") is not None:
+            return "has a function_call, which templates do not get"
         if content is None and not turn.get("tool_calls"):
             return "has a message with neither text nor a tool call"
         if content is not None and not isinstance(content, str):
             return "has a message whose content is not text"
+        if not all(map(_has_name, turn.get("tool_calls") or ())):
+            return "has a tool call without the name of a function"
     return None
+
+
+def _has_name(call: Any) -> bool:
+    """Whether a tool call names a function, as ``function.name`` or as its own ``name``."""
+    if not isinstance(call, dict):
+        return False
+    function = call.get("function") or call
+    name = function.get("name") if isinstance(function, dict) else None
+    return isinstance(name, str) and bool(name.strip())
 
 
 def all_speak(values: pa.Array) -> bool:
@@ -128,7 +141,9 @@ def all_speak(values: pa.Array) -> bool:
     turns = values.flatten()
     if turns.null_count or not pc.all(pc.greater(pc.list_value_length(values), 0)).as_py():
         return False
-    if turns.field("role").null_count:
+    if turns.field("role").null_count or turns.type.get_field_index("function_call") >= 0:
+        return False
+    if not _all_named(turns):
         return False
     silent = turns.field("content").is_null()
     if not pc.any(silent).as_py():
@@ -139,6 +154,33 @@ def all_speak(values: pa.Array) -> bool:
     if not pa.types.is_list(calls.type) or calls.null_count:
         return False
     return bool(pc.all(pc.greater(pc.list_value_length(calls), 0)).as_py())
+
+
+def _all_named(turns: pa.StructArray) -> bool:
+    """Whether each tool call of some messages names a function, by the column as a whole."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if turns.type.get_field_index("tool_calls") < 0:
+        return True
+    calls = turns.field("tool_calls")
+    if pa.types.is_null(calls.type):
+        return True
+    if not pa.types.is_list(calls.type) or not pa.types.is_struct(calls.type.value_type):
+        return False
+    called = calls.flatten()
+    if called.null_count or called.type.get_field_index("function") < 0:
+        return False
+    function = called.field("function")
+    if not pa.types.is_struct(function.type) or function.null_count:
+        return False
+    if function.type.get_field_index("name") < 0:
+        return False
+    names = function.field("name")
+    if not _is_text(names.type) or names.null_count:
+        return False
+    blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(names)), 0)
+    return not pc.any(blank).as_py()
 
 
 def tools_fault(tools: Any) -> str | None:

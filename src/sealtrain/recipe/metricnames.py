@@ -79,7 +79,7 @@ _OF_PHASE: Final[dict[str, tuple[str, ...]]] = {
         ),
         *("entropy_coef", "eval_reward", "eval_reward_before", "eval_kl", "eval_length"),
     ),
-    "sft": ("accuracy", "majority", "f1", "auroc", *_TOKENS, *_AUDIT),
+    "sft": ("accuracy", "majority", *_TOKENS, *_AUDIT),
     "vlm": ("accuracy", "majority"),
 }
 _OF_TEST_DATA: Final[dict[str, tuple[str, ...]]] = {

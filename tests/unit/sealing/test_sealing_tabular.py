@@ -335,6 +335,7 @@ def test_decimals_and_dates_are_declared_of_columns_that_a_csv_has(tmp_path: Pat
         converted(write(tmp_path, "a.jsonl", '{"a": "1,5"}\n'), decimals="comma")
 
 
+@pytest.mark.claim("C640")
 @pytest.mark.parametrize("form", ["plain", "packed", "utf-16"])
 @pytest.mark.parametrize(
     ("text", "closed"),
