@@ -63,6 +63,12 @@ def desk(folder: Path, rows: Rows, **changed: Any) -> Path:
     return folder
 
 
+def _with_settings(folder: Path, name: str, value: object) -> Path:
+    """The same with a file of settings in its base model."""
+    (folder / "base" / name).write_text(json.dumps(value))
+    return folder
+
+
 def _with_nan(folder: Path) -> Path:
     """The same with a NaN as the last number of the base model's weights."""
     path = folder / "base" / "model.safetensors"
@@ -75,6 +81,9 @@ JUDGED: Final[dict[str, Callable[[Path], Path]]] = {
     "no end token": lambda folder: desk(folder, PAIRED, tokenizer={"eos_token": None}),
     "tokens beyond the embedding": lambda folder: desk(
         folder, PAIRED, tokenizer={"additional_special_tokens": ["<new>"]}
+    ),
+    "settings of generation that are no object": lambda folder: _with_settings(
+        desk(folder, PAIRED), "generation_config.json", [{"temperature": 1}]
     ),
     "a base model with a NaN": lambda folder: _with_nan(desk(folder, PAIRED)),
     "a metric without test records": lambda folder: desk(

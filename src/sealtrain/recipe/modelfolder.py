@@ -37,6 +37,11 @@ _AT_A_TIME: Final = 8
 _TEMPLATES = (".jinja",)
 """Chat templates: rendered in a sandbox, and measured here."""
 _TEXTS = (*(suffix for suffix in DATA_SUFFIXES if suffix not in WEIGHTS), *_TEMPLATES)
+_OBJECTS: Final = (
+    *("config.json", "generation_config.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "preprocessor_config.json", "processor_config.json"),
+)
+"""Files of settings that loaders take for an object."""
 _HIDDEN_MARKS = (".gitattributes", ".gitignore", ".cache", ".git")
 
 Copies = Callable[[str], AbstractContextManager[BinaryIO]]
@@ -204,6 +209,10 @@ def _check_settings(data: bytes, name: str, files: Mapping[str, Path]) -> None:
         raise ModelInvalid(f"{name}: {error.message}") from error
     except ValueError as error:
         raise ModelInvalid(f"{name}: {error}") from error
+    if not isinstance(settings, dict) and name.rpartition("/")[2] in _OBJECTS:
+        raise ModelInvalid(
+            f"{name} is no JSON object", hint="take the file as save_pretrained writes it"
+        )
     if name.endswith(".safetensors.index.json"):
         _check_index(settings, name, files)
 

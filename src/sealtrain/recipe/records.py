@@ -466,6 +466,8 @@ class RecordCheck:
         """What to do about a gap in a column."""
         if column.kind == "image":
             return "write the image's bytes into the column: a path alone is not sealed"
+        if column.kind == "tools":
+            return "write an empty list for a record without tools"
         hint = "leave such records out, or complete them, before sealing"
         if column.kind == "number":
             hint += "; or have the engineer say in the recipe what a gap means: missing"

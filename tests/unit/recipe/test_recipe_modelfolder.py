@@ -153,6 +153,14 @@ def test_an_incomplete_model_is_refused(model_folder: Path, missing: str) -> Non
         model_digest(model_folder)
 
 
+@pytest.mark.parametrize("name", ["config", "generation_config", "tokenizer_config"])
+@pytest.mark.parametrize("value", ["[]", '"x"', "null", "3"])
+def test_settings_that_are_no_object_are_refused(model_folder: Path, name: str, value: str) -> None:
+    (model_folder / f"{name}.json").write_text(value)
+    with pytest.raises(ModelInvalid):
+        measure_folder(model_folder)
+
+
 def test_a_damaged_setting_or_an_absent_tokenizer_is_refused(model_folder: Path) -> None:
     with pytest.raises(ModelInvalid, match=r"none$"):
         model_digest(model_folder / "none")
