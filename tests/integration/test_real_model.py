@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -270,3 +271,23 @@ def test_real_models_learn_from_sealed_records_as_from_plain_ones(tmp_path: Path
     for number in range(2):
         assert stages["before"]["answers"][number] != stages["after SFT"]["answers"][number] != ""
     assert results["search"]["after"] > results["search"]["before"]
+    assert_readme_shows(stages)
+
+
+def assert_readme_shows(stages: dict[str, Any]) -> None:
+    """The losses and answers of README's first screen are those of a play."""
+    readme = " ".join((EXAMPLE.parents[1] / "README.md").read_text("utf-8").split())
+    shown = re.search(
+        r"falls from ([\d.]+) to ([\d.]+) on notes and from ([\d.]+) to ([\d.]+)", readme
+    )
+    assert shown is not None
+    found = [
+        stages[stage][kind]
+        for kind in ("dialogues", "questions")
+        for stage in ("before", "after SFT")
+    ]
+    assert [float(figure) for figure in shown.groups()] == pytest.approx(found, abs=0.01)
+    for stage in ("before", "after SFT"):
+        quoted = re.search(rf"{stage} … (.+?) …", readme)
+        assert quoted is not None
+        assert quoted[1] in " ".join(stages[stage]["answers"][1].split())
