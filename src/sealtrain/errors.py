@@ -679,7 +679,7 @@ class CollateralUnreachable(Unreachable):
 
 
 class DealerUnreachable(Unreachable):
-    """The dealer of pads is gone or broken; resume the run with one that works (--dealer)."""
+    """The dealer of pads is gone or broken; go on with one that works."""
 
 
 class DecryptionLost(Unreachable):

@@ -123,11 +123,18 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
             recording(dealer) as (place, said),
             looking(host_and_port(place)[1]) as looks,
         ):
-            world.run(
-                *world.train_words(folder, "run"), "--accelerator", accelerator, "--dealer", place
-            )
+            world.run(*training(world, "run", accelerator=accelerator, dealer=place))
         assert (world.folder / "run" / "manifest.json").exists()
         yield Played(world, accelerator, dealer, [bytes(one) for one in said], looks)
+
+
+def training(world: Stage, out: str, **peers: str) -> list[str | Path]:
+    """The words that start the guest that trains."""
+    folder = world.folder / "engineer"
+    sealed = (str(folder / "sealed"),)
+    return world.guest_words(
+        folder, world.folder / out, "train", brokers=[world.broker], data=sealed, peers=peers
+    )
 
 
 def dealing(world: Stage, folder: Path, guest: str) -> str:
@@ -181,12 +188,23 @@ def test_a_run_names_the_machine_that_is_gone(played: Played, gone: str) -> None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nowhere = written(*listener.getsockname())
     places = {"accelerator": played.accelerator, "dealer": written(*played.dealer)}
-    words = [
-        word for name, place in (places | {gone: nowhere}).items() for word in (f"--{name}", place)
-    ]
-    world = played.world
-    answer = world.try_run(*world.train_words(world.folder / "engineer", f"no-{gone}"), *words)
+    words = training(played.world, f"no-{gone}", **(places | {gone: nowhere}))
+    answer = played.world.try_run(*words)
     assert (answer.code, answer.error) == (4, f"{gone}-unreachable")
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C655")
+def test_a_recipe_whose_guests_have_roles_begins_and_goes_on_by_tickets_alone(
+    played: Played,
+) -> None:
+    world = played.world
+    by_hand = world.train_words(world.folder / "engineer", "by-hand")
+    for words in (by_hand, ["resume", world.folder / "run"]):
+        answer = world.try_run(*words)
+        assert (answer.code, answer.error) == (2, "usage")
+        assert answer.data["error"]["check"] == "collaboration"
+    assert not (world.folder / "by-hand").exists()
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_owners_who_revoke_stop_every_node_with_a_sealed_checkpoint(tmp_path: Pa
                     part.ended(within=100)
         assert sealed(tmp_path / "run")
         # Nothing of it goes on, and nobody gets the keys for it again.
-        answer = world.try_run("resume", tmp_path / "run")
+        answer = world.try_run(*both.lead_words("run"))
         assert (answer.code, answer.error) == (3, "approval-revoked")
 
 
@@ -104,7 +104,7 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
         world.run(*world.train_words(alone.folder, "alone-run"))
         both = Nodes(world, "both", recipe_of(2, steps=80))
         out = tmp_path / "run"
-        with both.lead("run", "--wait-for-lease", "4m") as (lead, place):
+        with both.lead("run", wait_seconds=240) as (lead, place):
             with both.join(1, place, out="n1") as other:
                 wait_until(lambda: sealed(out) or other.gone)
                 other.send(signal.SIGSTOP)
@@ -117,7 +117,7 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
             with both.join(1, place, out="n2") as other:
                 wait_until(lambda: sealed(out) - before or other.gone)
                 assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
-        with world.part("resume", out) as lead, both.join(1, both.place(lead), out="n3") as other:
+        with both.lead("run") as (lead, place), both.join(1, place, out="n3") as other:
             assert lead.ended(within=200)["steps"] == 80
             other.ended(within=60)
         one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
@@ -146,7 +146,7 @@ def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) 
             for other in others:
                 other.ended(within=60)
         out = tmp_path / "run"
-        with three.lead("run", "--wait-for-lease", "4m") as (lead, place):
+        with three.lead("run", wait_seconds=240) as (lead, place):
             others = joined("n", place)
             wait_until(lambda: sealed(out) or any(other.gone for other in others))
             for other in others:
@@ -182,7 +182,7 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
         with both.lead("run") as (lead, place), both.join(1, place, out="n1") as other:
             wait_until(lambda: sealed(out) or lead.gone or other.gone)
             assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
-        with world.part("resume", out) as lead, both.join(1, both.place(lead), out="n2") as other:
+        with both.lead("run") as (lead, place), both.join(1, place, out="n2") as other:
             assert lead.ended(within=200)["steps"] == 24
             other.ended(within=60)
         assert list((tmp_path / "n2" / "checkpoints").iterdir()) == []
@@ -205,7 +205,7 @@ def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
             return max((path.name for path in out.glob("checkpoints/checkpoint-*")), default="")
 
         port = free_port()
-        lead, place = stack.enter_context(both.lead("run", "--listen", f"127.0.0.1:{port}"))
+        lead, place = stack.enter_context(both.lead("run", listen=f"127.0.0.1:{port}"))
         other = stack.enter_context(both.join(1, place, wait_seconds=240, out="n1"))
         begun_from: list[set[str]] = []
         for _ in range(2):
@@ -217,7 +217,8 @@ def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
             assert lead.kill() == -signal.SIGKILL
             wait_until(lambda: "\n".join(other.said()).count("[node-lost]") > lost)  # noqa: B023
             begun_from.append({path.name for path in kept.iterdir()})
-            lead = stack.enter_context(world.part("resume", out))
+            words = both.lead_words("run", listen=f"127.0.0.1:{port}")
+            lead = stack.enter_context(world.part(*words))
         assert lead.ended(within=250)["steps"] == 400
         other.ended(within=60)
         assert [len(names) for names in begun_from] == [0, 1]
@@ -268,7 +269,7 @@ def test_a_node_that_is_withheld_for_longer_than_a_lease_costs_nothing(tmp_path:
                 three.join(node, place, listen=listen, wait_seconds=240, out=name)
             )
 
-        lead, place = stack.enter_context(three.lead("run", "--wait-for-lease", "4m"))
+        lead, place = stack.enter_context(three.lead("run", wait_seconds=240))
         one = joined(1, place, "n1")
         time.sleep(75)
         two = joined(2, place, "n2")

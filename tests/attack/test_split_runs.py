@@ -65,6 +65,14 @@ def statement_of(run: Path) -> Any:
     return json.loads(base64.b64decode(manifest["bundle"]["dsseEnvelope"]["payload"]))
 
 
+def training(world: Stage, engineer: Path, accelerator: str) -> list[str | Path]:
+    """The words that start the guest that trains, or start it again."""
+    return world.guest_words(
+        engineer, world.folder / "run", "train", brokers=[world.broker],
+        data=(str(engineer / "sealed"),), peers={"accelerator": accelerator},
+    )  # fmt: skip
+
+
 @dataclass
 class Played:
     """A run that a lying accelerator ended, and that went on with an honest one.
@@ -89,9 +97,9 @@ def played(world: Stage, engineer: Path) -> Iterator[Played]:
     )
     run = world.folder / "run"
     with recording(liar) as (first, before), recording(honest) as (second, after):
-        answer = world.try_run(*world.train_words(engineer, "run"), "--accelerator", first)
+        answer = world.try_run(*training(world, engineer, first))
         left = {path.name for path in run.iterdir()}
-        world.run("resume", run, "--accelerator", second)
+        world.run(*training(world, engineer, second))
         yield Played(answer, left, [*before, *after], run)
 
 

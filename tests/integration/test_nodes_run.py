@@ -80,7 +80,7 @@ def test_a_killed_node_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
         with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
             lead.ended(within=200)
             other.ended(within=60)
-        with both.lead("run", "--wait-for-lease", "3m") as (lead, place):
+        with both.lead("run", wait_seconds=180) as (lead, place):
             with both.join(1, place, out="n1") as other:
                 wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("*")) or other.gone)
                 assert other.kill() == -signal.SIGKILL

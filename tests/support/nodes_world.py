@@ -71,11 +71,17 @@ class Nodes:
         )  # fmt: skip
 
     @contextmanager
-    def lead(self, out: str, *words: str | Path) -> Iterator[tuple[SideProgram, str]]:
-        """The lead, and the address at which nodes join."""
-        here = [*self.world.train_words(self.folder, out), "--listen", "127.0.0.1:0", *words]
-        with self.world.part(*here) as part:
+    def lead(self, out: str, **ticket: Any) -> Iterator[tuple[SideProgram, str]]:
+        """The lead, again where it ended before, and the address at which nodes join."""
+        with self.world.part(*self.lead_words(out, **ticket)) as part:
             yield part, self.place(part)
+
+    def lead_words(self, out: str, **ticket: Any) -> list[str | Path]:
+        """The words that start the lead."""
+        said = {"data": (str(self.folder / "sealed"),), "listen": "127.0.0.1:0"} | ticket
+        return self.world.guest_words(
+            self.folder, self.world.folder / out, "train", brokers=[self.world.broker], **said
+        )
 
     def place(self, part: SideProgram) -> str:
         """Where the lead says that nodes join; the newest line counts."""
@@ -98,7 +104,10 @@ class Nodes:
         **ticket: Any,
     ) -> SideProgram:
         """Another node, with a pin of its own for the broker if one is given. Use as a context."""
-        folder = self.world.folder / (out or f"{self.name}-node-{node}")
+        # Guests beside each other share their broker files.
+        beside = self.world.folder if broker is None else self.world.folder / "elsewhere"
+        beside.mkdir(exist_ok=True)
+        folder = beside / (out or f"{self.name}-node-{node}")
         return self.world.part(
             *self.world.guest_words(
                 self.folder,

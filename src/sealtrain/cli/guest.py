@@ -22,7 +22,6 @@ from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     FileOptions,
     GuestOptions,
-    HelperOptions,
     LockFile,
     run_settings,
     served_alone,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["guest"]
 
 _BROKERS: Final = "brokers"
-_HELPERS: Final = ("accelerator", "dealer")
 
 
 def guest(
@@ -83,13 +81,12 @@ def guest(
         brokers=_broker_files(given, out.parent / _BROKERS),
         data=given.data,
         out=out,
-        helpers=HelperOptions(
-            **{name: given.peers.get(name) for name in _HELPERS},
-            listen=given.listen if given.role == "train" else None,
-        ),
     )
     settings = replace(
         settings,
+        accelerator=given.peers.get("accelerator"),
+        dealer=given.peers.get("dealer"),
+        listen=given.listen if given.role == "train" else None,
         continues=given.continues,
         previous=_previous(given, out.parent),
         submission_id=given.submission_id,

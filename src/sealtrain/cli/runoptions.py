@@ -26,11 +26,9 @@ __all__ = [
     "FileOptions",
     "GpuCollateral",
     "GuestOptions",
-    "HelperOptions",
     "InputOptions",
     "Listen",
     "LockFile",
-    "ProductOptions",
     "Threads",
     "pairs",
     "run_settings",
@@ -81,42 +79,6 @@ class FileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProductOptions:
-    """Machines that a guest has its products made by."""
-
-    accelerator: Annotated[
-        str | None,
-        typer.Option(
-            "--accelerator",
-            metavar="HOST:PORT",
-            help="Accelerator, where the recipe uses pads (see: sealtrain split accelerator).",
-        ),
-    ] = None
-    dealer: Annotated[
-        str | None,
-        typer.Option(
-            "--dealer",
-            metavar="HOST:PORT",
-            help="Dealer of the pads, where the recipe has one (a guest of role dealer).",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelperOptions(ProductOptions):
-    """Machines that a run asks, and where others reach it."""
-
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            "--listen",
-            metavar="HOST:PORT",
-            help="Where other nodes join, where the recipe has several (guests of role node).",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
     """The brokers to ask and the sealed data."""
 
@@ -132,7 +94,6 @@ def run_settings(
     out: Path,
     brokers: Sequence[Path] = (),
     data: Sequence[str] = (),
-    helpers: HelperOptions | None = None,
 ) -> RunSettings:
     """Settings of a run from the options of a command.
 
@@ -143,7 +104,6 @@ def run_settings(
         out: Folder for what the run makes.
         brokers: Broker files of the brokers to ask.
         data: Sealed datasets.
-        helpers: As the command was given it, where it takes any.
 
     Raises:
         UsageError: No such platform, or a folder whose name is no text.
@@ -163,9 +123,6 @@ def run_settings(
         data=tuple(place_of(place) for place in data),
         base=files.base or base_of(lock),
         out=out,
-        accelerator=None if helpers is None else helpers.accelerator,
-        dealer=None if helpers is None else helpers.dealer,
-        listen=None if helpers is None else helpers.listen,
     )
 
 

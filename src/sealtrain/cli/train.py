@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,6 @@ from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
     FileOptions,
     GuestOptions,
-    HelperOptions,
     InputOptions,
     LockFile,
     run_settings,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
+    from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["resume", "say_waiting", "show_outcome", "train"]
 
@@ -65,7 +65,6 @@ def train(
     inputs: InputOptions,
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
     files: FileOptions,
-    helpers: HelperOptions,
     waiting: WaitOptions,
     as_json: Json = False,
 ) -> None:
@@ -93,10 +92,11 @@ def train(
         brokers=inputs.brokers,
         data=inputs.data,
         out=out,
-        helpers=helpers,
     )
-    if settings.recipe_lock.recipe.phase == "evaluate":
-        measure(replace(settings, accelerator=None, dealer=None, listen=None), as_json)
+    recipe = settings.recipe_lock.recipe
+    _require_one_guest(recipe)
+    if recipe.phase == "evaluate":
+        measure(settings, as_json)
         return
     show_outcome(_done(begin, out, waiting.metrics_port, waiting.wait_for_lease), as_json)
 
@@ -120,32 +120,20 @@ def resume(
             min=1, max=64, help="Continue on this number of ranks, which the recipe must name."
         ),
     ] = None,
-    helpers: HelperOptions,
     waiting: WaitOptions,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    from sealtrain.guest.settings import load_run, move_run, name_brokers, name_helpers
-    from sealtrain.recipe.kinds import KINDS
+    from sealtrain.guest.settings import load_run, move_run, name_brokers
 
     if former is not None:
         move_run(out, former)
     if brokers:
         name_brokers(out, brokers)
-    named = asdict(helpers)
-    if any(named.values()):
-        name_helpers(out, **named)
     held = load_run(out)
-    how = getattr(held[0].recipe_lock.recipe.collaboration, "kind", None)
-    if how is not None and not KINDS[how].guest_trains:
-        raise UsageError(
-            "a run of this kind is not resumed by itself",
-            check="collaboration",
-            got=how,
-            hint="start the guest again with its run ticket: it goes on where it stopped",
-        )
+    _require_one_guest(held[0].recipe_lock.recipe)
     show_outcome(
         _done(
             _resumption(lambda: held, waiting.metrics_port, ranks),
@@ -156,6 +144,22 @@ def resume(
         ),
         as_json,
     )
+
+
+def _require_one_guest(recipe: Recipe) -> None:
+    """Refuse a recipe whose guests have roles: a run ticket says which one a guest plays.
+
+    Raises:
+        UsageError: The recipe is one of a collaboration.
+    """
+    if recipe.collaboration is not None:
+        raise UsageError(
+            "each guest of this recipe has a role, which a run ticket names",
+            check="collaboration",
+            got=recipe.collaboration.kind,
+            hint="write it with sealtrain deploy ticket, then: sealtrain guest; it also goes on "
+            "with a run that its folder holds",
+        )
 
 
 def _resumption(

@@ -106,9 +106,9 @@ def place_of(settings: RunSettings, name: str, how: Collaboration) -> tuple[str,
     given = getattr(settings, name)
     if given is None:
         raise UsageError(
-            f"the recipe uses {how.kind}, but --{name} is missing",
-            expected=f"--{name} HOST:PORT",
-            hint="start one, and name it in the run ticket: --peer NAME=HOST:PORT",
+            f"the recipe uses {how.kind}, but the run ticket names no {name}",
+            expected=f"--peer {name}=HOST:PORT",
+            hint="start one, and name it in the ticket: sealtrain deploy ticket",
         )
     return host_and_port(given)
 

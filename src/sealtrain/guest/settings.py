@@ -30,7 +30,6 @@ __all__ = [
     "load_run",
     "move_run",
     "name_brokers",
-    "name_helpers",
     "place_of",
     "save_run",
 ]
@@ -216,22 +215,6 @@ def name_brokers(out: Path, brokers: Sequence[Path]) -> None:
     """
     settings, run_id = load_run(out)
     save_run(replace(settings, brokers=tuple(brokers)), run_id)
-
-
-def name_helpers(out: Path, **named: str | None) -> None:
-    """Have an interrupted run use other machines or another address from now on.
-
-    Args:
-        out: The run's folder.
-        named: ``accelerator``, ``dealer`` and ``listen`` as ``RunSettings`` has them; ``None``
-            keeps the run's own.
-
-    Raises:
-        UsageError, LockInvalid: As ``name_brokers``.
-    """
-    settings, run_id = load_run(out)
-    given: dict[str, Any] = {name: place for name, place in named.items() if place is not None}
-    save_run(replace(settings, **given), run_id)
 
 
 def _lasting_address(guest: str) -> str:

@@ -52,7 +52,7 @@ class Kind:
 
     @property
     def guest_trains(self) -> bool:
-        """Whether ``sealtrain train`` runs a guest of the kind, besides its roles."""
+        """Whether a guest of the kind trains (role ``train``), besides its roles."""
         return self.stand_ins is not None or self.fellows is not None
 
 

@@ -15,7 +15,6 @@ from sealtrain.guest.settings import (
     load_run,
     move_run,
     name_brokers,
-    name_helpers,
     save_run,
 )
 
@@ -106,9 +105,7 @@ def test_a_folder_without_a_run_is_told_of_no_broker(tmp_path: Path) -> None:
 
 def test_a_run_may_be_continued_with_another_accelerator_or_dealer(tmp_path: Path) -> None:
     settings = saved(tmp_path, accelerator="gpu-1:7000")
-    name_helpers(tmp_path, accelerator="gpu-2:7000")
-    assert load_run(tmp_path)[0].accelerator == "gpu-2:7000"
-    name_helpers(tmp_path, dealer="tee-1:7001")
+    save_run(replace(settings, accelerator="gpu-2:7000", dealer="tee-1:7001"), "5a" * 16)
     changed, _ = load_run(tmp_path)
     assert (changed.accelerator, changed.dealer) == ("gpu-2:7000", "tee-1:7001")
     assert changed.brokers == settings.brokers
