@@ -18,6 +18,7 @@ from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.platforms import Platform
 from sealtrain.base.tiers import TIER_OF_KIND
+from sealtrain.broker.config import AnswerSettings
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.kinds import KINDS
@@ -69,7 +70,11 @@ def brokers(folder: Path) -> Iterator[tuple[str, bytes]]:
         policy=folder / "policy.yaml",
         root_secret="pkcs11:token=brokers;object=root",
     )
-    full = {"chain": folder / "chain.yaml", "database": "file:x", "boot_auth": True}
+    full = {
+        "chain": folder / "chain.yaml",
+        "database": "file:x",
+        "answers": AnswerSettings(boot_auth=True),
+    }
     for platform in PLATFORMS:
         for name, more in (("plain", {}), ("full", full)):
             there = replace(config, platform=platform, **more)

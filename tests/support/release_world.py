@@ -37,7 +37,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.config import AnswerSettings, BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.keyring import Keyring
@@ -428,7 +428,11 @@ def release_world(
                 clock=clock,
                 random=os.urandom,
                 limits=limits or BrokerLimits(),
-                lease_seconds=lease_seconds,
+                answers=AnswerSettings(
+                    lease_seconds=lease_seconds,
+                    boot_auth=gateway_app_id is not None,
+                    gateway_app_id=gateway_app_id or "",
+                ),
                 controllers=Controllers.of(
                     consortium,
                     *(
@@ -436,7 +440,6 @@ def release_world(
                         for names in (submitters, runners)
                     ),
                 ),
-                gateway_app_id=gateway_app_id,
                 chain=chain,
             )
             broker = Broker(parts)

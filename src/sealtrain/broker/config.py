@@ -80,6 +80,35 @@ class BrokerLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSettings:
+    """What a broker answers guests and dstack's KMS.
+
+    Attributes:
+        lease_seconds: How long released keys may be used, 60 s to 7 days.
+        boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
+        gateway_app_id: App id of the gateway, as the broker answers it to the KMS.
+    """
+
+    lease_seconds: int = 3600
+    boot_auth: bool = False
+    gateway_app_id: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a lease that no broker gives.
+
+        Raises:
+            UsageError: The lease is out of its range.
+        """
+        if not MIN_LEASE <= self.lease_seconds <= MAX_LEASE:
+            raise UsageError(
+                "lease time is out of range",
+                check="lease seconds",
+                got=self.lease_seconds,
+                expected=f"{MIN_LEASE} to {MAX_LEASE}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Settings of ``sealtrain broker serve``.
 
@@ -102,10 +131,8 @@ class BrokerConfig:
         port: TCP port; 0 lets the system choose.
         certificate: PEM of the chain by which it speaks TLS itself; ``None`` for plain HTTP.
         certificate_key: PEM of the certificate's private key.
-        lease_seconds: How long released keys may be used, 60 s to 7 days.
+        answers: What guests and dstack's KMS are answered.
         limits: Caps.
-        boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
-        gateway_app_id: App id of the gateway, as the broker answers it to the KMS.
         chain: The chain file of a contract that must allow a deployment too (spec/chain.md);
             ``None`` for none.
         proxies: Addresses of reverse proxies trusted to state a caller's address.
@@ -131,10 +158,8 @@ class BrokerConfig:
     port: int = 8470
     certificate: Path | None = None
     certificate_key: Path | None = None
-    lease_seconds: int = 3600
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     limits: BrokerLimits = field(default_factory=BrokerLimits)
-    boot_auth: bool = False
-    gateway_app_id: str = ""
     chain: Path | None = None
     proxies: tuple[str, ...] = ()
     public_urls: tuple[str, ...] = ()
@@ -157,13 +182,6 @@ class BrokerConfig:
                 "a certificate needs its key, and a key its certificate",
                 check="certificate",
                 expected="--certificate together with --certificate-key",
-            )
-        if not MIN_LEASE <= self.lease_seconds <= MAX_LEASE:
-            raise UsageError(
-                "lease time is out of range",
-                check="lease seconds",
-                got=self.lease_seconds,
-                expected=f"{MIN_LEASE} to {MAX_LEASE}",
             )
         for port in (self.port, self.metrics_port or 0):
             if not 0 <= port <= 65535:

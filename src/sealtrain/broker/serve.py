@@ -179,9 +179,8 @@ def assembled(
                     clock=clock,
                     random=random,
                     limits=config.limits,
-                    lease_seconds=config.lease_seconds,
+                    answers=config.answers,
                     controllers=Controllers.of(consortium, config.submitters, config.runners),
-                    gateway_app_id=config.gateway_app_id if config.boot_auth else None,
                     chain=chain,
                     surroundings=_surroundings(config),
                 )

@@ -18,7 +18,7 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.hostport import host_and_port
 from sealtrain.base.outbound import reach_by, read_authorities
 from sealtrain.base.platforms import PLATFORMS, Platform
-from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.config import AnswerSettings, BrokerConfig, BrokerLimits
 from sealtrain.broker.logs import log_format_of
 from sealtrain.broker.serve import serve as serve_broker
 from sealtrain.broker.service.deployment import document_of
@@ -94,7 +94,7 @@ class ListenOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerOptions:
+class AnswerOptions(AnswerSettings):
     """What guests and dstack's KMS are answered."""
 
     lease_seconds: Annotated[
@@ -177,9 +177,7 @@ def serve(
         port=listening.port,
         certificate=listening.certificate,
         certificate_key=listening.certificate_key,
-        lease_seconds=answers.lease_seconds,
-        boot_auth=answers.boot_auth,
-        gateway_app_id=answers.gateway_app_id,
+        answers=answers,
         chain=chain,
         proxies=tuple(network.proxy or ()),
         public_urls=tuple(network.public_url or ()),
@@ -309,9 +307,7 @@ def deployment(
         guest="",
         collateral=None,
         platform=here,
-        lease_seconds=answers.lease_seconds,
-        boot_auth=answers.boot_auth,
-        gateway_app_id=answers.gateway_app_id,
+        answers=answers,
         chain=served.chain,
         database="file:database" if place.with_database else None,
     )

@@ -22,7 +22,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.base.secret import Secret
-from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.config import AnswerSettings, BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.keyring import Keyring
@@ -314,7 +314,7 @@ def _served(
                     clock=stage.clock,
                     random=os.urandom,
                     limits=BrokerLimits(),
-                    lease_seconds=LEASE_S,
+                    answers=AnswerSettings(lease_seconds=LEASE_S),
                     controllers=Controllers.of(run.consortium, {}, {}),
                 )
             )

@@ -16,6 +16,7 @@ from world import DAY
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
+from sealtrain.broker.config import AnswerSettings
 from sealtrain.broker.service.bootauth import BootAuthority
 from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.decisions import kms_target
@@ -210,7 +211,7 @@ def test_it_is_off_unless_asked_for_and_wants_rules_for_dstack(tmp_path: Path) -
     with release_world(tmp_path) as world:
         assert world.broker.boot is None
         policy = insecure_simulator_policy(world.pki.root_der, tee="nitro")
-        parts = replace(world.parts, gateway_app_id="", policy=policy)
+        parts = replace(world.parts, answers=AnswerSettings(boot_auth=True), policy=policy)
         with pytest.raises(ConfigError) as caught:
             Broker(parts)
         assert caught.value.got == "nitro"

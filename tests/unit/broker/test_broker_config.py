@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
-from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.config import AnswerSettings, BrokerConfig
 from sealtrain.broker.service.throttle import Throttle
 from sealtrain.errors import TooManyRequests, UsageError
 
@@ -28,7 +29,7 @@ def config(**changed: Any) -> BrokerConfig:
 
 def test_a_broker_listens_on_loopback_unless_told_otherwise() -> None:
     assert config().host == "127.0.0.1"
-    assert config().lease_seconds == 3600
+    assert config().answers.lease_seconds == 3600
     assert config().limits.challenge_seconds == 120
 
 
@@ -36,8 +37,6 @@ def test_a_broker_listens_on_loopback_unless_told_otherwise() -> None:
     "changed",
     [
         {"platform": "none"},
-        {"lease_seconds": 59},
-        {"lease_seconds": 7 * 24 * 3600 + 1},
         {"port": -1},
         {"port": 65536},
     ],
@@ -85,3 +84,9 @@ def test_a_throttle_counts_across_threads() -> None:
     for thread in threads:
         thread.join()
     assert len(passed) == 10
+
+
+@pytest.mark.parametrize("seconds", [59, 7 * 24 * 3600 + 1])
+def test_a_lease_that_no_broker_gives_is_refused(seconds: int) -> None:
+    with pytest.raises(UsageError, check=carries(check="lease seconds")):
+        AnswerSettings(lease_seconds=seconds)

@@ -15,7 +15,7 @@ from world import OWNERS, founded
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
-from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.config import AnswerSettings, BrokerConfig
 from sealtrain.broker.service.deployment import (
     document_of,
     read_broker_document,
@@ -27,6 +27,10 @@ from sealtrain_simulator.state import ensure
 pytestmark = [pytest.mark.claim("C131")]
 
 IMAGE = "registry.example/broker@sha256:" + "ab" * 32
+
+
+BOOTING = AnswerSettings(boot_auth=True)
+A_WEEK = AnswerSettings(lease_seconds=604_800)
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ def on_hardware(config: BrokerConfig) -> bytes:
 
 
 def test_a_document_comes_back_as_it_was_written(config: BrokerConfig, tmp_path: Path) -> None:
-    chained = replace(config, chain=chain_of(tmp_path, *OWNERS), database="file:x", boot_auth=True)
+    chained = replace(config, chain=chain_of(tmp_path, *OWNERS), database="file:x", answers=BOOTING)
     for settings in (config, chained):
         made = document_of(settings)
         assert read_broker_document(made.to_bytes()) == made
@@ -88,8 +92,10 @@ OTHERS: dict[str, Callable[[BrokerConfig, Path], BrokerConfig]] = {
     "consortium": _other_consortium,
     "policy": _other_policy,
     "chain": lambda config, folder: replace(config, chain=chain_of(folder, *OWNERS)),
-    "lease_seconds": lambda config, folder: replace(config, lease_seconds=604_800),
-    "boot_auth": lambda config, folder: replace(config, boot_auth=True),
+    "lease_seconds": lambda config, folder: replace(
+        config, answers=AnswerSettings(lease_seconds=604_800)
+    ),
+    "boot_auth": lambda config, folder: replace(config, answers=BOOTING),
     "database": lambda config, folder: replace(config, database="file:database"),
     "root_secret": lambda config, folder: replace(config, root_secret="dstack:/tmp/mine.sock"),
     "former_root_secrets": lambda config, folder: replace(

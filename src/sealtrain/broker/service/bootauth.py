@@ -61,7 +61,7 @@ class BootAuthority:
                 "status": "ok",
                 "kmsContractAddr": _NO_CONTRACT,
                 "ethRpcUrl": "",
-                "gatewayAppId": self._parts.gateway_app_id or "",
+                "gatewayAppId": self._parts.answers.gateway_app_id,
                 "chainId": 0,
                 "appImplementation": _NO_CONTRACT,
             }
@@ -96,7 +96,7 @@ class BootAuthority:
             return BootAnswer.refused(f"{error.code}: {error}"), error
         allowed = {
             "isAllowed": True,
-            "gatewayAppId": self._parts.gateway_app_id or "",
+            "gatewayAppId": self._parts.answers.gateway_app_id,
             "reason": "",
         }
         return BootAnswer.model_validate(allowed), None

@@ -184,7 +184,7 @@ def document_of(
         UsageError: No broker would serve with these settings.
         SealtrainError: A file that they name cannot be read or is malformed.
     """
-    chain = None
+    chain, answers = None, config.answers
     if config.chain is not None:
         from sealtrain_chain.chainfile import load_chain_file
 
@@ -202,9 +202,9 @@ def document_of(
             "image": image,
             "key_provider_id": key_provider_id,
             "root_secret": config.root_secret,
-            "lease_seconds": config.lease_seconds,
-            "boot_auth": config.boot_auth,
-            "gateway_app_id": config.gateway_app_id if config.boot_auth else "",
+            "lease_seconds": answers.lease_seconds,
+            "boot_auth": answers.boot_auth,
+            "gateway_app_id": answers.gateway_app_id if answers.boot_auth else "",
             "database": config.database is not None,
         },
         UsageError,

@@ -12,7 +12,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
-from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.config import AnswerSettings, BrokerLimits
 from sealtrain.broker.service.controllers import Controllers
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.memory import Store
@@ -43,9 +43,7 @@ class BrokerParts:
         clock: The broker's time.
         random: Source of challenges and lease ids.
         limits: Caps.
-        lease_seconds: Longest lease.
-        gateway_app_id: App id of the gateway, for dstack's KMS; ``None`` where the broker does not
-            answer the KMS (spec/boot-authority.md).
+        answers: Longest lease, and what dstack's KMS is answered.
         chain: The contract that must allow a deployment besides its owners; ``None`` for none
             (spec/chain.md).
         controllers: Who may submit runs and who may run them (spec/run-control.md).
@@ -64,9 +62,8 @@ class BrokerParts:
     clock: Clock
     random: Random
     limits: BrokerLimits
-    lease_seconds: int
+    answers: AnswerSettings
     controllers: Controllers
-    gateway_app_id: str | None = None
     chain: ChainGate | None = None
     surroundings: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 

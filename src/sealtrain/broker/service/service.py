@@ -122,12 +122,12 @@ class Broker:
         self.manifest_shares = Shares(_MANIFESTS_A_MINUTE, "run")
         """Counts manifests by run."""
         self._lease_shares = Shares(parts.limits.posts_per_lease, "lease")
-        self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
+        self.boot = BootAuthority(parts, self._counting) if parts.answers.boot_auth else None
         """Answers dstack's KMS; ``None`` where the boot authority is off."""
         self._limits = DecisionLimits(
             broker_ids=parts.ids,
             consortium_id=parts.consortium.consortium_id,
-            lease_seconds=parts.lease_seconds,
+            lease_seconds=parts.answers.lease_seconds,
         )
         self._challenges = Challenges(
             partial(parts.keyring.challenge_key, parts.consortium.consortium_id),
