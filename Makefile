@@ -32,7 +32,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled demo deployed test lanes check fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test walk
+.PHONY: help compiled demo deployed test lanes check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -62,6 +62,13 @@ NEWEST ?= tests/cli
 newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (3 minutes); NEWEST narrows it
 	$(BIN)/python tools/newest.py $(VENV)-newest $(NEWEST)
 
+FLOWER ?= -m "flower and not nightly"
+flower: $(STAMP) ## the tests that meet the real Flower, in an environment of its own (2 minutes); FLOWER="-m flower" for the night's too
+	$(BIN)/python tools/flower/play.py $(VENV)-flower $(FLOWER)
+
+audit: $(STAMP) ## known faults of the pinned libraries, by pip-audit; says so where it did not run, for want of a network
+	@$(BIN)/python tools/audit.py $(VENV)-audit
+
 check: $(STAMP) ## formatting, lint, types, layers: what must hold before a change is looked at (1 minute)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -76,7 +83,7 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 		--disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python tools/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-learning: $(STAMP) ## tests too long for each change: every phase learns, and trains in two ranks of every backend; Flower
+learning: $(STAMP) ## tests too long for each change: every phase learns, and trains in two ranks of every backend
 	@$(BIN)/python -m pip show -q deepspeed 2>/dev/null || $(BIN)/python -m pip install -q \
 		--disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m nightly -o faulthandler_timeout=3900
@@ -126,10 +133,11 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
 nightly: export SEALTRAIN_COLD := 1
-nightly: test newest learning fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
+nightly: FLOWER := -m flower -o faulthandler_timeout=3900
+nightly: test newest learning flower fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm $(VENV)-flower $(VENV)-audit .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

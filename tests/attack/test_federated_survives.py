@@ -333,6 +333,7 @@ def test_too_few_parties_are_named_with_code_and_round(leads: Leads) -> None:
     assert "clinic-c: peer-unreachable in round 2" in str(raised.value.got)
 
 
+@pytest.mark.flower
 @pytest.mark.claim("C242")
 def test_a_strategy_with_memory_outlives_its_lead_bit_for_bit(leads: Leads, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")
@@ -349,6 +350,7 @@ def test_a_strategy_with_memory_outlives_its_lead_bit_for_bit(leads: Leads, tmp_
     assert len(set(values(uninterrupted))) == 1 != values(uninterrupted)[0]
 
 
+@pytest.mark.flower
 @pytest.mark.claim("C242")
 def test_the_parties_that_a_strategy_chooses_are_the_same_for_a_resumed_lead(
     leads: Leads, tmp_path: Path
@@ -364,6 +366,7 @@ def test_the_parties_that_a_strategy_chooses_are_the_same_for_a_resumed_lead(
     assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 7)]
 
 
+@pytest.mark.flower
 @pytest.mark.claim("C242")
 @pytest.mark.parametrize("share", [1.0, 0.7], ids=["all", "two of three"])
 def test_neither_the_moment_of_a_kill_nor_the_order_of_updates_changes_a_bit(
@@ -430,6 +433,7 @@ def test_neither_the_moment_of_a_kill_nor_the_order_of_updates_changes_a_bit(
     assert all(asked.count(number) > asked.count(7) for number in (1, 2, 3, 4))
 
 
+@pytest.mark.flower
 @pytest.mark.claim("C242")
 @pytest.mark.parametrize("late", variants(PARTIES, each_time=PARTIES[1:2]))
 def test_a_resumed_lead_chooses_from_the_parties_that_were_there_in_whatever_order_they_come(
@@ -466,6 +470,7 @@ def test_a_resumed_lead_chooses_from_the_parties_that_were_there_in_whatever_ord
     assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 5)]
 
 
+@pytest.mark.flower
 @pytest.mark.claim("C242")
 def test_others_take_the_place_of_a_chosen_party_that_died(leads: Leads) -> None:
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")

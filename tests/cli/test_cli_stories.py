@@ -19,6 +19,7 @@ from variants import variants
 pytestmark = pytest.mark.long
 
 DEMOS = ("federate", "split", "travel")
+FLOWER = {"federate": pytest.mark.flower}
 _WITHIN_S = 120
 _GONE_S = 10
 
@@ -45,7 +46,7 @@ def below(process: int) -> list[psutil.Process]:
 
 
 @pytest.mark.claim("C278")
-@pytest.mark.parametrize("name", variants(DEMOS, each_time=["federate"]))
+@pytest.mark.parametrize("name", variants(DEMOS, each_time=["federate"], marks=FLOWER))
 def test_ctrl_c_ends_every_part_and_says_what_stays(name: str, tmp_path: Path) -> None:
     if name == "federate":
         pytest.importorskip("flwr", reason="needs sealtrain[federated]")
@@ -92,7 +93,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.claim("C278")
-@pytest.mark.parametrize("name", variants(DEMOS, each_time=[]))
+@pytest.mark.parametrize("name", variants(DEMOS, each_time=[], marks=FLOWER))
 def test_a_disk_that_is_full_is_said_and_nothing_runs_on(name: str, small: Path) -> None:
     if name == "federate":
         pytest.importorskip("flwr", reason="needs sealtrain[federated]")

@@ -25,9 +25,12 @@ PLACES = ("clinic-a", "clinic-b")
 
 def test_the_app_asks_for_the_flower_that_the_extra_brings(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["federated"] == [f"flwr=={FLWR_VERSION}"]
+    wanted = f"flwr=={FLWR_VERSION}"
+    assert project["optional-dependencies"]["federated"] == [wanted]
+    assert wanted in (repository / "tools" / "flower" / "pins.txt").read_text().splitlines()
 
 
+@pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.nightly
@@ -40,6 +43,7 @@ def test_flower_carries_the_rounds_of_two_parties(tmp_path: Path) -> None:
         assert not world.events("party.left")
 
 
+@pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.nightly
@@ -67,6 +71,7 @@ def test_a_killed_supernode_ends_no_run(tmp_path: Path) -> None:
         assert {one["code"] for one in lost} == {"peer-unreachable"}
 
 
+@pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.nightly
@@ -120,6 +125,7 @@ def carried(tmp_path: Path) -> Iterator[tuple[FederatedWorld, Flower]]:
         yield world, flower
 
 
+@pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.claim("C265")
 def test_a_superlink_that_ends_before_it_is_called_is_started_again(tmp_path: Path) -> None:

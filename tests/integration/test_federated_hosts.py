@@ -14,6 +14,7 @@ PLAYER = Path(__file__).parents[1] / "support" / "flower_hosts_player.py"
 ALONE = ["unshare", "--map-root-user", "--net"]
 
 
+@pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.needs("iproute2", "util-linux")
 @pytest.mark.nightly

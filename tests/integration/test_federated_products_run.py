@@ -88,6 +88,7 @@ def ends_with(made: Stage, name: str, error: type[SealtrainError]) -> None:
         made.ended(name)
 
 
+@pytest.mark.flower
 @pytest.mark.nightly
 @pytest.mark.claim("C601")
 def test_the_story_of_an_example_ends_in_the_bits_of_the_rounds_in_the_clear(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(900)

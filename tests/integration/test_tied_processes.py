@@ -66,6 +66,7 @@ def test_an_accelerator_ends_with_what_started_it() -> None:
         wait_until(lambda: not any(runs(one) for one in beside), 20)
 
 
+@pytest.mark.flower
 @pytest.mark.nightly
 def test_flowers_processes_and_theirs_end_with_what_started_them() -> None:
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")

@@ -169,8 +169,9 @@ def test_below_the_line_nothing_loads_torch(module: str) -> None:
 # --- Packaging ----------------------------------------------------------------------------------
 
 
-def pins() -> dict[str, str]:
-    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+def pins(*more: str) -> dict[str, str]:
+    names = ("constraints.txt", *more)
+    lines = [line for name in names for line in (REPOSITORY / name).read_text().splitlines()]
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
@@ -190,10 +191,13 @@ def requirements() -> dict[str, list[Requirement]]:
 
 
 def test_every_requirement_is_pinned_to_a_version_it_allows() -> None:
-    pinned = {canonicalize_name(name): version for name, version in pins().items()}
+    ours = {canonicalize_name(name): version for name, version in pins().items()}
+    flower = pins("tools/flower/pins.txt")
+    beside = {canonicalize_name(name): version for name, version in flower.items()}
     wrong = [
         str(requirement)
-        for group in requirements().values()
+        for extra, group in requirements().items()
+        for pinned in ([beside] if extra == "federated" else [ours, beside])
         for requirement in group
         if not requirement.specifier.contains(pinned.get(canonicalize_name(requirement.name), "0"))
         or canonicalize_name(requirement.name) not in pinned

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,12 +11,18 @@ import pytest
 __all__ = ["variants"]
 
 
-def variants(values: Iterable[Any], *, each_time: Collection[Any]) -> list[Any]:
+def variants(
+    values: Iterable[Any],
+    *,
+    each_time: Collection[Any],
+    marks: Mapping[Any, pytest.MarkDecorator] = MappingProxyType({}),
+) -> list[Any]:
     """Parameters of a test, those outside ``each_time`` marked ``nightly``.
 
     Args:
         values: Every value, in its order; a tuple is one value for several names.
         each_time: Those that are played for each change.
+        marks: A further mark of some.
 
     Raises:
         ValueError: ``each_time`` has a value that is none of the test's.
@@ -26,7 +33,10 @@ def variants(values: Iterable[Any], *, each_time: Collection[Any]) -> list[Any]:
     return [
         pytest.param(
             *(value if isinstance(value, tuple) else (value,)),
-            marks=[] if value in each_time else pytest.mark.nightly,
+            marks=[
+                *([] if value in each_time else [pytest.mark.nightly]),
+                *([marks[value]] if value in marks else []),
+            ],
         )
         for value in values
     ]

@@ -71,6 +71,7 @@ def rounds(strategy: FlowerStrategy, numbers: range, state: dict[str, Any]) -> l
     return merged
 
 
+@pytest.mark.flower
 @pytest.mark.claim("C242")
 @pytest.mark.parametrize("case", STRATEGIES["cases"], ids=lambda one: one["strategy"]["name"])
 def test_a_strategy_merges_and_remembers_as_the_vector_says(case: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 Usage: ``python tools/images/pin.py NAME [--cache FOLDER]``
 
 1. Debian's signed package indexes give the newest version of each package of ``image.yaml``.
-2. pip resolves the requirements of its extras under ``constraints.txt``, for CPython 3.11 on Linux.
+2. pip resolves the requirements of its extras under ``constraints.txt``, for CPython 3.11 on Linux;
+   with Flower, ``tools/flower/pins.txt`` counts before it.
 3. Every package is read as the builder reads it, and its digests are written.
 
 Read the difference before you commit it: from then on, owners account for images with it.
@@ -25,7 +26,7 @@ from pathlib import Path
 import httpx2
 from fetching import MIRROR, debian_file, download_wheels
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packed import read_debian, wheel_content
 
 from sealtrain.base.digests import file_sha256, sha256_hex
@@ -135,7 +136,9 @@ def wheel_pins(recipe: ImageRecipe, cache: Path) -> dict[str, WheelPin]:
     wanted = [*_requirements(recipe.extras), *recipe.packages]
     found = {}
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        download_wheels(["-c", str(ROOT / "constraints.txt"), *wanted], Path(folder))
+        held = Path(folder) / "constraints.txt"
+        held.write_text(_constraints(recipe.extras), "utf-8")
+        download_wheels(["-c", str(held), *wanted], Path(folder))
         for wheel in sorted(Path(folder).glob("*.whl")):
             name, version, _, _ = parse_wheel_filename(wheel.name)
             found[str(name)] = WheelPin(
@@ -145,6 +148,18 @@ def wheel_pins(recipe: ImageRecipe, cache: Path) -> dict[str, WheelPin]:
             )
             shutil.move(wheel, cache / wheel.name)
     return found
+
+
+def _constraints(extras: tuple[str, ...]) -> str:
+    """The versions that the tests of these extras ran with, one per line."""
+    names = ["constraints.txt"]
+    if "federated" in extras:
+        names.append("tools/flower/pins.txt")
+    held = {}
+    for line in (line for name in names for line in (ROOT / name).read_text("utf-8").splitlines()):
+        if line and not line.startswith("#"):
+            held[canonicalize_name(Requirement(line).name)] = line
+    return "\n".join(held.values()) + "\n"
 
 
 def _requirements(extras: tuple[str, ...]) -> list[str]:

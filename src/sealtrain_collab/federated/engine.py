@@ -229,7 +229,7 @@ def _grid(nodes: int) -> Any:
     """A grid that knows its nodes and carries nothing: the seats talk (``seats``)."""
     from flwr.serverapp import Grid
 
-    class Present(Grid):
+    class Present(Grid):  # type: ignore[misc, unused-ignore]
         """The parties that are present, by number."""
 
         def set_run(self, run: Any) -> None:

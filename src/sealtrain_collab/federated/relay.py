@@ -34,7 +34,7 @@ client = ClientApp()
 server = ServerApp()
 
 
-@client.query()
+@client.query()  # type: ignore[untyped-decorator, unused-ignore]
 def deliver(message: Message, context: Context) -> Message:
     """Give a message to the party of this node; its answer is the reply, empty if it is gone."""
     record = message.content.config_records[_RECORD]
@@ -52,7 +52,7 @@ def deliver(message: Message, context: Context) -> Message:
     return Message(RecordDict({_RECORD: ConfigRecord({"bytes": answer})}), reply_to=message)
 
 
-@server.main()
+@server.main()  # type: ignore[untyped-decorator, unused-ignore]
 def carry(grid: Grid, context: Context) -> None:
     """Carry the lead's messages until the run is over; a lead that was restarted is found again."""
     until = time.monotonic()

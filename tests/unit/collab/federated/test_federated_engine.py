@@ -23,6 +23,8 @@ from sealtrain.recipe.collaborations.strategies import (
 )
 from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, PartyUpdate
 
+pytestmark = pytest.mark.flower
+
 if not COLLECTING:
     flower = pytest.importorskip("flwr.serverapp.strategy", reason="needs sealtrain[federated]")
 

@@ -32,6 +32,8 @@ from sealtrain_collab.federated.engine import FlowerStrategy
 from sealtrain_collab.federated.messages import Asked
 from sealtrain_collab.federated.seats import Answered, Came, News, PartyGone, Seat
 
+pytestmark = pytest.mark.flower
+
 if not COLLECTING:
     pytest.importorskip("flwr", reason="needs sealtrain[federated]")
     from flwr.app import (  # type: ignore[import-untyped, unused-ignore]
