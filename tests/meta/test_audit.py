@@ -1,4 +1,4 @@
-"""The audit of dependencies says what it found, or that it did not run: silence is no clean bill."""
+"""The audit of dependencies says what it found, or that it did not run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Told = Callable[[list[dict[str, Any]]], str]
 def loaded() -> ModuleType:
     path = REPOSITORY / "tools" / "audit.py"
     spec = importlib.util.spec_from_file_location("audit", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
