@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 LANES ?=
 # Words for pytest, which then plays these in place of lanes: TEST_FLAGS="tests/unit -x".
 TEST_FLAGS ?=
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 5
 
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import collecting
+import forked
 import keeping
 import programs
 import pytest
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Whether there is a GPU is asked of NVML: a process that asked CUDA itself forks no ranks that can.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+# Arrow's allocator would start a thread, in a process from which workers are forked.
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 _MANY_MODULES = 300
 _frozen = 0
@@ -37,6 +40,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 collecting.COLLECTING = True
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take ``--forks``."""
+    forked.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Skip what needs a missing program, keep what a failing test printed, share warm processes,
     and watch collection.
@@ -46,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(programs)
     keeping.keep_output(config)
     warm_places.hold_places(config)
+    forked.fork_workers(config)
     config.stash[collecting.LOADED] = dict.fromkeys(collecting.stack_loaded(), "before collection")
 
 

@@ -1,4 +1,4 @@
-"""Collection is cheap: every worker of pytest-xdist collects every file before its first test."""
+"""Collection is cheap: it comes before the first test, also of a run of one file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Let a test file name what it imports at its top, and load it when its first test runs.
 
-Every worker of pytest-xdist collects every file. A training library takes seconds to load, so a
+Pytest collects a file before it plays any. A training library takes seconds to load, so a
 file that needs one writes its imports, and what is made of them at its top, under a condition::
 
     from collecting import COLLECTING

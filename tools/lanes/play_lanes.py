@@ -27,7 +27,7 @@ from lane_table import CORE, LANES, SuiteLane, lane_of
 __all__ = ["Choice", "choose", "main", "play"]
 
 ROOT = Path(__file__).resolve().parents[2]
-_WORKERS = 3  # for two cores: some tests wait, for a peer or for a time to pass
+_WORKERS = 5  # for two cores: some tests wait, for a peer or for a time to pass
 _REPORT = "dist/tests.xml"  # every test's seconds stay there, to shorten the run by
 _SLOWEST = 10
 _LONG_SECONDS = 20
@@ -150,7 +150,10 @@ def main(words: Sequence[str]) -> int:
     if asked.plan:
         print(json.dumps({choice.lane.name: choice.played for choice in choices}, indent=1))
         return 0
-    options = ["-q", "-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    if sys.platform == "linux":  # what is imported there may be used after a fork
+        options = ["-q", "--forks", str(asked.workers)]
+    else:
+        options = ["-q", "-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     return play(ROOT, choices, options=options, missing=missing, record=asked.record)
 
 
