@@ -144,9 +144,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "sealtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "Installing into $(VENV), once; this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
-	@# The pip that comes with Python 3.11 takes twice as long for what follows.
-	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25'
-	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# The pip that comes with Python 3.11 takes twice as long where it installs in place of uv.
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'pip>=25' uv
+	@$(BIN)/python tools/install.py -c constraints.txt -e '.[dev]'
 	@# All of it compiled takes as long as the download; what a run imports is compiled here, once:
 	@# processes that start at the same moment would each compile it. .ci/run does it beside others.
 	@test -z "$(COMPILED)" || $(BIN)/python -W ignore -c 'import $(COMPILED)'

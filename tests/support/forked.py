@@ -331,9 +331,11 @@ def _become_worker(session: pytest.Session, link: Connection, folder: Path) -> N
     capture = plugins.get_plugin("capturemanager")
     if capture is not None and capture.is_globally_capturing():  # into a file that all would share
         capture.stop_global_capturing()
+        with Path(os.devnull).open("wb") as nowhere:  # what tests print past the capture
+            os.dup2(nowhere.fileno(), 1)
         capture.start_global_capturing()
         capture.suspend_global_capture()
-    plugins.register(_Silent(config, sys.stdout), "terminalreporter")
+    plugins.register(_Silent(config, sys.stderr), "terminalreporter")
     config.option.basetemp = str(folder)
     factory = type(config._tmp_path_factory)  # type: ignore[attr-defined]
     config._tmp_path_factory = factory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]
