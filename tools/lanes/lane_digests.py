@@ -42,6 +42,7 @@ _STANDING = (
     "src/sealtrain/",
     # What tests/conftest.py does beside every test.
     "tests/support/collecting.py",
+    "tests/support/forked.py",
     "tests/support/keeping.py",
     "tests/support/programs.py",
     "tests/support/warm_places.py",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 from training_world import RUN_ID, checkpoint_store
+from variants import variants
 
 from sealtrain.errors import CheckpointRefused, LeaseStale, StorageFailed
 from sealtrain.training.checkpoints import checkpoint
@@ -252,7 +253,9 @@ except StorageFailed as failure:
 """
 
 
-@pytest.mark.parametrize("limit", [1000, 3_000_001, 8_000_100])
+@pytest.mark.parametrize(
+    "limit", variants([1000, 3_000_001, 8_000_100], each_time=[1000, 8_000_100])
+)
 def test_a_limit_the_system_sets_leaves_the_one_before(tmp_path: Path, limit: int) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LIMITED, str(tmp_path), str(limit)],

@@ -19,6 +19,7 @@ from training_world import (
     sources_of,
     write_records,
 )
+from variants import variants
 
 from sealtrain.training.checkpoints.checkpoint import newest
 
@@ -80,7 +81,7 @@ def text_classifier(**changed: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("phase", ["sft", "classify"])
+@pytest.mark.parametrize("phase", variants(["sft", "classify"], each_time=["sft"]))
 def test_phases_put_them_in_with_the_adapter_on_and_take_them_out_before_export(
     phase: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
