@@ -406,7 +406,7 @@ def test_a_permission_is_kept_for_its_time_and_a_refusal_never(
     changed = {"cache_seconds": 10, "monotonic": lambda: moment[0]}
     with gate_over(chain, contract, lies, **changed) as (gate, file):
         closed(gate, ChainRefused)
-        approve(chain, file, ends=chain.now + 60)
+        approve(chain, file, ends=chain.now + 3600)
         gate.allowed(APP, HASH)
         gate.allowed(APP, HASH)
         assert len(asked) == 2
@@ -416,9 +416,9 @@ def test_a_permission_is_kept_for_its_time_and_a_refusal_never(
         moment[0] = 10.0
         closed(gate, ChainRefused)
         assert len(asked) == 3
-        approve(chain, file, nonce=2, ends=chain.now + 60)
+        approve(chain, file, nonce=2, ends=chain.now + 3600)
         gate.allowed(APP, HASH)
-        chain.tester.time_travel(chain.now + 70)
+        chain.tester.time_travel(chain.now + 3700)
         chain.tester.mine_block()
         closed(gate, ChainRefused)  # kept never beyond its own end
 
