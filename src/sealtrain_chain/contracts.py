@@ -92,7 +92,7 @@ def app(web3: Web3, address: str) -> Contract:
     return web3.eth.contract(
         address=web3.to_checksum_address(address),
         abi=[
-            _allowed(),
+            _describe_is_app_allowed(),
             _view("allowedComposeHashes", ["bytes32"], "bool"),
             _view("owner", [], "address"),
             _view("requireTcbUpToDate", [], "bool"),
@@ -105,7 +105,7 @@ def kms(web3: Web3, address: str) -> Contract:
     """Dstack's KMS contract."""
     return web3.eth.contract(
         address=web3.to_checksum_address(address),
-        abi=[_allowed(), _view("registeredApps", ["address"], "bool")],
+        abi=[_describe_is_app_allowed(), _view("registeredApps", ["address"], "bool")],
     )
 
 
@@ -283,7 +283,7 @@ def told(ask: Callable[[], Any]) -> Any:
     except TimeExhausted:
         raise
     except ContractCustomError as error:
-        raise _refused(_named(str(error.data or ""))) from None
+        raise _refused(_name_error(str(error.data or ""))) from None
     except ContractLogicError as error:
         raise _refused(str(error.message)) from None
     except (Web3Exception, DecodingError, ValueError, TypeError, KeyError) as error:
@@ -304,7 +304,7 @@ def _refused(why: str) -> ChainRefused:
     )
 
 
-def _named(data: str) -> str:
+def _name_error(data: str) -> str:
     """Name of a custom error of the shipped contract or of those it is used with."""
     known = {
         "OwnableUnauthorizedAccount(address)": "OwnableUnauthorizedAccount",
@@ -322,7 +322,7 @@ def _named(data: str) -> str:
     return data[:74]
 
 
-def _allowed() -> dict[str, Any]:
+def _describe_is_app_allowed() -> dict[str, Any]:
     info = {
         "name": "info",
         "type": "tuple",

@@ -60,7 +60,7 @@ class ChainGate:
         with self._turn:
             if self._failed is not None and arrived <= self._failed[0]:
                 # It failed while this asker waited: asking again would make everybody wait longer.
-                raise _copied(self._failed[1])
+                raise _copy(self._failed[1])
             now = self._clock()
             begun = self._monotonic()
             ends, until, word = self._kept.get(compose_hash, (begun, 0, None))
@@ -91,7 +91,7 @@ class ChainGate:
                     self._failed = (self._monotonic(), unusable)
                     raise unusable from error
             elif self._failed is not None and self._failed[0] >= self._looked:
-                raise _copied(self._failed[1])
+                raise _copy(self._failed[1])
 
     def _read(self, slots: list[bytes], now: int) -> Reading:
         self._looked = self._monotonic()
@@ -102,7 +102,7 @@ class ChainGate:
             raise
 
 
-def _copied(error: ChainUnreachable) -> ChainUnreachable:
+def _copy(error: ChainUnreachable) -> ChainUnreachable:
     """One exception cannot be raised in two threads: each adds to its traceback."""
     return ChainUnreachable(
         error.message,

@@ -83,10 +83,10 @@ def proven(
     given = load_model(_AccountProof, answer, ProofInvalid, "proof of the chain's node")
     if len(given.storage) != len(slots):
         raise _invalid("it proves other slots than were asked for")
-    raw = _looked_up(state_root, bytes.fromhex(address[2:]), given.account)
+    raw = _look_up(state_root, bytes.fromhex(address[2:]), given.account)
     if raw is None:
         return None
-    fields = _decoded(raw)
+    fields = _decode(raw)
     if not isinstance(fields, list) or len(fields) != 4 or len(fields[2]) != 32:
         raise _invalid("its proof does not lead to an account")
     values = tuple(
@@ -110,8 +110,8 @@ def _path(root: bytes, key: bytes, nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _value(storage_root: bytes, slot: bytes, given: _SlotProof) -> int:
-    raw = _looked_up(storage_root, slot, given.proof)
-    content = b"" if raw is None else _decoded(raw)
+    raw = _look_up(storage_root, slot, given.proof)
+    content = b"" if raw is None else _decode(raw)
     if not isinstance(content, bytes) or len(content) > 32:
         raise _invalid("its proof does not lead to a slot's value")
     value = int.from_bytes(content, "big")
@@ -127,7 +127,7 @@ def _value(storage_root: bytes, slot: bytes, given: _SlotProof) -> int:
     return value
 
 
-def _looked_up(root: bytes, key: bytes, nodes: Sequence[str]) -> bytes | None:
+def _look_up(root: bytes, key: bytes, nodes: Sequence[str]) -> bytes | None:
     """The value at Keccak-256 of ``key``, ``None`` where the nodes show that there is none."""
     require_extra()
     from eth_utils.crypto import keccak
@@ -143,7 +143,7 @@ def _looked_up(root: bytes, key: bytes, nodes: Sequence[str]) -> bytes | None:
     return found or None
 
 
-def _decoded(data: bytes) -> bytes | list[bytes]:
+def _decode(data: bytes) -> bytes | list[bytes]:
     import rlp
 
     try:

@@ -21,10 +21,10 @@ def nonce_slot(subject_kind: int, subject: str) -> bytes:
 
 
 def _by_kind(kind: int, subject: str, mapping: int) -> bytes:
-    return _mapped(bytes.fromhex(subject), _mapped(_word(kind), _word(mapping)))
+    return _map_slot(bytes.fromhex(subject), _map_slot(_word(kind), _word(mapping)))
 
 
-def _mapped(key: bytes, slot: bytes) -> bytes:
+def _map_slot(key: bytes, slot: bytes) -> bytes:
     return keccak256(key + slot)
 
 

@@ -58,7 +58,7 @@ def cloud_driver(
 def _gcp(
     state: SimulatorState, guest: SimulatedGuest, fault: str | None, report_data: bytes
 ) -> dict[str, JsonValue]:
-    quote = guest.quote(_sized(report_data))
+    quote = guest.quote(_require_length(report_data))
     zone = "simulated-b" if fault == "tpm-other-zone" else "simulated-a"
     pki = state.pki.lying("foreign-root") if fault == "tpm-foreign-root" else state.pki
     named = SimulatedMachine(zone=zone, production=fault != "tpm-test-key")
@@ -117,7 +117,7 @@ def _nitro_tpm(
     pki = state.nitro.foreign() if fault == "wrong-root" else state.nitro
     kind, field = ("enc", "pcrs") if fault == "enclave" else ("tpm", "nitrotpm_pcrs")
     module_id = f"{_INSTANCE}-{kind}{_NAME}"
-    asked = _sized(report_data)
+    asked = _require_length(report_data)
     document = signed_document(
         pki.issue(module_id, now - 4 * HOUR if fault == "expired-leaf" else now - 1),
         {
@@ -137,7 +137,7 @@ def _nitro_tpm(
     }
 
 
-def _sized(report_data: bytes) -> bytes:
+def _require_length(report_data: bytes) -> bytes:
     if len(report_data) != 64:
         raise DataInvalid("report_data is not 64 bytes long")
     return report_data

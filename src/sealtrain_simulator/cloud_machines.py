@@ -93,7 +93,7 @@ def _azure_snp(
     inner = None if not fault or fault in AZURE_FAULT_MEANINGS else fault
     paravisor, shown = _azure(compose, fault, report_data)
     report = state.snp(launch=launch).shown(
-        _committed(paravisor), compose, now=clock(), host_data=bytes(32), fault=inner
+        _commit(paravisor), compose, now=clock(), host_data=bytes(32), fault=inner
     )
     return {**report, "tee": "azure-snp", **shown}
 
@@ -107,7 +107,7 @@ def _azure_tdx(
     report_data: bytes,
 ) -> dict[str, JsonValue]:
     paravisor, shown = _azure(compose, fault, report_data)
-    signed = _committed(paravisor)
+    signed = _commit(paravisor)
     if fault == "wrong-report-data":
         signed = hashlib.sha512(signed).digest()
     image = "SIMULATED other image" if fault == "other-image" else "SIMULATED"
@@ -123,8 +123,8 @@ def _azure(
     named = Paravisor(signed.key, "another") if fault == "tpm-other-machine" else signed
     tpm = SimulatedTpm(Paravisor(_key("own")))
     events = _boot(tpm, compose, fault)
-    asked = hashlib.sha256(_sized(report_data)).digest()
-    shown = _quoted(tpm, asked[::-1] if fault == "tpm-other-conversation" else asked, fault)
+    asked = hashlib.sha256(_require_length(report_data)).digest()
+    shown = _quote(tpm, asked[::-1] if fault == "tpm-other-conversation" else asked, fault)
     return signed, {
         "runtime": named.runtime.decode("ascii"),
         "tpm": {**shown, "events": events},
@@ -142,7 +142,7 @@ def _gcp_snp(
 ) -> dict[str, JsonValue]:
     inner = None if not fault or fault in GOOGLE_SNP_FAULT_MEANINGS else fault
     guest = state.snp(launch=launch)
-    report = guest.report(_sized(report_data), compose, host_data=bytes(32), fault=inner)
+    report = guest.report(_require_length(report_data), compose, host_data=bytes(32), fault=inner)
     named = SimulatedMachine(
         zone="simulated-b" if fault == "tpm-other-zone" else "simulated-a",
         production=fault != "tpm-test-key",
@@ -154,7 +154,7 @@ def _gcp_snp(
     first = {"index": 0, "digest": hashlib.sha256(firmware).hexdigest()}
     events = [first, *_boot(tpm, compose, fault)]
     signed_for = report + b"x" if fault == "tpm-other-quote" else report
-    shown = _quoted(tpm, hashlib.sha256(signed_for).digest(), fault)
+    shown = _quote(tpm, hashlib.sha256(signed_for).digest(), fault)
     certificates = [to_base64(der) for der in tpm.certificates]
     return {
         "tee": "gcp-snp",
@@ -177,7 +177,7 @@ def _boot(tpm: SimulatedTpm, compose: bytes, fault: str) -> list[JsonValue]:
     return logged[:1] + logged if fault == "tpm-other-events" else logged
 
 
-def _quoted(tpm: SimulatedTpm, asked: bytes, fault: str) -> dict[str, JsonValue]:
+def _quote(tpm: SimulatedTpm, asked: bytes, fault: str) -> dict[str, JsonValue]:
     message, signature = tpm.quote(asked, bank="sha256", selection=_ALL)
     if fault == "tpm-bad-signature":
         signature = signature[:-1] + bytes([signature[-1] ^ 1])
@@ -191,12 +191,12 @@ def _quoted(tpm: SimulatedTpm, asked: bytes, fault: str) -> dict[str, JsonValue]
     }
 
 
-def _committed(paravisor: Paravisor) -> bytes:
+def _commit(paravisor: Paravisor) -> bytes:
     """Report data of the processor's statement: the hash of the runtime data, and zeros."""
     return hashlib.sha256(paravisor.runtime).digest().ljust(64, b"\0")
 
 
-def _sized(report_data: bytes) -> bytes:
+def _require_length(report_data: bytes) -> bytes:
     if len(report_data) != 64:
         raise DataInvalid("report_data is not 64 bytes long")
     return report_data

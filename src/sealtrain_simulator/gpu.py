@@ -203,7 +203,7 @@ class SimulatedGpus:
         ]
         if fault == "other-gpu":
             gpus[-1] = replace(gpus[-1], device=self.pki.device("GH100", self.count))
-        statements = _told(gpus, switches, fault)
+        statements = _tell_devices(gpus, switches, fault)
         reports = [_report(statement) for statement in statements]
         if fault == "bad-signature":
             reports[0] = reports[0][:-1] + bytes([reports[0][-1] ^ 1])
@@ -244,7 +244,7 @@ class SimulatedGpus:
             raise DataInvalid("fault needs more devices", got=fault)
 
 
-def _told(
+def _tell_devices(
     gpus: list[_Statement], switches: list[_Statement], fault: str | None
 ) -> list[_Statement]:
     """The devices as the lie wants them."""

@@ -91,7 +91,7 @@ def snp_attestation(
         "cert_chain": list(guest.certificates(fault=inner) if chain is None else chain),
         "mr_config": shown,
     }
-    return _blob("sev-snp", own, _shown(report_data, fault), version)
+    return _blob("sev-snp", own, _show_report(report_data, fault), version)
 
 
 def snp_evidence(
@@ -132,7 +132,7 @@ def enclave_attestation(
     if len(report_data) != 64:
         raise DataInvalid("report_data is not 64 bytes long")
     own: _Own = {"nsm_quote": attestation(nsm, user_data=report_data)}
-    return _blob("nitro-enclave", own, _shown(report_data, fault), version)
+    return _blob("nitro-enclave", own, _show_report(report_data, fault), version)
 
 
 def nitro_tpm_attestation(
@@ -161,7 +161,7 @@ def nitro_tpm_attestation(
     )
 
 
-def _shown(report_data: bytes, fault: str | None) -> bytes:
+def _show_report(report_data: bytes, fault: str | None) -> bytes:
     if fault == "other-report-data":
         return hashlib.sha512(report_data).digest()
     return report_data

@@ -283,12 +283,12 @@ async def _serve(
         server_header=False,
         timeout_graceful_shutdown=5,
     )
-    with _bound(path) as listener:
+    with _bind_socket(path) as listener:
         await serve_on(listener, config, lambda: ready(path), quitters)
 
 
 @contextmanager
-def _bound(path: Path) -> Iterator[sockets.socket]:
+def _bind_socket(path: Path) -> Iterator[sockets.socket]:
     """A listening socket of mode 0600 at ``path``, removed at the end."""
     _clear_stale(path)
     listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)

@@ -117,12 +117,12 @@ def tpms_attest(
     return b"".join(
         (
             struct.pack(">IH", 0xFF544347, 0x8018),
-            _sized(signer),
-            _sized(qualifying_data),
+            _prefix_length(signer),
+            _prefix_length(qualifying_data),
             struct.pack(">QIIBQ", 60_000, resets, 0, 1, 1),
             struct.pack(">IHB", 1, _ALGORITHMS[bank], len(bits)),
             bits,
-            _sized(hashlib.sha256(b"".join(values)).digest()),
+            _prefix_length(hashlib.sha256(b"".join(values)).digest()),
         )
     )
 
@@ -131,12 +131,12 @@ def tpm_signature(key: AttestationKey, message: bytes) -> bytes:
     """``TPMT_SIGNATURE``: ECDSA or RSASSA, with SHA-256."""
     if isinstance(key, rsa.RSAPrivateKey):
         signature = key.sign(message, padding.PKCS1v15(), hashes.SHA256())
-        return struct.pack(">HH", 0x0014, 0x000B) + _sized(signature)
+        return struct.pack(">HH", 0x0014, 0x000B) + _prefix_length(signature)
     halves = (half.to_bytes(32, "big") for half in decode_dss_signature(key.sign(message, _ECDSA)))
-    return struct.pack(">HH", 0x0018, 0x000B) + b"".join(map(_sized, halves))
+    return struct.pack(">HH", 0x0018, 0x000B) + b"".join(map(_prefix_length, halves))
 
 
-def _sized(data: bytes) -> bytes:
+def _prefix_length(data: bytes) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 

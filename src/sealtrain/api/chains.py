@@ -133,7 +133,7 @@ def _with_ledger(
     if broker is not None:
         report = audit_broker(broker, members, key, [], seen=seen)
     else:
-        report = _stored(database or "", members, key, seen)
+        report = _audit_database(database or "", members, key, seen)
     if not report.holds:
         raise LedgerInconsistent(
             "the ledger does not hold; read its findings with sealtrain log audit",
@@ -155,7 +155,7 @@ def _only_key(trust: Trust) -> bytes:
     return key
 
 
-def _stored(
+def _audit_database(
     database: str, members: Consortium, key: bytes, seen: Callable[[int, Any], None]
 ) -> AuditReport:
     origin = ledger_origin(members.consortium_id)

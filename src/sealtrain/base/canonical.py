@@ -82,12 +82,12 @@ def parse_json(
         LimitExceeded: Longer, deeper or of more values than allowed.
         DataInvalid: Not UTF-8, not JSON, a duplicate key, NaN or Infinity, half of a character.
     """
-    return _parsed(
+    return _parse(
         data, max_bytes=max_bytes, max_depth=max_depth, max_values=max_values, parse_int=int
     )
 
 
-def _parsed(
+def _parse(
     data: bytes,
     *,
     max_bytes: int,
@@ -188,7 +188,7 @@ def parse_canonical(
         LimitExceeded: As ``parse_json``.
         DataInvalid: As ``parse_json``, or the bytes are not the RFC 8785 form of their value.
     """
-    value = _parsed(
+    value = _parse(
         data,
         max_bytes=max_bytes,
         max_depth=MAX_JSON_DEPTH,

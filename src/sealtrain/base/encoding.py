@@ -27,7 +27,7 @@ def from_base64(text: str, *, length: int | None = None) -> bytes:
         raise DataInvalid("not base64 (RFC 4648 §4, padded)") from error
     if to_base64(data) != text:
         raise DataInvalid("base64 has stray bits after its last byte")
-    return _sized(data, length)
+    return _require_length(data, length)
 
 
 def from_hex(text: str, *, length: int | None = None) -> bytes:
@@ -42,10 +42,10 @@ def from_hex(text: str, *, length: int | None = None) -> bytes:
         raise DataInvalid("not hexadecimal") from error
     if data.hex() != text:
         raise DataInvalid("hexadecimal must be lower case, without prefix or spaces")
-    return _sized(data, length)
+    return _require_length(data, length)
 
 
-def _sized(data: bytes, length: int | None) -> bytes:
+def _require_length(data: bytes, length: int | None) -> bytes:
     if length is not None and len(data) != length:
         raise DataInvalid(
             "value has the wrong length", got=f"{len(data)} bytes", expected=f"{length} bytes"

@@ -78,7 +78,7 @@ def atomic_writer(
     # An absolute path stays valid when the working directory changes.
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
-    descriptor = None if over is None else _taken_over(over, temporary)
+    descriptor = None if over is None else _open_to_overwrite(over, temporary)
     if descriptor is None:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
     try:
@@ -97,7 +97,7 @@ def atomic_writer(
         temporary.unlink(missing_ok=True)
 
 
-def _taken_over(over: Path, temporary: Path) -> int | None:
+def _open_to_overwrite(over: Path, temporary: Path) -> int | None:
     """Open a file under another name to write over it; ``None``, and it is gone, if it is shared.
 
     Others may write in the folder: what they put there leads to no other file.
@@ -203,7 +203,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
         DataInvalid: There is no such file.
     """
     with _readable(path), open(path, "rb", opener=_without_waiting) as file:
-        return _bounded(file, path, max_bytes)
+        return _read_bounded_file(file, path, max_bytes)
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -280,7 +280,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         DataInvalid: As ``open_regular``.
     """
     with os.fdopen(open_regular(path), "rb") as file:
-        return _bounded(file, path, max_bytes)
+        return _read_bounded_file(file, path, max_bytes)
 
 
 def locked(descriptor: int) -> bool:
@@ -375,7 +375,7 @@ def send_to_disk(descriptor: int, offset: int, length: int) -> None:
         os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
-def _bounded(file: BinaryIO, path: Path, max_bytes: int) -> bytes:
+def _read_bounded_file(file: BinaryIO, path: Path, max_bytes: int) -> bytes:
     data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise LimitExceeded(
@@ -456,13 +456,13 @@ def exchanged(one: Path, other: Path) -> bool:
     """
     if sys.platform == "linux":
         names = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
-        return _called("renameat2", *names)
+        return _is_called("renameat2", *names)
     if sys.platform == "darwin":
-        return _called("renamex_np", os.fsencode(one), os.fsencode(other), _RENAME_SWAP)
+        return _is_called("renamex_np", os.fsencode(one), os.fsencode(other), _RENAME_SWAP)
     return False
 
 
-def _called(name: str, *arguments: int | bytes) -> bool:
+def _is_called(name: str, *arguments: int | bytes) -> bool:
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return False

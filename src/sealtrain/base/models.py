@@ -64,7 +64,7 @@ Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 """Padded standard base64; decode with ``base.encoding.from_base64``."""
 
 
-def _known(code: str) -> str:
+def _require_known(code: str) -> str:
     if code not in ERROR_CODES:
         raise ValueError("not a code of an error")
     return code
@@ -72,7 +72,7 @@ def _known(code: str) -> str:
 
 ErrorCode = Annotated[
     str,
-    AfterValidator(_known),
+    AfterValidator(_require_known),
     WithJsonSchema({"type": "string", "enum": sorted(ERROR_CODES)}),
 ]
 """Code of an error, from the closed list: a form would let its writer put words of its own there.
@@ -176,7 +176,7 @@ class Document(StrictModel):
                 check=check or cls.what,
                 hint=hint,
             ) from problem
-        return _validated(cls, data, cls.refusal, cls.what)
+        return _validate(cls, data, cls.refusal, cls.what)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -215,7 +215,7 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
     Raises:
         SealtrainError: An instance of ``error`` naming the first offending field, never its value.
     """
-    return _validated(cls, _json(data, error, what), error, what)
+    return _validate(cls, _json(data, error, what), error, what)
 
 
 def load_json(
@@ -244,10 +244,10 @@ def load_json(
     """
     # Stricter than the model's own parser.
     parse_json(data, max_bytes=max_bytes, max_values=max_values)
-    return _validated(cls, data, error, what)
+    return _validate(cls, data, error, what)
 
 
-def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what: str) -> Model:
+def _validate(cls: type[Model], data: bytes, error: type[SealtrainError], what: str) -> Model:
     try:
         # JSON mode lets arrays become tuples while strict mode still refuses "1" for 1.
         return cls.model_validate_json(data)
@@ -259,7 +259,7 @@ def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what:
         if first["type"] == "extra_forbidden":
             named = ", ".join(repr(field) for field in unknown)
             message = f"{what} has {_plural(unknown, 'an unknown field')} {named}"
-            hint = _meant(unknown) or hint
+            hint = _suggest(unknown) or hint
         elif first["type"] == "missing":
             missing = _missing_beside(invalid)
             named = ", ".join(repr(field) for field in missing)
@@ -302,7 +302,7 @@ def _unknown(invalid: ValidationError, cls: type[BaseModel]) -> dict[str, str | 
     return found
 
 
-def _meant(unknown: dict[str, str | None]) -> str:
+def _suggest(unknown: dict[str, str | None]) -> str:
     guesses = {field: near for field, near in unknown.items() if near}
     if len(unknown) == 1:
         return "".join(f"did you mean {near!r}?" for near in guesses.values())

@@ -43,7 +43,7 @@ class PrivateFolder:
     """
 
     def __init__(self) -> None:
-        self.path, self._descriptors = _made(Path(tempfile.gettempdir()))
+        self.path, self._descriptors = _make_folder(Path(tempfile.gettempdir()))
         self._finalizer = weakref.finalize(self, _remove, os.getpid(), self.path, self._descriptors)
 
     @property
@@ -97,7 +97,7 @@ class PrivateFolder:
         self._finalizer()
 
 
-def _made(where: Path) -> tuple[Path, list[int]]:
+def _make_folder(where: Path) -> tuple[Path, list[int]]:
     """The folder, and what holds it."""
     if importlib.util.find_spec("fcntl") is None:
         return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=where)), []

@@ -27,7 +27,7 @@ def shipped(name: str) -> Path:
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "pyproject.toml").is_file() and (checkout / name).exists():
         return checkout / name
-    for folder in _installed():
+    for folder in _find_installed():
         if (folder / name).exists():
             return folder / name
     raise DataInvalid(
@@ -36,7 +36,7 @@ def shipped(name: str) -> Path:
     )
 
 
-def _installed() -> Iterator[Path]:
+def _find_installed() -> Iterator[Path]:
     """The folder that the wheel's record names as ``share/sealtrain``, if there is one."""
     try:
         installed = distribution("sealtrain")

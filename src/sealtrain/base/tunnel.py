@@ -139,7 +139,7 @@ def tunnelled(
     """
     try:
         if context is not None:
-            stream = _secured(stream, proxy, context, timeout)
+            stream = _start_tls(stream, proxy, context, timeout)
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
         if proxy.authorization is not None:
@@ -152,7 +152,7 @@ def tunnelled(
     return stream
 
 
-def _secured(
+def _start_tls(
     stream: httpcore2.NetworkStream,
     proxy: ProxyServer,
     context: ssl.SSLContext,

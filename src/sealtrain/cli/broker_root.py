@@ -50,12 +50,12 @@ def rotate(
     new = fetched(new_root_secret, create=True)
     origin = ledger_origin(Consortium.load(consortium).consortium_id)
     index = rotate_key(log, origin, old=old, new=new, now=system_clock())
-    shown = _shown(new)
+    shown = _show(new)
     say(f"restart: --root-secret {new_root_secret} --former-root-secret {root_secret}")
     say("then owners run sealtrain log witness, and sealtrain rewrap for each of their datasets")
     emit(
         as_json,
-        {"index": index, **shown, "before": _shown(old)["signing_key"]},
+        {"index": index, **shown, "before": _show(old)["signing_key"]},
         [f"entry        {index}", f"signing key  {shown['signing_key']}"],
     )
 
@@ -87,11 +87,11 @@ def split(
     say("print each share or hand it over, then remove this folder: together they are the secret")
     emit(
         as_json,
-        {"shares": [str(path) for path in files], "threshold": threshold, **_shown(secret)},
+        {"shares": [str(path) for path in files], "threshold": threshold, **_show(secret)},
         [
             *(f"share        {path}" for path in files),
             f"needed       {threshold} of {shares}",
-            f"signing key  {_shown(secret)['signing_key']}",
+            f"signing key  {_show(secret)['signing_key']}",
         ],
     )
 
@@ -110,7 +110,7 @@ def join(
             raise KeyFileInvalid(f"{path} is not a share of a root secret", check="share") from None
     secret = join_root(words)
     write_secret_file(out, secret.reveal().hex().encode() + b"\n")
-    shown = _shown(secret)
+    shown = _show(secret)
     emit(
         as_json,
         {"root_secret": str(out), **shown},
@@ -118,6 +118,6 @@ def join(
     )
 
 
-def _shown(secret: Secret) -> dict[str, str]:
+def _show(secret: Secret) -> dict[str, str]:
     """The public part of a root secret, which owners and trust files name."""
     return {"signing_key": to_base64(signing_key(secret, "broker").public)}

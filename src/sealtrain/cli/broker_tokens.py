@@ -52,7 +52,7 @@ def create(
             write_secret_file(out, f"{token}\n".encode())
     finally:
         store.close()
-    emit(as_json, {**_shown(made), "token": str(out)}, [f"token  {out}, scope {scope}"])
+    emit(as_json, {**_show(made), "token": str(out)}, [f"token  {out}, scope {scope}"])
 
 
 def listed(state: State = None, database: Database = None, as_json: Json = False) -> None:
@@ -60,7 +60,7 @@ def listed(state: State = None, database: Database = None, as_json: Json = False
     store = _store(state, database)
     try:
         with store.transaction() as transaction:
-            found = [_shown(token) for token in transaction.tokens.all()]
+            found = [_show(token) for token in transaction.tokens.all()]
     finally:
         store.close()
     rows = [(token["name"], token["scope"], token["not_after"]) for token in found]
@@ -103,7 +103,7 @@ def _store(state: Path | None, database: str | None) -> Store:
     return Store(where)
 
 
-def _shown(state: TokenState) -> dict[str, str]:
+def _show(state: TokenState) -> dict[str, str]:
     return {
         "name": state.name,
         "scope": state.scope,

@@ -50,7 +50,7 @@ class SettledCommand(click.Command):
             self.params.append(passphrase_option())
         if measured:
             return
-        for parameter, key in _keyed(self):
+        for parameter, key in _list_keyed(self):
             parameter.envvar = key.variable
 
     def make_context(
@@ -77,14 +77,14 @@ class SettledCommand(click.Command):
     def _asks_project(self, args: list[str]) -> bool:
         if not self.open_to_project or {"-h", "--help"} & set(args):
             return False
-        return any(True for _ in _keyed(self))
+        return any(True for _ in _list_keyed(self))
 
 
 class Command(SettledCommand, typer.core.TyperCommand):
     """A command of the table."""
 
 
-def _keyed(command: click.Command) -> Iterator[tuple[click.Parameter, Key]]:
+def _list_keyed(command: click.Command) -> Iterator[tuple[click.Parameter, Key]]:
     """Parameters that a project file may fill in, with their keys.
 
     These are the ones that a command needs, and those whose default is the guess of a place. A
@@ -106,7 +106,7 @@ def _defaults(command: click.Command, project: Project) -> MutableMapping[str, A
     """What a project file says for a command, by the parameter's name."""
     names = {key.parameter: name for name, key in KEYS.items()}
     defaults: dict[str, Any] = {}
-    for parameter, key in _keyed(command):
+    for parameter, key in _list_keyed(command):
         value = project.value(names[key.parameter])
         if value is None or parameter.name is None:
             continue

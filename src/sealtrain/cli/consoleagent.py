@@ -62,7 +62,7 @@ def agent(
         consortium=owner.consortium,
         deployments=tuple(deployments),
         passkeys=Passkeys(file=passkey_file(owner.identity), origin=page.rstrip("/")),
-        confirm=partial(_confirmed, me, tuple(verified or ())),
+        confirm=partial(_confirm, me, tuple(verified or ())),
         confirm_passkey=_passkey_confirmed if enroll else None,
         on_signed=_told,
     )
@@ -74,13 +74,13 @@ def agent(
                 answer_one(listener, signs)
 
 
-def _confirmed(me: OwnerFiles, verified: tuple[Path, ...], made: PendingDecision) -> bool:
+def _confirm(me: OwnerFiles, verified: tuple[Path, ...], made: PendingDecision) -> bool:
     """Show the recipe as ``approve`` does, and ask for the word."""
     lock = made.locked.lock
     say("")
     if made.intent is None:
         say(f"You are about to revoke {lock.recipe.name}, recipe hash {lock.recipe_hash}")
-        return _typed("REVOKE")
+        return _has_typed("REVOKE")
     records = image_records(me, lock, made.consortium, verified, now=system_clock())
     review(
         lock,
@@ -91,7 +91,7 @@ def _confirmed(me: OwnerFiles, verified: tuple[Path, ...], made: PendingDecision
         verified=records,
     )
     say(f"  digest of the decision {made.digest}")
-    return _typed("APPROVE")
+    return _has_typed("APPROVE")
 
 
 def _told(_made: PendingDecision, answers: AtEach[ApprovalTally]) -> None:
@@ -104,10 +104,10 @@ def _passkey_confirmed(code: str) -> bool:
     say("")
     say(f"A browser made a passkey with the code {code}. It will be one half of your consent.")
     say("Go on only if the page shows this code: another one is another browser's.")
-    return _typed("ENROLL")
+    return _has_typed("ENROLL")
 
 
-def _typed(word: str) -> bool:
+def _has_typed(word: str) -> bool:
     try:
         confirm(word, yes=False)
     except (UsageError, typer.Abort):

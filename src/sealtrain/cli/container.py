@@ -119,7 +119,7 @@ def container(frame: Frame, config: Mapping[str, Any], place: ContainerPaths) ->
         for name in _NAMES_OF_HOSTS
         if Path(name).is_file()
     ]
-    words = [program, *_base(place.root, service), *_mounted(place.root, mounts)]
+    words = [program, *_base(place.root, service), *_describe_mounts(place.root, mounts)]
     return [*words, "--chdir", service.working_dir, "--", *service.entrypoint, *service.command]
 
 
@@ -191,12 +191,12 @@ def _base(root: Path, service: _Service) -> list[str]:
     ]
 
 
-def _mounted(root: Path, mounts: list[_Mount]) -> Iterator[str]:
+def _describe_mounts(root: Path, mounts: list[_Mount]) -> Iterator[str]:
     """Words for mounts; a folder in which the image lacks a mount point is made anew in memory.
 
     Nothing is written into the image's folder, so it still proves itself at the next start.
     """
-    placed = [(_resolved(root, mount.target), mount.words) for mount in mounts]
+    placed = [(_resolve(root, mount.target), mount.words) for mount in mounts]
     grown = sorted(
         {target.parent for target, _ in placed if not _below(root, target).exists()},
         key=lambda folder: len(folder.parts),
@@ -221,7 +221,7 @@ def _below(root: Path, path: PurePosixPath) -> Path:
     return root / path.relative_to("/")
 
 
-def _resolved(root: Path, target: str) -> PurePosixPath:
+def _resolve(root: Path, target: str) -> PurePosixPath:
     """A path of the container without links of the image; its folder is in the image."""
     pending, found, links = list(PurePosixPath(target).parts[1:]), PurePosixPath("/"), 0
     while pending:

@@ -55,7 +55,7 @@ def parts(
     container.
     """
     data = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
-    _expected(data)
+    _read_expected(data)
     document = parse_json(data, max_bytes=MAX_DEPLOYMENT_BYTES)
     if not isinstance(document, dict) or frame_of(data).image is None:
         raise UsageError(
@@ -108,7 +108,7 @@ def adopt(
                 got=digest[:80],
                 expected="64 lower-case hex digits",
             )
-    expected, named, app_id = _expected(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
+    expected, named, app_id = _read_expected(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
     data, stated = _read(theirs)
     found = compose_hash(data)
     if stated is not None and stated != found:
@@ -136,7 +136,7 @@ def adopt(
     )
 
 
-def _expected(data: bytes) -> tuple[bytes, tuple[str, ...], str | None]:
+def _read_expected(data: bytes) -> tuple[bytes, tuple[str, ...], str | None]:
     """What sealtrain writes, scripts that its lock names, and the app id where it is fixed."""
     if frame_of(data).words[:1] != ("guest",):
         return read_broker_document(data).to_bytes(), (), None

@@ -86,7 +86,7 @@ def execute(
         Unreachable: The simulated guest does not start.
     """
     data = read_bounded(document, MAX_DEPLOYMENT_BYTES)
-    frame = _checked(data)
+    frame = _check_frame(data)
     _check_image(frame, image)
     layout = layout_of("simulator", image=None)
     given = load_ticket(ticket or folder / layout.ticket)
@@ -96,7 +96,7 @@ def execute(
     _claim(folder / _DOCUMENT, data)
     os.chdir(folder)  # a socket's path has at most 107 characters, wherever the folder lies
     here = Path()
-    found = None if image is None else _unpacked(frame, image)
+    found = None if image is None else _unpack(frame, image)
     agent = SideProgram(
         "agent", here,
         ("simulator", "serve", "--deployment", _DOCUMENT, "--socket", layout.guest,
@@ -116,7 +116,7 @@ def execute(
         _become(["bash", _SCRIPT])
 
 
-def _checked(data: bytes) -> Frame:
+def _check_frame(data: bytes) -> Frame:
     """The frame of a document that ``sealtrain lock`` or ``sealtrain broker deployment`` wrote."""
     frame = frame_of(data)
     if frame.words[:1] == ("guest",):
@@ -159,7 +159,7 @@ def _check_image(frame: Frame, image: Path | None) -> None:
         )
 
 
-def _unpacked(frame: Frame, image: Path) -> tuple[Path, Described]:
+def _unpack(frame: Frame, image: Path) -> tuple[Path, Described]:
     digest = (frame.image or "").rpartition("@")[2]
     with reading(image) as progress:
         return unpacked(image, digest, Path(_UNPACKED), progress=progress)

@@ -177,7 +177,7 @@ def _part(
     def played(_: Stored | None) -> None:
         play(settings, ticket, as_json)
 
-    _supervised(recipe, settings, ticket, begin=played, again=played)
+    _supervise(recipe, settings, ticket, begin=played, again=played)
 
 
 def _outcome(
@@ -207,7 +207,7 @@ def _outcome(
         )
 
     divided_among(recipe, ticket.ranks)  # refuses before anyone is asked for keys
-    outcome = _supervised(recipe, settings, ticket, begin=begin, again=again)
+    outcome = _supervise(recipe, settings, ticket, begin=begin, again=again)
     if outcome is None:
         manifest = settings.out / RUN_MANIFEST
         say("this guest's run is finished")
@@ -215,7 +215,7 @@ def _outcome(
     return outcome
 
 
-def _supervised(
+def _supervise(
     recipe: Recipe, settings: RunSettings, ticket: RunTicket, *, begin: Work, again: Work
 ) -> Outcome | None:
     from sealtrain.attest.guest import open_guest

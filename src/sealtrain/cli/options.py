@@ -43,7 +43,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         for inner in (
             _of_fields(objects[parameter.name])
             if parameter.name in objects
-            else [_named(parameter.name, parameter.default, hints[parameter.name])]
+            else [_make_parameter(parameter.name, parameter.default, hints[parameter.name])]
         )
     ]
     spread_out.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -55,8 +55,8 @@ def _of_fields(kind: Any) -> Iterator[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         default = Parameter.empty if field.default is MISSING else field.default
-        yield _named(field.name, default, hints[field.name])
+        yield _make_parameter(field.name, default, hints[field.name])
 
 
-def _named(name: str, default: object, annotation: object) -> Parameter:
+def _make_parameter(name: str, default: object, annotation: object) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

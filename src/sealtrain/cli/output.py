@@ -147,7 +147,7 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:
 
 def report_error(error: SealtrainError) -> int:
     """Show a typed error and return its exit code."""
-    told = {name: _bounded(value) for name, value in error.to_dict().items()}
+    told = {name: _shorten_field(value) for name, value in error.to_dict().items()}
     if "--json" in sys.argv:
         typer.echo(json_text({"error": told}))
     say(f"{error.label} [{error.code}]: {told['message']}")
@@ -157,7 +157,7 @@ def report_error(error: SealtrainError) -> int:
     return error.exit_code
 
 
-def _bounded(text: str) -> str:
+def _shorten_field(text: str) -> str:
     """A field of an error that a screen holds, whatever was typed or read."""
     cut = len(text) - _MOST_SAID
     return text if cut <= 0 else f"{text[:_MOST_SAID]}… and {cut:,} characters more"
@@ -165,7 +165,7 @@ def _bounded(text: str) -> str:
 
 def report_usage(error: click.ClickException, *, as_json: bool) -> int:
     """Show that a command line makes no sense, with its usage, and return the exit code."""
-    said = escape_hidden_lines(_bounded(error.format_message()))
+    said = escape_hidden_lines(_shorten_field(error.format_message()))
     if as_json:
         told = UsageError(said, hint=_help_of(error))
         typer.echo(json_text({"error": told.to_dict()}))

@@ -47,7 +47,7 @@ def new_passphrase(file: Path | None) -> Secret:
 
     if file is not None:
         return _read(file)
-    first, second = _typed("New passphrase: "), _typed("Again: ")
+    first, second = _ask_for("New passphrase: "), _ask_for("Again: ")
     if first.reveal() != second.reveal():
         raise UsageError("the two passphrases differ, so nothing was written", check="passphrase")
     return first
@@ -59,12 +59,12 @@ def _use(context: click.Context, _parameter: click.Parameter, file: Path | None)
     from sealtrain.keys.passphrase import PASSPHRASES
 
     def ask(path: Path) -> Secret:
-        return _typed(f"Passphrase of {path.name}: ") if file is None else _read(file)
+        return _ask_for(f"Passphrase of {path.name}: ") if file is None else _read(file)
 
     PASSPHRASES.use(ask)
 
 
-def _typed(question: str) -> Secret:
+def _ask_for(question: str) -> Secret:
     from getpass import getpass
 
     from sealtrain.base.secret import Secret

@@ -118,7 +118,7 @@ def _submit(
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)
     if not as_json:
-        say(f"You are about to ask: {_asked(appraisal, lease_seconds)}")
+        say(f"You are about to ask: {_describe_demands(appraisal, lease_seconds)}")
     confirm("SET", yes)
 
     def at(broker: Path) -> dict[str, Any]:
@@ -150,11 +150,11 @@ def _submit(
 
 
 def _line(signed: SignedPolicy) -> str:
-    asked = _asked(signed.document.appraisal, signed.document.lease_seconds)
+    asked = _describe_demands(signed.document.appraisal, signed.document.lease_seconds)
     return f"{signed.owner.name}  since {signed.document.signed_at}  {asked}"
 
 
-def _asked(appraisal: AppraisalPolicy | None, lease_seconds: int | None) -> str:
+def _describe_demands(appraisal: AppraisalPolicy | None, lease_seconds: int | None) -> str:
     parts = []
     if appraisal is not None:
         gpu = appraisal.gpu if isinstance(appraisal.gpu, str) else "attested"

@@ -53,7 +53,7 @@ def lock(
         recipe,
         Consortium.load(consortium),
         brokers,
-        installation=None if image is None else partial(_installed_in, image),
+        installation=None if image is None else partial(_read_installation, image),
         on_step=say,
     )
     locked.write(out)
@@ -86,7 +86,7 @@ def _hub_facts(lock: Lock) -> dict[str, Any]:
     return {"hub": {name: ids[name] | pin for name, pin in pins.items()}} if pins else {}
 
 
-def _installed_in(image: Path, recipe: Recipe) -> Installation:
+def _read_installation(image: Path, recipe: Recipe) -> Installation:
     from sealtrain.cli.image import opened
     from sealtrain.image.packages import measure_image
 

@@ -119,7 +119,7 @@ def import_recipe(
     if out.exists():
         raise AlreadyExists(f"{out} is there already", hint="choose another --out")
     atomic_write(out, _text(imported, source.name).encode())
-    for line in _told(imported):
+    for line in _describe(imported):
         say(line)
     emit(
         as_json,
@@ -139,7 +139,7 @@ def _trainer(name: str) -> TrlTrainer:
     raise UsageError("no such script of TRL", got=name[:40], expected="sft or dpo")
 
 
-def _told(imported: Imported) -> list[str]:
+def _describe(imported: Imported) -> list[str]:
     lines = [f"translated  {key} -> {place}" for key, place in sorted(imported.translated.items())]
     lines += [f"left out    {key}: {why}" for key, why in sorted(imported.left_out.items())]
     return lines + [f"note        {note}" for note in imported.notes]

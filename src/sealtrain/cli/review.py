@@ -144,10 +144,10 @@ def within(lines: Iterable[str], width: int) -> list[str]:
 
     A line that the terminal broke would go on at its left edge, where the page's labels stand.
     """
-    return [part for line in lines for part in _broken(line, width)]
+    return [part for line in lines for part in _break_line(line, width)]
 
 
-def _broken(line: str, width: int) -> list[str]:
+def _break_line(line: str, width: int) -> list[str]:
     if cells(escape_hidden(line)) <= width:
         return [line]
     first, *rest = fold(line, width - _MARGIN)

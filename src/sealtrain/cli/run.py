@@ -100,7 +100,7 @@ def wait(
         try:
             shown = waiting.until_ended(name, timeout)
         except SealtrainError as error:
-            _failed(as_json, error)
+            _show_failure(as_json, error)
     record = shown.broker
     manifest = None if record is None or record.manifest is None else record.manifest.digest
     answer(
@@ -298,7 +298,7 @@ def answer(as_json: bool, data: dict[str, Any], lines: Iterable[str]) -> None:
     emit(as_json, envelope if as_json else data, lines)
 
 
-def _failed(as_json: bool, error: SealtrainError) -> None:
+def _show_failure(as_json: bool, error: SealtrainError) -> None:
     """Show an error in the envelope that scripts read, and end with its exit code."""
     if as_json:
         told = {

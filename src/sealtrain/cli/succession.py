@@ -108,7 +108,7 @@ def propose(
     """
     members = Consortium.load(ledgers.consortium)
     owner = Identity.load(identity)
-    successor = _amended(members, changes)
+    successor = _amend(members, changes)
     if not as_json:
         _say_changes([change.what for change in changes_between(members, successor)])
     confirm("AMEND", yes)
@@ -239,7 +239,7 @@ def follow(
     )
 
 
-def _amended(members: Consortium, changes: ChangeOptions) -> Consortium:
+def _amend(members: Consortium, changes: ChangeOptions) -> Consortium:
     owners = {owner.name: owner for owner in members.owners}
     for name in changes.remove or ():
         members.owner(name)

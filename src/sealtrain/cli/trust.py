@@ -103,7 +103,7 @@ def new(
     decided = chain.trusted()
     policy = demanded.policy
     appraisal = (
-        _measured(brokers, demanded.documents or ()) if policy is None else load_policy(policy)
+        _read_policy(brokers, demanded.documents or ()) if policy is None else load_policy(policy)
     )
     trusted, simulated = trust_in(
         Consortium.load(consortium),
@@ -121,7 +121,7 @@ def new(
     )
 
 
-def _measured(brokers: Sequence[Path], documents: Sequence[Path]) -> AppraisalPolicy:
+def _read_policy(brokers: Sequence[Path], documents: Sequence[Path]) -> AppraisalPolicy:
     """The one policy in the documents that the broker files pin."""
     policies = dict(map(policy_of_document, documents))
     pinned = [load_pin(broker).compose_hash for broker in brokers]

@@ -64,7 +64,7 @@ def walk(
     from sealtrain.walk.table import SWITCHES, play, switch_named
 
     if list_them:
-        listed = [_known(switch_name) for switch_name in SWITCHES]
+        listed = [_describe_switch(switch_name) for switch_name in SWITCHES]
         emit(as_json, {"switches": listed}, _listing(SWITCHES))
         return
     chosen = SWITCHES if play_all else tuple(switch_named(name) for name in switch or ())
@@ -83,17 +83,21 @@ def walk(
             for line in _story(*pair):
                 typer.echo(line)
     rows = _table(outcomes) if play_all else ()
-    emit(as_json, {"simulated": True, "outcomes": [_told(outcome) for outcome in outcomes]}, rows)
+    emit(
+        as_json,
+        {"simulated": True, "outcomes": [_describe_outcome(outcome) for outcome in outcomes]},
+        rows,
+    )
     broken = [outcome for outcome in outcomes if not outcome.as_promised]
     if broken:
         raise _missing(broken)
 
 
-def _known(switch: Switch) -> dict[str, str]:
+def _describe_switch(switch: Switch) -> dict[str, str]:
     return {**switch.to_dict(), "promise": claims()[switch.claim].promise}
 
 
-def _told(outcome: StepOutcome) -> dict[str, Any]:
+def _describe_outcome(outcome: StepOutcome) -> dict[str, Any]:
     return {**outcome.to_dict(), "promise": claims()[outcome.switch.claim].promise}
 
 
@@ -132,12 +136,12 @@ def _table(outcomes: Iterable[StepOutcome]) -> list[str]:
     for outcome in outcomes:
         if outcome.off:
             error = outcome.refusal
-            refused = ("nothing", "", "") if error is None else _refused(error)
+            refused = ("nothing", "", "") if error is None else _describe_refusal(error)
             rows.append((outcome.switch.step, outcome.switch.name, outcome.switch.claim, *refused))
     return table(rows, header=("step", "switched off", "promise", "refused with", "exit", "check"))
 
 
-def _refused(error: Any) -> tuple[str, str, str]:
+def _describe_refusal(error: Any) -> tuple[str, str, str]:
     return error.code, str(error.exit_code), error.check or "-"
 
 

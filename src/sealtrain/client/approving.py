@@ -226,7 +226,7 @@ def prepare(
     own = tuple(
         dataset for dataset in registered if dataset.owner != me.name or dataset.name not in chains
     )
-    pinned = () if unpinned else _pinned(named, own, me.name, lock.recipe, chains)
+    pinned = () if unpinned else _choose_pinned(named, own, me.name, lock.recipe, chains)
     return Intent(
         lock=lock,
         target=target,
@@ -235,7 +235,7 @@ def prepare(
         registered=registered,
         pinned=pinned,
         loose=tuple(
-            name for name in _unregistered(pinned, me.name, lock.recipe) if name not in chains
+            name for name in _list_unregistered(pinned, me.name, lock.recipe) if name not in chains
         ),
         lifts=lifts,
         approved_before=any(
@@ -464,7 +464,7 @@ def _lifts(
     return tuple(sorted(revoked))
 
 
-def _pinned(
+def _choose_pinned(
     named: list[DatasetManifest],
     registered: tuple[DatasetManifest, ...],
     me: str,
@@ -486,7 +486,7 @@ def _pinned(
             )
     if named:
         return tuple(named)
-    missing = tuple(name for name in _unregistered(own, me, recipe) if name not in chains)
+    missing = tuple(name for name in _list_unregistered(own, me, recipe) if name not in chains)
     if missing:
         raise DatasetUnknown(
             "the recipe reads data of yours that is not registered for it",
@@ -514,7 +514,9 @@ def _pinned(
     return tuple(own)
 
 
-def _unregistered(manifests: Iterable[DatasetManifest], me: str, recipe: Recipe) -> tuple[str, ...]:
+def _list_unregistered(
+    manifests: Iterable[DatasetManifest], me: str, recipe: Recipe
+) -> tuple[str, ...]:
     """Names of an owner's datasets in a recipe that are not among some."""
     there = {manifest.name for manifest in manifests}
     return tuple(

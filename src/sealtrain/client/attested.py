@@ -175,7 +175,7 @@ def attested_identity(
     nonce = random(32).hex()
     answer = client.identity(nonce)
     _same({"nonce": (answer.nonce, nonce)})
-    verdict = _appraised(
+    verdict = _appraise(
         answer.evidence,
         Binding(IDENTITY_PURPOSE, answer.transcript()),
         appraisal,
@@ -221,10 +221,10 @@ def pinned_identity(
         client, compose_hash=pin.compose_hash, appraisal=pin.appraisal, now=now, random=random
     )
     _same({"consortium": (found.consortium_id, consortium_id)})
-    rotations = _rotated(client, pin, found.signing_key, consortium_id, brokers)
+    rotations = _ask_rotations(client, pin, found.signing_key, consortium_id, brokers)
     if not brokers:
         return found
-    return replace(found, named_as=_named(pin, found.signing_key, rotations, brokers))
+    return replace(found, named_as=_name_broker(pin, found.signing_key, rotations, brokers))
 
 
 def fetch_keys(
@@ -276,7 +276,7 @@ def fetch_keys(
             got=", ".join(name for name, _ in named),
             expected=", ".join(name for name, _ in expected_owners),
         )
-    verdict = _appraised(
+    verdict = _appraise(
         answer.evidence,
         Binding(KEYS_PURPOSE, answer.transcript()),
         pin.appraisal,
@@ -285,14 +285,14 @@ def fetch_keys(
         collateral=collateral,
     )
     key = from_base64(answer.signing_key, length=32)
-    rotations = _rotated(client, pin, key, consortium.consortium_id, deployed.brokers)
+    rotations = _ask_rotations(client, pin, key, consortium.consortium_id, deployed.brokers)
     return AttestedBroker(
         consortium_id=answer.consortium_id,
         app_id=answer.app_id,
         compose_hash=answer.compose_hash,
         keys={owner_key.owner: from_base64(owner_key.public_key) for owner_key in answer.keys},
         signing_key=key,
-        named_as=_named(pin, key, rotations, deployed.brokers),
+        named_as=_name_broker(pin, key, rotations, deployed.brokers),
         rotations=rotations,
         evidence=answer.evidence,
         verdict=verdict,
@@ -312,7 +312,7 @@ def _same(facts: dict[str, tuple[str, str]]) -> None:
             )
 
 
-def _appraised(
+def _appraise(
     evidence: Evidence,
     binding: Binding,
     policy: AppraisalPolicy,
@@ -326,7 +326,7 @@ def _appraised(
     return appraise(verified, policy, binding=binding, compose_hash=compose_hash, app_id=None)
 
 
-def _rotated(
+def _ask_rotations(
     client: BrokerClient,
     pin: BrokerPin,
     key: bytes,
@@ -353,7 +353,7 @@ def _rotated(
     return rotations
 
 
-def _named(
+def _name_broker(
     pin: BrokerPin, key: bytes, rotations: tuple[Rotation, ...], brokers: Collection[str]
 ) -> str:
     """(5) By which id the lock names the broker: of several, the newest."""

@@ -105,7 +105,7 @@ def audit_served(
     origin = ledger_origin(members.consortium_id)
     size = verify_tree_head(head, key, origin=origin).size
     auditor = Auditor(
-        members, key, origin=origin, checkpoints=[*notes, *_cosigned(client, size), head]
+        members, key, origin=origin, checkpoints=[*notes, *_read_cosigned(client, size), head]
     )
     with progress(size) as advance:
         while auditor.size < size:
@@ -122,7 +122,7 @@ def audit_served(
     return auditor.finish()
 
 
-def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
+def _read_cosigned(client: BrokerClient, size: int) -> Iterator[str]:
     """Every cosigned tree head that a broker serves; ends even where the pages never do."""
     start = 0
     while start <= size and (page := client.ledger_cosigned(start)):

@@ -59,7 +59,7 @@ def fetched(
     there = open_folder(url)
     part = target.with_name(f".{target.name}.part")
     try:
-        index = _completed(OutputStore(there, compose_hash), completed)
+        index = _require_completed(OutputStore(there, compose_hash), completed)
         total = sum(pieces.size for pieces in index.files.values())
         with progress(total) as advance:
             for name, pieces in sorted(index.files.items()):
@@ -74,7 +74,7 @@ def fetched(
     return sorted(index.files)
 
 
-def _completed(store: OutputStore, completed: Completed) -> OutputIndex:
+def _require_completed(store: OutputStore, completed: Completed) -> OutputIndex:
     """The store's index, if it is of this run, completed."""
     index = store.read()
     if index is None or index.state != "completed" or index.run_id != completed.run_id:

@@ -253,7 +253,7 @@ class _Reading:
             batches = check((scan.schema, scan.batches()))[1]
         except SealtrainError:
             raise Undecided from None
-        done = self.of(_decided(batches))
+        done = self.of(_raise_undecided(batches))
         try:
             check((scan.schema, iter(())))
         except SealtrainError:
@@ -286,7 +286,7 @@ class _Reading:
         return batch
 
 
-def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _raise_undecided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except SealtrainError:

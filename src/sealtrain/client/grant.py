@@ -205,7 +205,7 @@ def obtain(
     evidence = collect(Binding(RELEASE_PURPOSE, transcript))
     request = ReleaseRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
     answer = client.release(request)
-    receipted = _receipted(answer, request, broker)
+    receipted = _check_receipt(answer, request, broker)
     keys = _open(answer, request, private)
     _same("receipt", keys.receipt_digest, receipt_digest(receipted.envelope))  # (4)
     _same("lease", keys.lease, receipted.receipt.lease)
@@ -259,7 +259,7 @@ def renew(
     }
     evidence = collect(Binding(RENEWAL_PURPOSE, transcript))
     request = RenewalRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
-    receipted = _receipted(client.renew(request, grant.lease_key), request, broker)
+    receipted = _check_receipt(client.renew(request, grant.lease_key), request, broker)
     receipt = receipted.receipt
     _same("lease", receipt.lease.lease_id, grant.lease_id)
     if request.checkpoint is not None:
@@ -290,7 +290,7 @@ def _conversation(
     }
 
 
-def _receipted(
+def _check_receipt(
     answer: ReleaseAnswer | RenewalAnswer,
     request: ReleaseRequest | RenewalRequest,
     broker: AttestedBroker,

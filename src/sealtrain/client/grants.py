@@ -163,10 +163,10 @@ def combine(parts: Mapping[str, StanzaContent]) -> CombinedKey:
         parts: By broker URL.
     """
     keys = {url: part.secret for url, part in parts.items() if part.kind == "recipe"}
-    return _agreed(keys) if keys else _joined(parts)
+    return _compare_keys(keys) if keys else _join_keys(parts)
 
 
-def _agreed(keys: Mapping[str, Secret]) -> CombinedKey:
+def _compare_keys(keys: Mapping[str, Secret]) -> CombinedKey:
     """The first broker's key counts; a broker with another one is wrong.
 
     Whether it is the owner's key shows when the dataset is opened.
@@ -181,7 +181,7 @@ def _agreed(keys: Mapping[str, Secret]) -> CombinedKey:
     )
 
 
-def _joined(parts: Mapping[str, StanzaContent]) -> CombinedKey:
+def _join_keys(parts: Mapping[str, StanzaContent]) -> CombinedKey:
     joined = join_key({url: part.secret for url, part in parts.items()})
     return CombinedKey(
         key=joined.key,

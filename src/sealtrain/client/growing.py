@@ -59,7 +59,7 @@ def place_in_series(
         SeriesMismatch: The brokers list no chain.
         SealtrainError: No broker answered.
     """
-    last = _listed(owner, name, deployment) if after is None else _member(owner, name, after)
+    last = _find_listed(owner, name, deployment) if after is None else _member(owner, name, after)
     if last is None:
         begins: dict[str, JsonValue] = {
             "name": name,
@@ -97,7 +97,7 @@ def _member(owner: OwnerFiles, name: str, after: Path) -> DatasetManifest:
     return manifest
 
 
-def _listed(owner: OwnerFiles, name: str, deployment: LockedRecipe) -> DatasetManifest | None:
+def _find_listed(owner: OwnerFiles, name: str, deployment: LockedRecipe) -> DatasetManifest | None:
     """The newest member that any of the owner's brokers lists."""
     target = deployment.target
     me = owner.keys.public

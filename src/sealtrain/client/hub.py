@@ -98,7 +98,7 @@ def bring_models(
     for name, model in recipe.hub_models.items():
         on_step(f"asking the hub for {model.id} at {model.revision}")
         commit, snapshot = _snapshot(model, hub)
-        files = _announced(snapshot, model)
+        files = _list_announced(snapshot, model)
         folder = Path(os.path.normpath(base_dir.resolve() / model.path))
         if folder.exists() or folder.is_symlink():
             _require_same(folder, files, model, commit)
@@ -215,7 +215,7 @@ def _impatient(hub: Hub) -> Iterator[None]:
         huggingface_hub.set_client_factory(client())
 
 
-def _announced(snapshot: Path, model: ModelFromHub) -> dict[str, _File]:
+def _list_announced(snapshot: Path, model: ModelFromHub) -> dict[str, _File]:
     """Files of a snapshot that a model may have, by name; other programs may have added some."""
     files: dict[str, _File] = {}
     for path in sorted(snapshot.rglob("*")):

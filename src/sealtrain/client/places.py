@@ -48,7 +48,7 @@ class Places:
         Raises:
             TicketInvalid: It does.
         """
-        for field, place in _named(ticket):
+        for field, place in _list_places(ticket):
             if not self._holds(place):
                 raise TicketInvalid(
                     "the run ticket names a place that this runner's operator did not list",
@@ -78,7 +78,7 @@ class Places:
         return any(place == url or place.startswith(f"{url}/") for url in self._urls)
 
 
-def _named(ticket: RunTicket) -> Iterator[tuple[str, str]]:
+def _list_places(ticket: RunTicket) -> Iterator[tuple[str, str]]:
     """Field and place of everything in a ticket that a guest reads, writes, asks or listens at."""
     for name in (*_PATHS, *_URLS, *_LISTEN):
         place = getattr(ticket, name)

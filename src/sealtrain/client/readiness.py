@@ -349,12 +349,12 @@ def ask(
         What stands against it. A broker out of reach, or that does not prove itself, does so too.
     """
     try:
-        return _asked(client, pin, run, progress, notes, clock(), random)
+        return _ask(client, pin, run, progress, notes, clock(), random)
     except SealtrainError as error:
         return Readiness(obstacles=(Obstacle(error=error),))
 
 
-def _asked(
+def _ask(
     client: BrokerClient,
     pin: BrokerPin,
     run: PlannedRun,
@@ -388,8 +388,8 @@ def _asked(
     )
     tally = standing.tally(target, now, needs=measured.needs, begins=_begins(run, measured))
     found = [
-        *_replaced(standing),  # (3)
-        *_objected(run, data, broker, measured, standing, now),  # (4) (5)
+        *_find_replaced(standing),  # (3)
+        *_list_objections(run, data, broker, measured, standing, now),  # (4) (5)
     ]
     read = {owner for owner, _name in measured.datasets}
     asking = {
@@ -408,7 +408,7 @@ def _asked(
         entries=report.size,
         remembered=bool(notes),
         valid_until=tally.valid_until,
-        retention=tuple(_retained(run, standing, now)),
+        retention=tuple(_list_retained(run, standing, now)),
         standing=used_of(
             tally,
             [(signed.digest, use.runs, use.most) for signed, use in standing.uses(target)],
@@ -434,7 +434,7 @@ def _thresholds(run: PlannedRun, standing: Standing) -> dict[tuple[str, str], in
     return {key: dataset.threshold or 1 for key, dataset in named.items() if dataset is not None}
 
 
-def _retained(run: PlannedRun, standing: Standing, now: int) -> Iterator[Retention]:
+def _list_retained(run: PlannedRun, standing: Standing, now: int) -> Iterator[Retention]:
     for dataset in run.lock.recipe.datasets:
         manifest = standing.named(dataset.owner, dataset.name, run.target)
         if manifest is not None and manifest.last_second is not None:
@@ -443,7 +443,7 @@ def _retained(run: PlannedRun, standing: Standing, now: int) -> Iterator[Retenti
             )
 
 
-def _replaced(standing: Standing) -> Iterator[Obstacle]:
+def _find_replaced(standing: Standing) -> Iterator[Obstacle]:
     try:
         in_force(standing.successor)
     except SealtrainError as error:
@@ -483,7 +483,7 @@ def _unmet(
             yield Obstacle(error=said if owner else error)
 
 
-def _objected(
+def _list_objections(
     run: PlannedRun,
     data: AtHand,
     broker: AttestedBroker,
@@ -520,7 +520,7 @@ def _of_request(
     asked = {
         dataset: key
         for place, key in enumerate(names)
-        for dataset in _asked_for(
+        for dataset in _list_asked(
             run,
             at_hand.get(key, ()),
             standing,
@@ -568,7 +568,7 @@ def _of_request(
                 yield Obstacle(error=_no_stanza(here), dataset=name)
 
 
-def _asked_for(
+def _list_asked(
     run: PlannedRun,
     here: Sequence[WantedKey],
     standing: Standing,

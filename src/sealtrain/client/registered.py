@@ -68,7 +68,7 @@ def registered_at(
             if kind == Withdrawal.entry_kind:
                 gone = verify_owned(Withdrawal, Envelope.from_dict(body["envelope"]), consortium)
                 withdrawn.update((gone.owner.name, dataset) for dataset in gone.document.datasets)
-            elif kind == "dataset" and (owned := _owned(body)) in wanted:
+            elif kind == "dataset" and (owned := _read_owned(body)) in wanted:
                 wanted.discard(owned)  # an older entry counts for nothing
                 manifest = verify_dataset(Envelope.from_dict(body["envelope"]), consortium)
                 bound = (manifest.app_id, manifest.compose_hash)
@@ -116,7 +116,7 @@ def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetMa
     return tuple(sorted(newest.values(), key=lambda one: (one.owner, one.name, one.sealed_at)))
 
 
-def _owned(body: dict[str, Any]) -> OwnedId:
+def _read_owned(body: dict[str, Any]) -> OwnedId:
     """Which dataset an entry says that it is about."""
     return OwnedId(body["owner_id"], body["dataset_id"])
 

@@ -218,7 +218,7 @@ def machines(lock: Lock, verified: Sequence[SignedImageVerification]) -> str:
     named = ", ".join(hardware.platforms)
     if hardware.platforms == ("simulator",):
         return "the simulator: NOT ATTESTED, it protects nothing"
-    image = f"; image {hardware.image}, {_verified_by(verified)}"
+    image = f"; image {hardware.image}, {_name_verifiers(verified)}"
     keys = "" if hardware.key_provider == "none" else f"; keys by {hardware.key_provider}"
     unpinned = ", which is not pinned" if keys and hardware.key_provider_id is None else ""
     gpu = f"; {hardware.gpu} accelerators" if hardware.gpu else ""
@@ -247,7 +247,7 @@ def left_open(lock: Lock) -> Iterator[tuple[str, str]]:
             yield "LEFT OPEN", f"{field} between the parties: any {words}"
 
 
-def _verified_by(verified: Sequence[SignedImageVerification]) -> str:
+def _name_verifiers(verified: Sequence[SignedImageVerification]) -> str:
     if not verified:
         return (
             "NOT VERIFIED by any owner whose record lies here: account for every file of it with "

@@ -47,14 +47,14 @@ def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str)
         return known
     followed: dict[int, Rotation] = {}
     key = known
-    for index, rotation in _shown(client, origin).items():
+    for index, rotation in _read_rotations(client, origin).items():
         if rotation.old == key:
             key = key_after(key, [rotation])
             followed[index] = rotation
     if key == known:
         return known
     verify_tree_head(newest, key, origin=origin)
-    _held(client, followed, key, origin=origin)
+    _require_in_ledger(client, followed, key, origin=origin)
     return key
 
 
@@ -72,20 +72,20 @@ def rotations_to(client: BrokerClient, key: bytes, *, origin: str) -> tuple[Rota
     """
     followed: dict[int, Rotation] = {}
     reached = key
-    for index, rotation in sorted(_shown(client, origin).items(), reverse=True):
+    for index, rotation in sorted(_read_rotations(client, origin).items(), reverse=True):
         if rotation.new == reached:
             followed[index] = rotation
             reached = rotation.old
-    _held(client, followed, key, origin=origin)
+    _require_in_ledger(client, followed, key, origin=origin)
     return tuple(followed.values())
 
 
-def _shown(client: BrokerClient, origin: str) -> dict[int, Rotation]:
+def _read_rotations(client: BrokerClient, origin: str) -> dict[int, Rotation]:
     """Rotations as the broker shows them, by the index of their entry; signed by their own keys."""
     return {index: read_rotation(body, origin=origin) for index, body in client.ledger_rotations()}
 
 
-def _held(
+def _require_in_ledger(
     client: BrokerClient, rotations: Mapping[int, Rotation], key: bytes, *, origin: str
 ) -> None:
     """Return if the ledger that ``key`` signs holds each rotation at its index."""

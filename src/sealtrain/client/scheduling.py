@@ -146,7 +146,7 @@ def advance(
 
     def settle(due: int) -> None:
         name = name_of(recipe_hash, due)
-        code = _reason(schedule, board, _seen(schedule, known, due=due, now=now))
+        code = _reason(schedule, board, _look_at(schedule, known, due=due, now=now))
         known[name] = _decide(board, name, code)
         on_decided(Decided(due=due, name=name, code=code))
 
@@ -177,7 +177,7 @@ def _after_data(
     return ScheduleWait(at=earliest, watch=board.watched())
 
 
-def _seen(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: int) -> _Seen:
+def _look_at(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: int) -> _Seen:
     runs = [run for run in known.values() if run.skips is None and run.state != "skipped"]
     return _Seen(
         due=due,

@@ -144,11 +144,11 @@ def asked(
     private = HpkePrivateKey(Secret(random(32)))
     key = to_base64(private.public.raw)
     with HttpClient(bounds, failed=_unreachable, tls=url.startswith("https:")) as client:
-        nonce = _answered(client, _Challenge, "GET", f"{url}/v1/challenge").nonce
+        nonce = _exchange(client, _Challenge, "GET", f"{url}/v1/challenge").nonce
         transcript = _transcript(compose_hash, key, nonce)
         shown = evidence(Binding(_PURPOSE, transcript))
         request = {"version": 1, "nonce": nonce, "key": key, "evidence": shown.to_dict()}
-        sealed = _answered(
+        sealed = _exchange(
             client, _Sealed, "POST", f"{url}/v1/credentials", canonical_json(request)
         ).sealed
     try:
@@ -231,7 +231,7 @@ def _info(transcript: JsonValue) -> bytes:
     return _INFO + canonical_json(transcript)
 
 
-def _answered(
+def _exchange(
     client: HttpClient, model: type[Any], method: str, url: str, content: bytes | None = None
 ) -> Any:
     answer = client.ask(method, url, cap=_MAX_ANSWER_BYTES, content=content, idempotent=True)

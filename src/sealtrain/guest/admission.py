@@ -94,7 +94,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         collateral=settings.collateral,
         gpu_collateral=settings.gpu_collateral,
     )
-    locked = _measured(guest.app_compose(), lock, settings.lock_bytes)
+    locked = _read_measured_lock(guest.app_compose(), lock, settings.lock_bytes)
     # Asked before the border closes: what a platform fetches once for its evidence is here then.
     tier = guest.tier()
     taken = PrivateFolder()
@@ -127,7 +127,7 @@ def _take_scripts(lock: Lock, importable: Importable, taken: PrivateFolder) -> N
             file.write(text.encode())
 
 
-def _measured(compose: bytes, lock: Lock, lock_bytes: bytes) -> LockedRecipe:
+def _read_measured_lock(compose: bytes, lock: Lock, lock_bytes: bytes) -> LockedRecipe:
     """The lock in the document that the guest measured; it must hold these very bytes."""
     try:
         measured = lock_text(compose)

@@ -74,19 +74,21 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
     """
     _, run_id = load_run(out)
     folder = out / "checkpoints"
-    found = [_looked_at(path, run_id, whole=whole) for path in sorted(folder.glob("*.sealed"))]
+    found = [_look_at(path, run_id, whole=whole) for path in sorted(folder.glob("*.sealed"))]
     digests = {checkpoint.counter: checkpoint.digest for checkpoint in found if checkpoint.complete}
-    known = _known(found, _anchor(out / ANCHOR_FILE, run_id))
+    known = _list_known(found, _anchor(out / ANCHOR_FILE, run_id))
     judged = [
         replace(
-            checkpoint, follows=_follows(checkpoint, digests), anchored=_anchored(checkpoint, known)
+            checkpoint,
+            follows=_follows(checkpoint, digests),
+            anchored=_is_anchored(checkpoint, known),
         )
         for checkpoint in found
     ]
     return sorted(judged, key=lambda one: (-(one.counter or 0), one.name))
 
 
-def _looked_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
+def _look_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
     there = path.lstat()  # finds a broken link too
     found = FoundCheckpoint(
         name=path.name, size=there.st_size, written_at=to_rfc3339(int(there.st_mtime))
@@ -118,7 +120,7 @@ def _follows(one: FoundCheckpoint, digests: dict[int | None, str | None]) -> boo
     return None if before is None else one.previous == before
 
 
-def _known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict[int, str]:
+def _list_known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict[int, str]:
     """Counter → digest of the anchored checkpoint and of those before it, as far back as it goes.
 
     A checkpoint above the anchor has an empty digest: the broker does not know it.
@@ -142,7 +144,7 @@ def _known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict
     return known
 
 
-def _anchored(one: FoundCheckpoint, known: dict[int, str]) -> bool | None:
+def _is_anchored(one: FoundCheckpoint, known: dict[int, str]) -> bool | None:
     if one.counter is None or one.counter not in known:
         return None
     return known[one.counter] == one.digest

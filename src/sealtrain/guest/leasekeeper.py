@@ -112,7 +112,7 @@ class LeaseStanding:
         """After a question that did not extend the lease."""
         if self.settled:
             return self
-        state = State.UNANSWERED if _undecided(failure) else State.REFUSED
+        state = State.UNANSWERED if _is_undecided(failure) else State.REFUSED
         return replace(self, state=state, reason=failure)
 
     def after_bug(self, bug: Exception) -> LeaseStanding:
@@ -457,12 +457,12 @@ class LeaseKeeper:
             raise self._standing.bug
 
 
-def _undecided(failure: SealtrainError) -> bool:
+def _is_undecided(failure: SealtrainError) -> bool:
     """No broker decided about the run: no answer, or one that came altered, too late, too often."""
     return failure.retry == "again" or isinstance(failure, _ALTERED)
 
 
 def _may_pass(reason: SealtrainError) -> bool:
     """Whether the same run may get its keys again later."""
-    passing = reason.retry != "never" or _undecided(reason)
+    passing = reason.retry != "never" or _is_undecided(reason)
     return passing and not isinstance(reason, _SUPERSEDED)

@@ -125,7 +125,7 @@ class Workload:
             "first": self.first,
             "ends": [[each.fileno() for each in end.all] for end in ends],
         }
-        execute_anew("sealtrain.guest.life", given, inherited=_inherited())
+        execute_anew("sealtrain.guest.life", given, inherited=_list_inherited())
 
     def work(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it in this image; reports how it ends over the first rank's channel."""
@@ -239,7 +239,7 @@ def _say(control: AskingEnd, word: WorkloadQuestion) -> None:
         control.ask(word)
 
 
-def _inherited() -> list[int]:
+def _list_inherited() -> list[int]:
     """The streams, and each descriptor that leads somewhere."""
     found = [*range(_STREAMS)]
     for place in list(Path("/proc/self/fd").iterdir()):

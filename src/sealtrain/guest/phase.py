@@ -124,12 +124,12 @@ def _hand_over(run: WorkloadRun, trained: Trained) -> None:
             metrics=trained.metrics,
             counts=run.tally.counts,
             tokens_sha256=trained.tokens_sha256,
-            spent=_spent(trained.privacy),
+            spent=_read_spent(trained.privacy),
         )
     )
 
 
-def _spent(privacy: dict[str, Any]) -> Spent | None:
+def _read_spent(privacy: dict[str, Any]) -> Spent | None:
     if privacy["dp"] != "sgd":
         return None
     return Spent(

@@ -137,7 +137,7 @@ def listed(
             key = (series.owner, series.name)
             if key in wanted:
                 longest = found.get(key)
-                found[key] = _longer(longest, _verified(series, consortium))
+                found[key] = _longer(longest, _verify_members(series, consortium))
     for owner, name in wanted:
         if (owner, name) not in found:
             raise SeriesMismatch(
@@ -238,7 +238,7 @@ def remembered(out: Path) -> dict[_Key, int]:
     return numbers
 
 
-def _verified(one: ListedSeries, consortium: Consortium) -> SeriesMembers:
+def _verify_members(one: ListedSeries, consortium: Consortium) -> SeriesMembers:
     envelopes = [document.envelope() for document in one.members]
     members = [verify_dataset(envelope, consortium) for envelope in envelopes]
     for member in members:

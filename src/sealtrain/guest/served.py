@@ -125,12 +125,14 @@ def stated_datasets(
     """
     folders = [dataset.folder for dataset in found if dataset.role != "model"]
     return [
-        _stated(source, projection, folder)
+        _describe_source(source, projection, folder)
         for source, projection, folder in zip(sources, projections, folders, strict=True)
     ]
 
 
-def _stated(source: Source, projection: Projection | None, folder: Folder) -> dict[str, Any]:
+def _describe_source(
+    source: Source, projection: Projection | None, folder: Folder
+) -> dict[str, Any]:
     import numpy as np
 
     dataset = source.dataset

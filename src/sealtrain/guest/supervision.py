@@ -274,7 +274,7 @@ def _apart(
     told: bytes | None = None
     try:
         told = _last_words(here, asked, beside, endures.message_seconds)
-        if not _ended(process, endures.end_seconds):
+        if not _has_ended(process, endures.end_seconds):
             process.kill()
             process.join()
     except SealtrainError:  # what is done beside it cannot go on, such as storing
@@ -283,7 +283,7 @@ def _apart(
     finally:
         ending.process = None
         # Interrupted here; a terminal interrupts both processes.
-        if not _ended(process, _GRACE_SECONDS):
+        if not _has_ended(process, _GRACE_SECONDS):
             process.kill()
             process.join()
         here.close()
@@ -298,7 +298,7 @@ def _apart(
     return _outcome(told, out)
 
 
-def _ended(process: BaseProcess, seconds: float) -> bool:
+def _has_ended(process: BaseProcess, seconds: float) -> bool:
     """Whether a process ends in time.
 
     ``join`` with a time looks at a pipe that the process can write to, and then waits for ever.

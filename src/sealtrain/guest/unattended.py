@@ -140,7 +140,7 @@ def unattended(
     if ticket.store is not None:
         there = open_folder(ticket.store, patience=_IN_RUN)
         store = OutputStore(there, patiently(lambda: compose_hash(guest().app_compose())))
-        if patiently(partial(_taken_over, store, settings)) == "completed":
+        if patiently(partial(_take_over, store, settings)) == "completed":
             return None
     beside = _Unattended(settings.out, store, reports, monotonic)
     if (settings.out / RUN_MANIFEST).is_file():  # what it made may not be in the store yet
@@ -208,7 +208,7 @@ def _bring_outputs(address: str, folder: Path | None, guest: Callable[[], Guest]
         there.close()
 
 
-def _taken_over(store: OutputStore, settings: RunSettings) -> State | None:
+def _take_over(store: OutputStore, settings: RunSettings) -> State | None:
     """How far the store's run is; where it goes on, its sealed states are here then."""
     out = settings.out
     index = store.read()

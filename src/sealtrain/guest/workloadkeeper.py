@@ -192,7 +192,7 @@ class WorkloadKeeper:
             answer()
         except Misused as broken:
             if not self._over.is_set() and self._workload.status is None:
-                self.fail(_misused(broken, scripts=bool(self._guest.recipe.scripts)))
+                self.fail(_restate_misuse(broken, scripts=bool(self._guest.recipe.scripts)))
         except DecryptionLost as gone:  # which ends with the workload too
             if self._reads:
                 self.fail(gone)
@@ -229,7 +229,7 @@ class WorkloadKeeper:
         threading.Thread(target=work, name="keeper-awaits", daemon=True).start()
         while not wait([found], _TICK_SECONDS).done:
             if self._over.is_set():
-                found.add_done_callback(_dropped)
+                found.add_done_callback(_drop)
                 raise Misused("the workload is gone")
         return found.result()
 
@@ -392,13 +392,13 @@ class _Refusing:
             raise Refusal(error) from None
 
 
-def _dropped(found: Future[Reply]) -> None:
+def _drop(found: Future[Reply]) -> None:
     """Close what an answer carries that comes too late."""
     if found.exception() is None and (descriptor := found.result().descriptor) is not None:
         os.close(descriptor)
 
 
-def _misused(broken: BaseException, *, scripts: bool) -> Restated:
+def _restate_misuse(broken: BaseException, *, scripts: bool) -> Restated:
     kind = ScriptFailed if scripts else TrainingFailed
     return Restated(
         kind(

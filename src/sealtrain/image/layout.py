@@ -142,8 +142,8 @@ def describe_image(path: Path) -> Described:
         DataInvalid: There is no OCI layout.
         ImageRefused: They break the form of images, or have other digests.
     """
-    with _opened(path) as blobs:
-        return _described(blobs)[0]
+    with _open_blobs(path) as blobs:
+        return _describe(blobs)[0]
 
 
 def read_image(
@@ -165,8 +165,8 @@ def read_image(
         DataInvalid: There is no OCI layout.
         ImageRefused: It breaks the form of images, or a digest in it is wrong.
     """
-    with _opened(path) as blobs:
-        said, layers = _described(blobs)
+    with _open_blobs(path) as blobs:
+        said, layers = _describe(blobs)
         found = _Found(keeps, into)
         names = []
         for layer, diff_id in zip(layers, said.diff_ids, strict=True):
@@ -183,7 +183,7 @@ def read_image(
     )
 
 
-def _described(blobs: _Blobs) -> tuple[Described, tuple[_Descriptor, ...]]:
+def _describe(blobs: _Blobs) -> tuple[Described, tuple[_Descriptor, ...]]:
     index = _document(_Index, blobs.index(), "the index")
     data = blobs.document(index.manifests[0], "the manifest")
     manifest = _document(_Manifest, data, "the manifest")
@@ -335,7 +335,7 @@ class _Hashed(io.RawIOBase):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Blobs]:
+def _open_blobs(path: Path) -> Iterator[_Blobs]:
     if path.is_dir():
         yield _Blobs(lambda name: os.fdopen(open_regular(path / name), "rb"))
         return

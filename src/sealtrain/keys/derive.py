@@ -48,7 +48,7 @@ def derive(secret: Secret, purpose: str, *parts: str) -> Secret:
         raise UsageError("not a purpose", got=purpose[:80], expected="words with hyphens")
     if len(secret) != KEY_BYTES:
         raise UsageError("secret has the wrong length", got=len(secret), expected=KEY_BYTES)
-    return Secret(_expanded(secret.reveal(), purpose, parts))
+    return Secret(_expand(secret.reveal(), purpose, parts))
 
 
 def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -> HpkePrivateKey:
@@ -87,7 +87,7 @@ def run_key(
         raise UsageError("a run without data has no key", got="no data key", expected="one or more")
     ids = sorted(data_keys)
     joined = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
-    return DataKey(_expanded(joined, "run-key", (app_id, compose_hash, run_id, *ids)))
+    return DataKey(_expand(joined, "run-key", (app_id, compose_hash, run_id, *ids)))
 
 
 def joint_key(
@@ -110,7 +110,7 @@ def joint_key(
     if not names or any(len(shares[name]) != KEY_BYTES for name in names):
         raise UsageError("a joint key is of one share of 32 bytes or more", got=len(names))
     joined = b"".join(shares[name] for name in names)
-    return DataKey(_expanded(joined, "joint-key", (purpose, compose_hash, run_id, *names)))
+    return DataKey(_expand(joined, "joint-key", (purpose, compose_hash, run_id, *names)))
 
 
 def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
@@ -123,7 +123,7 @@ def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
     return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed.reveal()))
 
 
-def _expanded(material: bytes, purpose: str, parts: Iterable[str]) -> bytes:
+def _expand(material: bytes, purpose: str, parts: Iterable[str]) -> bytes:
     return HKDF(hashes.SHA256(), KEY_BYTES, None, derivation_info(purpose, *parts)).derive(material)
 
 

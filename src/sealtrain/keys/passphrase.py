@@ -97,7 +97,7 @@ def locked(
         raise KeyFileInvalid(
             "the passphrase is too short", check="passphrase", expected=f"{_LEAST} characters"
         )
-    key = _derived(text, cost, salt)
+    key = _derive(text, cost, salt)
     return AESGCM(key).encrypt(_NONCE, seed.reveal(), canonical_json(dict(head)))
 
 
@@ -109,7 +109,7 @@ def unlocked(
     Raises:
         KeyFileInvalid: The cost is out of bounds, the passphrase is wrong or the file was altered.
     """
-    key = _derived(_normal(passphrase), cost, salt)
+    key = _derive(_normal(passphrase), cost, salt)
     try:
         return Secret(AESGCM(key).decrypt(_NONCE, data, canonical_json(dict(head))))
     except InvalidTag:
@@ -146,6 +146,6 @@ def _normal(passphrase: Secret) -> bytes:
     return found
 
 
-def _derived(passphrase: bytes, cost: int, salt: bytes) -> bytes:
+def _derive(passphrase: bytes, cost: int, salt: bytes) -> bytes:
     check_cost(cost)
     return Scrypt(salt=salt, length=32, n=1 << cost, r=8, p=1).derive(passphrase)

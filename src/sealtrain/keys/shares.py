@@ -130,19 +130,21 @@ def join_key(documents: Mapping[str, Secret]) -> JoinedShares:
     Args:
         documents: By the name of the broker that handed it out.
     """
-    held = [part for name, text in documents.items() if (part := _held(name, text)) is not None]
+    held = [
+        part for name, text in documents.items() if (part := _read_share(name, text)) is not None
+    ]
     by_list: dict[tuple[str, ...], list[_Held]] = {}
     for part in held:
         by_list.setdefault(part.digests, []).append(part)
     chosen = max(by_list.values(), key=len, default=[])
     threshold = chosen[0].share.member_threshold if chosen else 0
-    key = _recovered([part.share for part in chosen], threshold)
+    key = _recover_key([part.share for part in chosen], threshold)
     fitting = {part.name for part in (held if key is None else chosen)}
     wrong = tuple(name for name in documents if name not in fitting)
     return JoinedShares(key=key, threshold=threshold, wrong=wrong)
 
 
-def _held(name: str, document: Secret) -> _Held | None:
+def _read_share(name: str, document: Secret) -> _Held | None:
     try:
         text = parse_json(document.reveal(), max_bytes=MAX_DOCUMENT_BYTES, max_depth=3)
         read = load_model(_Document, text, DataInvalid, "share")
@@ -159,7 +161,7 @@ def _held(name: str, document: Secret) -> _Held | None:
     return _Held(name=name, share=share, digests=read.digests)
 
 
-def _recovered(shares: Sequence[Share], threshold: int) -> DataKey | None:
+def _recover_key(shares: Sequence[Share], threshold: int) -> DataKey | None:
     distinct = {share.index: share for share in shares}
     if threshold == 0 or len(distinct) < threshold:
         return None

@@ -38,7 +38,7 @@ def epsilon_of_rounds(*, noise: float, rate: float, rounds: int, delta: float) -
     half = single.reach(rounds, math.log(delta) + math.log(_TAIL))
     step = 2 * half / _POINTS
     masses, shift = single.on_grid(step)
-    total = _composed(masses, rounds)
+    total = _compose(masses, rounds)
     # Index i of the circle stands for the loss that many steps away, above or below zero.
     losses = [
         (place if place < _POINTS // 2 else place - _POINTS) * step + rounds * shift
@@ -115,7 +115,7 @@ def _log_mean_exp(weighted: list[tuple[float, float]]) -> float:
     )
 
 
-def _composed(masses: list[float], rounds: int) -> list[float]:
+def _compose(masses: list[float], rounds: int) -> list[float]:
     values = _transform([complex(mass) for mass in masses], -1)
     powers = [value**rounds for value in values]
     return [max(value.real, 0.0) / _POINTS for value in _transform(powers, 1)]

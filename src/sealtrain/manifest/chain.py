@@ -178,7 +178,7 @@ def verify_chain(reports: Sequence[Report]) -> Chain:
     return Chain(
         recipe_hash=first.recipe.recipe_hash,
         links=links,
-        spent=_spent(read),
+        spent=_sum_spent(read),
         begins_with=_begins_with(read),
     )
 
@@ -274,7 +274,7 @@ def _require_growth(links: Sequence[ChainedRun]) -> None:
                 )
 
 
-def _spent(read: Sequence[tuple[Report, Predicate]]) -> tuple[ChainSpending, ...]:
+def _sum_spent(read: Sequence[tuple[Report, Predicate]]) -> tuple[ChainSpending, ...]:
     sums: dict[tuple[str, str], list[tuple[float, float] | None]] = defaultdict(list)
     for report, predicate in read:
         costs = _costs(report, predicate)

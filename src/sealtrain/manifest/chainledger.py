@@ -95,7 +95,7 @@ class Recorded:
         elif kind == "submission" and body.get("recipe_hash") == self.recipe_hash:
             due = due_in(str(body.get("name")), self.recipe_hash)
             if due is not None:
-                not_after, skips = _said(body)
+                not_after, skips = _read_submission(body)
                 compose_hash = str(body.get("compose_hash"))
                 made = _Asked(due, not_after, index, compose_hash, skips)
                 self._asked.setdefault(str(body.get("submission_id")), made)
@@ -168,7 +168,7 @@ def require_whole(
     )
 
 
-def _said(body: Mapping[str, Any]) -> tuple[str, bool]:
+def _read_submission(body: Mapping[str, Any]) -> tuple[str, bool]:
     """Last second at which a submission could be claimed, and whether its ticket skips.
 
     Far off, and no, where that cannot be read.

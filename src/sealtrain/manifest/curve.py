@@ -93,7 +93,7 @@ def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html
 
 def _path(points: Points, across: Callable[[float], float], up: Callable[[float], float]) -> str:
     commands, pen_down = [], False
-    for step, value in _thinned(points):
+    for step, value in _thin_out(points):
         if value is None:
             pen_down = False
             continue
@@ -102,7 +102,7 @@ def _path(points: Points, across: Callable[[float], float], up: Callable[[float]
     return "".join(commands)
 
 
-def _thinned(points: Points) -> Points:
+def _thin_out(points: Points) -> Points:
     """At most about ``_MAX_DRAWN`` points; extremes of every bucket stay, so no spike is lost."""
     if len(points) <= _MAX_DRAWN:
         return points

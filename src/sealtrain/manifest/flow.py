@@ -35,7 +35,7 @@ def draw_flow(predicate: Predicate, facts: Facts) -> Html:
     if stated.dataset is not None:
         targets = [(f"guests of {stated.dataset.compose_hash[:8]}", "sealed model")]
     targets.append(("the release policy", f"{len(predicate.run.metrics)} metrics"))
-    left, right = _shortened(sources), _shortened(targets)
+    left, right = _shorten_items(sources), _shorten_items(targets)
     rows = max(len(left), len(right))
     height = 2 * _TOP + rows * _STEP
     middle = height / 2
@@ -49,7 +49,7 @@ def draw_flow(predicate: Predicate, facts: Facts) -> Html:
     ]
     pictures = [
         _picture(parts, "wide", _WIDTH, height),
-        _stacked(left, right, predicate.deployment.platform),
+        _stack(left, right, predicate.deployment.platform),
     ]
     return tag("section", heading, tag("figure", *pictures))
 
@@ -65,7 +65,7 @@ def _picture(parts: Sequence[Html], shape: str, width: float, height: float) -> 
     )
 
 
-def _stacked(above: list[Item], below: list[Item], platform: str) -> Html:
+def _stack(above: list[Item], below: list[Item], platform: str) -> Html:
     """The same from top to bottom, in two columns: for a phone."""
     middle = _TOP + math.ceil(len(above) / 2) * _STEP + _GAP
     under = middle + 60 + _GAP
@@ -106,7 +106,7 @@ def _box(left: float, y: float, item: Item) -> list[Html]:
     ]
 
 
-def _shortened(items: list[Item]) -> list[Item]:
+def _shorten_items(items: list[Item]) -> list[Item]:
     if len(items) <= _MAX_DRAWN:
         return items
     kept = items[: _MAX_DRAWN - 1]

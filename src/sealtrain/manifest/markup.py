@@ -35,7 +35,7 @@ def tag(name: str, /, *children: Part, **attributes: Part) -> Html:
     if not _NAME.fullmatch(name):
         raise ValueError(f"not an element name: {name!r}")
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_escaped(str(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_escape(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -46,10 +46,10 @@ def tag(name: str, /, *children: Part, **attributes: Part) -> Html:
 
 def join(parts: Iterable[Part]) -> Html:
     """Parts one after the other."""
-    return Html("".join(_escaped(part) for part in parts))
+    return Html("".join(_escape(part) for part in parts))
 
 
-def _escaped(part: Part) -> str:
+def _escape(part: Part) -> str:
     if part is None:
         return ""
     # A character that no reader sees could make a page read differently from the signed text.

@@ -55,7 +55,7 @@ def model_of(predicate: Predicate, subjects: Sequence[Subject]) -> TrainedModel:
             )
             for file, subject in zip(predicate.outputs.files, subjects, strict=True)
         ),
-        dataset=_described(predicate.outputs),
+        dataset=_describe_outputs(predicate.outputs),
     )
 
 
@@ -93,7 +93,7 @@ def dataset_of(model: TrainedModel) -> dict[str, dict[str, str]]:
     }
 
 
-def _described(outputs: Outputs) -> DatasetDescription | None:
+def _describe_outputs(outputs: Outputs) -> DatasetDescription | None:
     stated = outputs.dataset
     if stated is None:
         return None

@@ -24,7 +24,7 @@ def in_plain_words(predicate: Predicate, facts: Facts) -> Html:
     sentences = [
         _consent(predicate, facts),
         *_purpose(facts.lock),
-        *(sentence for dataset in facts.datasets for sentence in _stated(dataset)),
+        *(sentence for dataset in facts.datasets for sentence in _state_use(dataset)),
         _base(facts.lock),
         _machine(facts),
     ]
@@ -53,7 +53,7 @@ def _purpose(lock: Lock) -> Iterator[str]:
     yield f"Legal basis: {recipe.legal_basis or 'the recipe states none'}."
 
 
-def _stated(dataset: DatasetManifest) -> Iterator[str]:
+def _state_use(dataset: DatasetManifest) -> Iterator[str]:
     name = f"{dataset.owner}/{dataset.name}"
     use = dataset.data_use
     if use is None:

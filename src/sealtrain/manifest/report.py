@@ -57,7 +57,7 @@ def render(report: Report, base_files: BaseList | None = None) -> str:
     title = "Training run report"
     body: list[Part] = [tag("p", "sealtrain run report", class_="kicker"), _heading(report)]
     if report.simulated:
-        body.append(_simulated())
+        body.append(_warn_of_simulation())
     body.append(_outcome(report))
     if report.manifest is not None:
         predicate, facts = report.manifest.predicate, report.facts
@@ -158,7 +158,7 @@ def _heading(report: Report) -> Html:
     return join(lines)
 
 
-def _simulated() -> Html:
+def _warn_of_simulation() -> Html:
     return tag(
         "div",
         tag("strong", SIMULATED_MARKER),

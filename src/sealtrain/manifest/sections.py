@@ -475,7 +475,8 @@ def datasets(facts: Facts) -> Html:
             dataset.name,
             role,
             "withheld" if dataset.records is None else f"{dataset.records:,}",
-            _trained(counted, dataset.dataset_id, role) + _served(served, dataset.dataset_id),
+            _count_trained(counted, dataset.dataset_id, role)
+            + _count_served(served, dataset.dataset_id),
             "" if dataset.tokens is None else f"{dataset.tokens:,}",
             dataset.sealed_at,
             tag("code", dataset.root),
@@ -497,7 +498,7 @@ def datasets(facts: Facts) -> Html:
     return tag("section", heading, table(columns, rows, numbers=(4, 6)), *_data_use(facts))
 
 
-def _served(served: Mapping[str, int | None], dataset_id: str) -> str:
+def _count_served(served: Mapping[str, int | None], dataset_id: str) -> str:
     """How many rows of a dataset the recipe's code was given, as the run log says."""
     if dataset_id not in served:
         return ""
@@ -505,7 +506,7 @@ def _served(served: Mapping[str, int | None], dataset_id: str) -> str:
     return " rows served not public" if rows is None else f" {rows:,} rows served"
 
 
-def _trained(counted: Mapping[str, Counts | None], dataset_id: str, role: str) -> str:
+def _count_trained(counted: Mapping[str, Counts | None], dataset_id: str, role: str) -> str:
     """What became of a dataset's records, as the run log counts them."""
     if role != "train" and dataset_id not in counted:
         return ""

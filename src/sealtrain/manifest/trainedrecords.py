@@ -119,13 +119,13 @@ def stated_records(predicate: Predicate) -> StatedRecords:
             counts=counted.get(dataset.dataset_id),
             words=records_in_words(counted, dataset.dataset_id),
         )
-        for dataset in _trained_on(predicate)
+        for dataset in _list_trained_on(predicate)
     )
     limits = {name: TEXTS[name] for name in limits_of_records(predicate)}
     return StatedRecords(datasets=found, limits=limits)
 
 
-def _trained_on(predicate: Predicate) -> Iterator[DatasetManifest]:
+def _list_trained_on(predicate: Predicate) -> Iterator[DatasetManifest]:
     recipe = predicate.recipe.lock.get("recipe")
     listed = recipe.get("datasets") if isinstance(recipe, Mapping) else None
     trained = {

@@ -244,7 +244,7 @@ def examine(
         now=now,
         checks=tuple(checks),
         limits=_limits(case, trust, artefacts is not None),
-        simulated=_simulated(case),
+        simulated=_is_simulated(case),
         manifest=None if case is None else case.manifest,
         facts=_facts(case),
         refusal=refusal,
@@ -331,7 +331,7 @@ def _first_refusal(checks: list[Check]) -> Refused | None:
     return None
 
 
-def _simulated(case: Case | None) -> bool:
+def _is_simulated(case: Case | None) -> bool:
     if case is None:
         return False
     shown = case.verified is not None and case.verified.simulated

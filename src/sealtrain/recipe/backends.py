@@ -335,12 +335,12 @@ def unfit_for_tuner(recipe: Any) -> str | None:
     name = recipe.backend.name
     if recipe.phase != "sft":
         return f"backend {name} trains phase sft only"
-    problems = _shared(recipe)
+    problems = _list_obstacles(recipe)
     problem = next(problems, None) or next(_OWN[name](recipe), None)
     return None if problem is None else f"backend {name}: {problem}"
 
 
-def _shared(recipe: Any) -> Iterator[str]:
+def _list_obstacles(recipe: Any) -> Iterator[str]:
     model, peft, trainer = recipe.model, recipe.peft, recipe.trainer
     if recipe.scripts:
         yield "a script brings its own trainer; leave one of them out"

@@ -109,7 +109,7 @@ def _facts(config: Mapping[str, Any], modules: frozenset[str] | None) -> BaseFac
     parts = [config, *([inner] if isinstance(inner, dict) else [])]
     positions = _first(parts, _POSITIONS)
     if positions is not None:
-        positions = _reached(config, positions)
+        positions = _count_positions(config, positions)
     return BaseFacts(
         positions=positions,
         layers=_first(parts, _LAYERS),
@@ -118,7 +118,7 @@ def _facts(config: Mapping[str, Any], modules: frozenset[str] | None) -> BaseFac
     )
 
 
-def _reached(config: Mapping[str, Any], positions: int) -> int:
+def _count_positions(config: Mapping[str, Any], positions: int) -> int:
     """Positions that a text can use: scaling adds some, padding takes some."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     factor = scaling.get("factor") if isinstance(scaling, dict) else None

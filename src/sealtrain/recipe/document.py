@@ -213,7 +213,7 @@ def frame_of(data: bytes) -> Frame:
     Raises:
         LockInvalid: Not strict JSON, or another frame than one of template 3.
     """
-    document = _parsed(data, "deployment document")
+    document = _parse(data, "deployment document")
     key_provider_id = document.get("key_provider_id")
     if not isinstance(key_provider_id, str):
         raise _refusal("lacks the field 'key_provider_id'")
@@ -284,7 +284,7 @@ def require_same(
     """
     if data == expected:
         return ()
-    got, wanted = _parsed(data, "deployment document"), _parsed(expected, "deployment document")
+    got, wanted = _parse(data, "deployment document"), _parse(expected, "deployment document")
     if SCRIPT_FIELD in got and got.get("runner") == wanted["runner"] == "docker-compose":
         return require_additions(data, got, wanted, scripts)
     if got.get("runner") == wanted["runner"] == "docker-compose":
@@ -416,14 +416,14 @@ def _services_in(document: dict[str, Any]) -> dict[str, Any]:
     text = document.get("docker_compose_file")
     if not isinstance(text, str):
         raise _refusal("has no docker_compose_file")
-    compose = _parsed(text.encode("utf-8", "surrogatepass"), what)
+    compose = _parse(text.encode("utf-8", "surrogatepass"), what)
     services = compose.get("services")
     if not isinstance(services, dict) or len(services) != 1:
         raise _refusal("must have one service", what=what)
     return compose
 
 
-def _parsed(data: bytes, what: str) -> dict[str, Any]:
+def _parse(data: bytes, what: str) -> dict[str, Any]:
     try:
         value = parse_json(data, max_bytes=MAX_DOCUMENT_BYTES)
     except DataInvalid as error:

@@ -105,7 +105,7 @@ def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Mi
         found += _without_template(recipe, base_dir)  # (5)
         found += _unfit_tokenizer(recipe, facts, base_dir)  # (6)
         found += _without_test_data(recipe)  # (7)
-        found += _unmarked_template(recipe, base_dir)  # (8)
+        found += _find_unmarked_template(recipe, base_dir)  # (8)
     return found
 
 
@@ -210,7 +210,7 @@ def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
         )
 
 
-def _unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
+def _find_unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     """Of a saved tokenizer that has a template at all."""
     path = getattr(recipe.model.tokenizer, "path", None)
     if path is None or not getattr(recipe.trainer, "assistant_only_loss", False):

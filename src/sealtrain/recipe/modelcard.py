@@ -40,10 +40,10 @@ def licence_in(folder: Path) -> str | None:
         )
     except RecipeInvalid:
         return None
-    return _named(header) if isinstance(header, dict) else None
+    return _read_name(header) if isinstance(header, dict) else None
 
 
-def _named(header: dict[str, JsonValue]) -> str | None:
+def _read_name(header: dict[str, JsonValue]) -> str | None:
     value = header.get("license")
     names = value if isinstance(value, list) else [value]
     if not names or not all(isinstance(name, str) and name for name in names):

@@ -130,7 +130,7 @@ def read_sample(path: Path) -> Sample:
             expected=", ".join(readers),
         )
     try:
-        return _seen(path, islice(reader(path), _MAX_ROWS))
+        return _look_at(path, islice(reader(path), _MAX_ROWS))
     except OSError as error:
         raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from None
     except (ValueError, csv.Error) as error:
@@ -155,7 +155,7 @@ def propose(
     Raises:
         UsageError: None fits, no such phase can be proposed, or the sample has no such column.
     """
-    named = {role: _named(sample, role, name) for role, name in named.items()}
+    named = {role: _find_named(sample, role, name) for role, name in named.items()}
     if phase is not None and phase not in PHASES:
         raise UsageError(
             "no recipe is proposed for this phase", got=phase, expected=" or ".join(PHASES)
@@ -177,14 +177,14 @@ def propose(
     )
 
 
-def _named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str | tuple[str, ...]:
+def _find_named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str | tuple[str, ...]:
     """The columns that an owner named, as the sample has them.
 
     Raises:
         UsageError: The sample has no such column, or what is a label has no few values.
     """
     if isinstance(name, tuple):
-        return tuple(str(_named(sample, role, part)) for part in name)
+        return tuple(str(_find_named(sample, role, part)) for part in name)
     option = f"--{'feature' if role == 'features' else role}"
     like = {column.strip().lower(): column for column in reversed(sample.columns)}
     found = name if name in sample.columns else like.get(name.strip().lower())
@@ -296,7 +296,7 @@ def _column(sample: Sample, role: str) -> str | None:
     return next((lower[name] for name in _NAMES[role] if name in lower), None)
 
 
-def _seen(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
+def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
     columns: dict[str, _Seen] = {}
     count = 0
     for record in records:

@@ -197,9 +197,9 @@ def script_problem(
     for path in scripts:
         if not path.endswith(".py"):
             continue
-        tree = _parsed(path, texts[path])
+        tree = _parse(path, texts[path])
         _require_ascii_names(path, tree)
-        for line, module in sorted(_needed(tree)):
+        for line, module in sorted(_list_needed(tree)):
             top = module.split(".")[0]
             if top not in known and module not in own:
                 return ScriptProblem(
@@ -218,7 +218,7 @@ def _prefixes(name: str) -> Iterator[str]:
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _parsed(path: str, text: str) -> ast.Module:
+def _parse(path: str, text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -244,7 +244,7 @@ def _require_ascii_names(path: str, tree: ast.AST) -> None:
                 )
 
 
-def _needed(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _list_needed(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Modules that must be importable, each with the line of its import statement."""
     pending = [tree]
     while pending:

@@ -54,10 +54,10 @@ def refuse_settings(texts: Mapping[str, str]) -> None:
     trees = {path: ast.parse(text) for path, text in texts.items() if path.endswith(".py")}
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    endless = not any(_said(call, "map_style") is True for call in calls)
+    endless = not any(_read_keyword(call, "map_style") is True for call in calls)
     endless = endless and not any("max_steps" in text for text in texts.values())
     for path, tree in trees.items():
-        for found in sorted(_found_in(tree, endless=endless), key=lambda one: one.line):
+        for found in sorted(_find_in(tree, endless=endless), key=lambda one: one.line):
             raise RecipeInvalid(
                 f"script {path}, line {found.line}, sets what a run on sealed data cannot follow",
                 check="scripts",
@@ -66,7 +66,7 @@ def refuse_settings(texts: Mapping[str, str]) -> None:
             )
 
 
-def _found_in(tree: ast.AST, *, endless: bool) -> Iterator[_Found]:
+def _find_in(tree: ast.AST, *, endless: bool) -> Iterator[_Found]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _in_call(node, endless=endless)
@@ -79,24 +79,24 @@ def _found_in(tree: ast.AST, *, endless: bool) -> Iterator[_Found]:
 
 def _in_call(call: ast.Call, *, endless: bool) -> Iterator[_Found]:
     for name in _WORKERS:
-        value = _said(call, name)
+        value = _read_keyword(call, name)
         if isinstance(value, int) and value > 0:
             yield _Found(call.lineno, f"{name}={value}", _IN_THREAD)
-    if _said(call, "push_to_hub") is True:
+    if _read_keyword(call, "push_to_hub") is True:
         yield _Found(call.lineno, "push_to_hub=True", "leave it out: a guest reaches no hub")
-    if _said(call, "load_best_model_at_end") is True:
+    if _read_keyword(call, "load_best_model_at_end") is True:
         yield _Found(call.lineno, "load_best_model_at_end=True", _BEST)
-    resumed = _said(call, "resume_from_checkpoint")
+    resumed = _read_keyword(call, "resume_from_checkpoint")
     if resumed is True or (isinstance(resumed, str) and resumed):
         yield _Found(call.lineno, f"resume_from_checkpoint={resumed!r}"[:80], _BY_ITSELF)
     named = {keyword.arg for keyword in call.keywords}
     if endless and None not in named and _ARGUMENTS.fullmatch(_name(call.func)):
-        epochs = _said(call, "num_train_epochs")
+        epochs = _read_keyword(call, "num_train_epochs")
         said = "no max_steps" if "num_train_epochs" not in named else f"num_train_epochs={epochs}"
         yield _Found(call.lineno, said, _ENDLESS)
 
 
-def _said(call: ast.Call, name: str) -> Any:
+def _read_keyword(call: ast.Call, name: str) -> Any:
     """Value of a keyword, where it is written out; else ``None``."""
     for keyword in call.keywords:
         if keyword.arg == name and isinstance(keyword.value, ast.Constant):

@@ -135,7 +135,7 @@ def tokenizer_facts(folder: Path) -> TokenizerFacts:
     known = _vocabulary(whole)
     if known is None:
         return TokenizerFacts(ends=ends, pads=pads, plain=sure)
-    known |= set(_added(whole, named))
+    known |= set(_list_added(whole, named))
     return TokenizerFacts(ends=ends, pads=pads, tokens=len(known), plain=sure)
 
 
@@ -161,7 +161,7 @@ def _vocabulary(whole: Mapping[str, Any]) -> set[str] | None:
     return None
 
 
-def _added(whole: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+def _list_added(whole: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
     """Tokens that are added to the vocabulary as the tokenizer is loaded."""
     listed = whole.get("added_tokens")
     decoder = settings.get("added_tokens_decoder")

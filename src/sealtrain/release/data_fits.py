@@ -33,11 +33,11 @@ def released_of(
     return tuple(
         ReleasedDataset(dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root)
         for asked in asks.datasets
-        if (manifest := _registered_as(asked, registered)) is not None
+        if (manifest := _find_registered(asked, registered)) is not None
     )
 
 
-def _registered_as(
+def _find_registered(
     asked: AsksOfDataset, registered: Mapping[str, DatasetManifest]
 ) -> DatasetManifest | None:
     """The manifest of a dataset; another owner's with the same id is none of it."""
@@ -62,7 +62,7 @@ def named_here(
     Raises:
         DatasetUnknown: There is none.
     """
-    manifest = _registered_as(asked, registered)
+    manifest = _find_registered(asked, registered)
     if manifest is None:
         raise DatasetUnknown(
             "its owner did not register this dataset",

@@ -178,7 +178,7 @@ def decide_renewal(
     """Decide a renewal. Arguments and errors as ``decide``; ``lease`` is the one named."""
     admit(request, known.challenge, now=now, limits=limits)
     tally, run = known.tally, known.run
-    _approved(request, measured, tally, limits)
+    _check_approvals(request, measured, tally, limits)
     if lease is None or run is None or lease.run_id != request.run_id or not same_run(run, request):
         raise LeaseUnknown(  # (11)
             "this broker granted no such lease to this run of this recipe",
@@ -214,7 +214,7 @@ def decide_renewal(
     )
 
 
-def _approved(
+def _check_approvals(
     request: Asks | RenewalRequest, measured: Measured, tally: ApprovalTally, limits: DecisionLimits
 ) -> None:
     """Checks 7 to 10, which a renewal shares."""

@@ -37,7 +37,7 @@ def canonical_schema(schema: pa.Schema) -> JsonValue:
     Raises:
         SchemaMismatch: Two columns have one name, or a column has a type that is not sealed.
     """
-    name = _repeated(schema)
+    name = _find_repeated(schema)
     if name is not None:
         raise SchemaMismatch(
             "two columns have one name",
@@ -113,7 +113,7 @@ def _column(field: pa.Field) -> JsonValue:
         ) from None
 
 
-def _repeated(fields: Iterable[pa.Field]) -> str | None:
+def _find_repeated(fields: Iterable[pa.Field]) -> str | None:
     """The first name that two of the fields have."""
     seen: set[str] = set()
     for field in fields:
@@ -135,16 +135,18 @@ def _form(kind: pa.DataType) -> JsonValue:
     if is_a.is_map(kind):
         return ["map", _form(kind.key_type), _member(kind.item_field), kind.keys_sorted]
     if is_a.is_struct(kind):
-        if _repeated(kind) is not None:
+        if _find_repeated(kind) is not None:
             raise _NotSealedType("a struct with two fields of one name")
-        return ["struct", [_named(field) for field in kind]]
+        return ["struct", [_describe_field(field) for field in kind]]
     if is_a.is_fixed_size_list(kind):
         return ["fixed_size_list", kind.list_size, _member(kind.value_field)]
     for name in ("list", "large_list", "list_view", "large_list_view"):
         if getattr(is_a, f"is_{name}")(kind):
             return [name, _member(kind.value_field)]
     if is_a.is_union(kind):
-        members = [[code, *_named(kind.field(i))] for i, code in enumerate(kind.type_codes)]
+        members = [
+            [code, *_describe_field(kind.field(i))] for i, code in enumerate(kind.type_codes)
+        ]
         return ["union", kind.mode, members]
     if is_a.is_timestamp(kind):
         return ["timestamp", kind.unit, kind.tz]
@@ -161,7 +163,7 @@ def _form(kind: pa.DataType) -> JsonValue:
     raise _NotSealedType(_kind_of(kind))
 
 
-def _named(field: pa.Field) -> list[JsonValue]:
+def _describe_field(field: pa.Field) -> list[JsonValue]:
     return [field.name, _form(field.type), field.nullable]
 
 
@@ -188,20 +190,20 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _storage(kind.storage_type)
     if is_a.is_map(kind):
-        items = _stored(kind.item_field)
+        items = _as_stored(kind.item_field)
         return pa.map_(_storage(kind.key_type), items, keys_sorted=kind.keys_sorted)
     if is_a.is_struct(kind):
-        return pa.struct([_stored(field) for field in kind])
+        return pa.struct([_as_stored(field) for field in kind])
     if is_a.is_fixed_size_list(kind):
-        return pa.list_(_stored(kind.value_field), kind.list_size)
+        return pa.list_(_as_stored(kind.value_field), kind.list_size)
     makers = {"list": pa.list_} | {
         name: getattr(pa, name) for name in ("large_list", "list_view", "large_list_view")
     }
     for name, make in makers.items():
         if getattr(is_a, f"is_{name}")(kind):
-            return make(_stored(kind.value_field))
+            return make(_as_stored(kind.value_field))
     return kind
 
 
-def _stored(field: pa.Field) -> pa.Field:
+def _as_stored(field: pa.Field) -> pa.Field:
     return field.with_type(_storage(field.type)).remove_metadata()

@@ -97,7 +97,7 @@ def unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
         WrongContext: Files of two runs, one under another name, one too few or too many.
         NoStanza, WrongKey: It was not sealed to this recipient.
     """
-    found = _sealed_in(folder)
+    found = _list_sealed(folder)
     headers: dict[str, Header] = {name: read_header(path) for name, path in found.items()}
     first = next(iter(headers.values()))
     for place, (name, header) in enumerate(headers.items()):
@@ -107,8 +107,8 @@ def unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
             raise WrongContext(
                 f"{name} is not the file of this model that its name says",
                 check="file context",
-                got=_shown(header.context),
-                expected=_shown(expected),
+                got=_show(header.context),
+                expected=_show(expected),
                 hint="open it with the manifest of its run",
             )
     key = unwrap(first.dataset_id, first.stanzas)
@@ -118,7 +118,7 @@ def unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
     }
 
 
-def _sealed_in(folder: Path) -> dict[str, Path]:
+def _list_sealed(folder: Path) -> dict[str, Path]:
     """Name in training and path of every entry of a model's folder, at any depth, in order."""
     if folder.is_symlink() or not folder.is_dir():
         raise NotSealed(f"no model folder at {folder}", hint="name the model folder of a run")
@@ -158,7 +158,7 @@ def _entries(folder: Path) -> Iterator[Path]:
     raise LimitExceeded("too many folders in one model", expected=MAX_FILES)
 
 
-def _shown(context: FileContext) -> str:
+def _show(context: FileContext) -> str:
     of = context.binding.get("files", "?")
     return (
         f"{context.kind} {escape_hidden(context.name, 200)} "

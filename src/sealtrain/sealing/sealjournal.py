@@ -74,7 +74,7 @@ def resumable_folder(path: Path) -> Iterator[Path]:
             hint="wait for that process, or end it",
         ) from None
     try:
-        yield from _filled(path, path.with_name(f".{path.name}.sealing"))
+        yield from _fill(path, path.with_name(f".{path.name}.sealing"))
     finally:
         # Unlinked while it is held: a process that waits for this file then opens the next one.
         with suppress(OSError):
@@ -82,7 +82,7 @@ def resumable_folder(path: Path) -> Iterator[Path]:
         lock.release()
 
 
-def _filled(path: Path, folder: Path) -> Iterator[Path]:
+def _fill(path: Path, folder: Path) -> Iterator[Path]:
     """What ``resumable_folder`` does while it holds the lock."""
     if not path.exists() and (folder / MANIFEST_NAME).is_file() and not (folder / _HEAD).exists():
         _finish(folder, path)  # killed before the last step, the renaming

@@ -109,9 +109,9 @@ def _signed(text: str, name: str, public: bytes, at: int) -> bytes:
         return b"".join(
             (
                 b"subtree/v1\n\0",
-                _named(name),
+                _encode_name(name),
                 struct.pack(">Q", at),
-                _named(origin),
+                _encode_name(origin),
                 struct.pack(">QQ", 0, int(size)),
                 from_base64(root, length=32),
             )
@@ -120,6 +120,6 @@ def _signed(text: str, name: str, public: bytes, at: int) -> bytes:
         raise SignatureInvalid("what is cosigned is no tree head", check="cosignature") from error
 
 
-def _named(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     data = name.encode("utf-8")
     return struct.pack("B", len(data)) + data

@@ -136,7 +136,7 @@ def verify(run_id: str, entries: Iterable[JsonValue], *, head: str | None = None
     for number, entry in enumerate(entries, start=1):
         if number > MAX_ENTRIES:
             raise RunLogBroken("run log is too long", expected=f"at most {MAX_ENTRIES} entries")
-        current = hashlib.sha256(current + _checked(entry, number)).digest()
+        current = hashlib.sha256(current + _check(entry, number)).digest()
     if head is not None and current.hex() != head:
         raise RunLogBroken(
             "run log does not lead to the signed head",
@@ -174,7 +174,7 @@ def _first_head(run_id: str) -> bytes:
     return hashlib.sha256(b"sealtrain/run-log/v1:" + run_id.encode("ascii")).digest()
 
 
-def _checked(entry: JsonValue, number: int) -> bytes:
+def _check(entry: JsonValue, number: int) -> bytes:
     match entry:
         case {"seq": int(seq), "at": str(at), "event": str(event), "fields": dict(), **rest}:
             if rest or isinstance(seq, bool) or seq != number:

@@ -51,7 +51,7 @@ class HttpFileSystem(RangeStore):
         """``size`` and ``mtime`` of a file, as the server claims. Raises as ``cat_file``."""
         data, total, headers = self._asked(path, 0, 1)
         size = len(data) if total is None else total
-        return {"name": path, "type": "file", "size": size, "mtime": _modified(headers)}
+        return {"name": path, "type": "file", "size": size, "mtime": _read_modified(headers)}
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
         """Send a file by PUT. Raises as ``cat_file``."""
@@ -88,7 +88,7 @@ class HttpFileSystem(RangeStore):
 
         def cap(status: int, headers: Mapping[str, str]) -> int | None:
             if status == 206:
-                announced = _announced(headers, start, end)
+                announced = _read_range(headers, start, end)
                 return None if announced is None else announced[0]
             return end if status == 200 and _is_readable_whole(headers, start, end) else None
 
@@ -106,7 +106,7 @@ class HttpFileSystem(RangeStore):
             return *_whole(answer, start, end), answer.headers
         if answer.status != 206:
             _refuse(answer)
-        announced = _announced(answer.headers, start, end)
+        announced = _read_range(answer.headers, start, end)
         if announced is None:
             raise ConnectionError("the server answers with another range than was asked for")
         wanted, size = announced
@@ -115,7 +115,7 @@ class HttpFileSystem(RangeStore):
         return answer.body, size, answer.headers
 
 
-def _modified(headers: Mapping[str, str]) -> float | None:
+def _read_modified(headers: Mapping[str, str]) -> float | None:
     """``Last-Modified`` in seconds since 1970; ``None`` where it names no time."""
     try:
         return parsedate_to_datetime(headers.get("last-modified", "")).timestamp()
@@ -123,7 +123,7 @@ def _modified(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _announced(headers: Mapping[str, str], start: int, end: int) -> tuple[int, int | None] | None:
+def _read_range(headers: Mapping[str, str], start: int, end: int) -> tuple[int, int | None] | None:
     """Length of a range and size of its file; ``None`` where another range was asked for."""
     told = _RANGE.fullmatch(headers.get("content-range", ""))
     if told is None or int(told[1]) != start or not start <= int(told[2]) < end:
@@ -131,7 +131,7 @@ def _announced(headers: Mapping[str, str], start: int, end: int) -> tuple[int, i
     return int(told[2]) + 1 - start, None if told[3] == "*" else int(told[3])
 
 
-def _claimed(headers: Mapping[str, str]) -> int | None:
+def _read_size(headers: Mapping[str, str]) -> int | None:
     """Size of a whole file, where the server tells it."""
     claimed = headers.get("content-length", "")
     return int(claimed) if claimed.isdecimal() else None
@@ -139,12 +139,12 @@ def _claimed(headers: Mapping[str, str]) -> int | None:
 
 def _is_size_only(headers: Mapping[str, str], start: int, end: int) -> bool:
     """Whether the caller wanted the size of the file and the server named it."""
-    return start == 0 and end == 1 and _claimed(headers) is not None
+    return start == 0 and end == 1 and _read_size(headers) is not None
 
 
 def _is_readable_whole(headers: Mapping[str, str], start: int, end: int) -> bool:
     """Whether the whole file may be no more than what was asked for."""
-    size = _claimed(headers)
+    size = _read_size(headers)
     short = start == 0 and (size is None or size <= end)
     return short and not _is_size_only(headers, start, end)
 
@@ -152,7 +152,7 @@ def _is_readable_whole(headers: Mapping[str, str], start: int, end: int) -> bool
 def _whole(answer: Answer, start: int, end: int) -> tuple[bytes, int | None]:
     """The answer of a server that ignores ranges: good enough for a small file's beginning."""
     if _is_size_only(answer.headers, start, end):
-        return b"", _claimed(answer.headers)
+        return b"", _read_size(answer.headers)
     if not _is_readable_whole(answer.headers, start, end):
         raise _no_ranges()
     return answer.body, len(answer.body)

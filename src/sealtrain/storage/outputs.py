@@ -197,7 +197,7 @@ class OutputStore:
         for name, pieces in sorted(self._left.files.items()):
             if _STATES_OF_A_RUN.fullmatch(name):
                 self._fetch(name, pieces, out, progress)
-                with _held(out, name) as file:
+                with _hold_open(out, name) as file:
                     self._stamps[name] = _stamp(file)
 
     def take_outputs(self, folder: Path, *, progress: Progress = lambda _: None) -> None:
@@ -278,7 +278,7 @@ class OutputStore:
         found = {}
         for name in _names_in(out, done=done):
             try:
-                with _held(out, name) as file:
+                with _hold_open(out, name) as file:
                     stamp = _stamp(file)
                     if self._stamps.get(name) != stamp or name not in self._left.files:
                         if name.endswith(SUFFIX):
@@ -297,14 +297,14 @@ class OutputStore:
     def _is_as_sent(self, name: str, out: Path) -> bool:
         """Whether a file is still the one that was measured before it was sent."""
         try:
-            with _held(out, name) as file:
+            with _hold_open(out, name) as file:
                 return self._stamps.get(name) == _stamp(file)
         except DataInvalid:
             return False
 
     def _send(self, name: str, out: Path, pieces: Pieces) -> None:
         try:
-            with _held(out, name) as file:
+            with _hold_open(out, name) as file:
                 if self._stamps.get(name) != _stamp(file):
                     return  # another one since it was measured
                 self._folder.put(name, f"/dev/fd/{file.fileno()}")
@@ -366,7 +366,7 @@ def _names_in(out: Path, *, done: bool) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _held(out: Path, name: str) -> Iterator[BinaryIO]:
+def _hold_open(out: Path, name: str) -> Iterator[BinaryIO]:
     """A file of the run's folder, open: what is measured is what is sent.
 
     Code of a recipe writes in that folder. A link there would have another file of this guest sent,

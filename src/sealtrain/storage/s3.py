@@ -249,11 +249,11 @@ def _store(session: botocore.session.Session, client: HttpClient, bounds: Bounds
         ),
     )
     # What a handler of this event returns is the answer; nothing is sent beside it.
-    store.meta.events.register("before-send.s3", partial(_exchanged, client, bounds))
+    store.meta.events.register("before-send.s3", partial(_exchange, client, bounds))
     return store
 
 
-def _exchanged(client: HttpClient, bounds: Bounds, request: Any, **_: Any) -> AWSResponse:
+def _exchange(client: HttpClient, bounds: Bounds, request: Any, **_: Any) -> AWSResponse:
     """The answer to a request of boto3's making."""
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     headers.pop("expect", None)  # the client does not wait before it sends the body

@@ -321,7 +321,7 @@ def _add_tokenizer(
     states: dict[str, _State],
 ) -> None:
     """The base's own tokenizer files; settings that the training changed are written into them."""
-    changed = _changed_settings(base, recipe, tokenizer)
+    changed = _list_changed_settings(base, recipe, tokenizer)
     if _TOKENIZER_CONFIG in base.names:
         before = base.read(_TOKENIZER_CONFIG)
         settings = base.settings(_TOKENIZER_CONFIG) | changed
@@ -347,7 +347,7 @@ def _add_tokenizer(
         whole.setdefault(_TEMPLATE_SETTINGS, _json({"chat_template": template}))
 
 
-def _changed_settings(
+def _list_changed_settings(
     base: BaseFiles, recipe: Any, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Any]:
     """Settings of the tokenizer that its base's ``tokenizer_config.json`` does not have."""

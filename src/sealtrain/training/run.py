@@ -196,7 +196,7 @@ def train(
                 standins.take_out(built)
             merges = phase is None and recipe.peft is not None and recipe.peft.merge
             if built is not None and merges:
-                built = _merged(recipe, inputs.base_dir, built)
+                built = _merge(recipe, inputs.base_dir, built)
     files = work.beside | ({} if built is None else model_files(built, tokenizer))
     base = base_files_of(recipe, inputs.base_dir, inputs.model)
     if built is not None and base is not None:
@@ -229,7 +229,7 @@ def _stages(terminal: TextIO | None) -> Stage:
     return say_stages(say)
 
 
-def _merged(recipe: Recipe, base_dir: Path, model: Any) -> Any:
+def _merge(recipe: Recipe, base_dir: Path, model: Any) -> Any:
     from sealtrain.training.models.merging import merged
 
     named = recipe.model

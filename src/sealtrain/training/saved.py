@@ -275,7 +275,7 @@ class _Adapter:
         if plain is None:
             _require_equal(load_file(folder / "adapter_model.safetensors"), trained)
             return
-        base = _named_base(self._inner)
+        base = _rename_base(self._inner)
         fresh = plain.state_dict()
         if not self._held:
             _require_equal(fresh, {name: base[name] for name in fresh if name in base})
@@ -298,18 +298,18 @@ class _Adapter:
                 use_safetensors=True,
             )
         made = kind(config)
-        made.load_state_dict(_named_base(self._inner), strict=False)
+        made.load_state_dict(_rename_base(self._inner), strict=False)
         return made
 
     def _digest(self) -> str:
         seen = hashlib.sha256()
-        for name, tensor in sorted(_named_base(self._inner).items()):
+        for name, tensor in sorted(_rename_base(self._inner).items()):
             seen.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
             seen.update(_bytes(tensor))
         return seen.hexdigest()
 
 
-def _named_base(inner: Any) -> dict[str, Tensor]:
+def _rename_base(inner: Any) -> dict[str, Tensor]:
     """Weights of a base under the names that it has without the adapter inside.
 
     Those that the adapter has a trained copy of are left out.

@@ -173,7 +173,7 @@ def is_fresh(folder: Path, *, now: int) -> bool:
         folder: A walk's folder, or none.
         now: Seconds since 1970.
     """
-    document = _marked(folder)
+    document = _read_mark(folder)
     if document is None or document["sealtrain"] != VERSION:
         return False
     made_at = document["prepared_at"]
@@ -186,10 +186,10 @@ def is_walk(folder: Path) -> bool:
     Args:
         folder: Any folder.
     """
-    return _marked(folder) is not None
+    return _read_mark(folder) is not None
 
 
-def _marked(folder: Path) -> dict[str, Any] | None:
+def _read_mark(folder: Path) -> dict[str, Any] | None:
     try:
         document = json.loads(read_bounded(folder / MARKER, _MAX_BYTES))
     except (SealtrainError, OSError, ValueError, RecursionError):

@@ -42,13 +42,13 @@ class Carrier(BrokerClient):
 def _document(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
     guest = stage.run.booted(stage.run.other) if off else stage.run.guest
-    return _shown(desk, guest, "A guest with another program would have got the keys")
+    return _show(desk, guest, "A guest with another program would have got the keys")
 
 
 def _registers(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
     guest = stage.run.booted(stage.run.locked, fault="replayed-log" if off else None)
-    return _shown(desk, guest, "A guest could have told any story about how it booted")
+    return _show(desk, guest, "A guest could have told any story about how it booted")
 
 
 def _vendor(stage: Stage, off: bool) -> Attempt:
@@ -56,24 +56,24 @@ def _vendor(stage: Stage, off: bool) -> Attempt:
     run = stage.run
     foreign = SimulatedPki(_FOREIGN_SEED)
     guest = SimulatedGuest(foreign, run.vendor.seed, run.locked.compose_bytes) if off else run.guest
-    return _shown(desk, guest, "A program that only says that it is a guest would have the keys")
+    return _show(desk, guest, "A program that only says that it is a guest would have the keys")
 
 
 def _hardware(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk(policy=preset("dstack-h100") if off else None)
-    return _shown(desk, stage.run.guest, "A simulator would have passed for hardware")
+    return _show(desk, stage.run.guest, "A simulator would have passed for hardware")
 
 
-def _patched(stage: Stage, off: bool) -> Attempt:
+def _try_patched(stage: Stage, off: bool) -> Attempt:
     status = "OutOfDate" if off else "UpToDate"
     desk = stage.desk(collateral=lambda now: stage.run.collateral(now, tcb_status=status))
-    return _shown(desk, stage.run.guest, "A processor with known holes would have held the keys")
+    return _show(desk, stage.run.guest, "A processor with known holes would have held the keys")
 
 
 def _debug(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
     guest = stage.run.booted(stage.run.locked, fault="debug-bit" if off else None)
-    return _shown(desk, guest, "The operator would have read the keys in the guest's memory")
+    return _show(desk, guest, "The operator would have read the keys in the guest's memory")
 
 
 def _once(stage: Stage, off: bool) -> Attempt:
@@ -129,7 +129,7 @@ def _conversation(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _named(stage: Stage, off: bool) -> Attempt:
+def _try_second_instance(stage: Stage, off: bool) -> Attempt:
     """A second instance of the genuine broker, with a root secret that its operator chose."""
     honest = stage.desk()
     desk = stage.desk(root=Secret(os.urandom(32))) if off else honest
@@ -143,7 +143,7 @@ def _named(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _shown(desk: ServedBroker, guest: SimulatedGuest, so: str) -> Attempt:
+def _show(desk: ServedBroker, guest: SimulatedGuest, so: str) -> Attempt:
     attested = desk.attested()
 
     def act() -> str:
@@ -192,7 +192,7 @@ SWITCHES: Final = (
         protection="The vendor calls the platform up to date.",
         off="The vendor calls the platform out of date.",
         claim="C16",
-        make=_patched,
+        make=_try_patched,
     ),
     Switch(
         name="release-debug",
@@ -232,6 +232,6 @@ SWITCHES: Final = (
         protection="The lock that the owners approved names the broker.",
         off="The operator starts a genuine broker of its own, and the guest asks that one.",
         claim="C90",
-        make=_named,
+        make=_try_second_instance,
     ),
 )

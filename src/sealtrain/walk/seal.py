@@ -24,7 +24,7 @@ _SHARD: Final = "shard-00000.sealed"
 
 
 def _bytes(stage: Stage, off: bool) -> Attempt:
-    folder = _copied(stage)
+    folder = _copy(stage)
     if off:
         shard = folder / _SHARD
         data = bytearray(shard.read_bytes())
@@ -39,7 +39,7 @@ def _bytes(stage: Stage, off: bool) -> Attempt:
 
 def _root(stage: Stage, off: bool) -> Attempt:
     """The forger is the owner itself: it knows the data key, and seals other records under it."""
-    folder = _copied(stage)
+    folder = _copy(stage)
     if off:
         source = stage.folder / "other.jsonl"
         source.write_text('{"prompt": "made up afterwards", "completion": " benign"}\n' * 24)
@@ -114,7 +114,7 @@ def _recipe(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _copied(stage: Stage) -> Path:
+def _copy(stage: Stage) -> Path:
     folder = stage.folder / f"{_OWNER}.sealed"
     shutil.copytree(stage.run.sealed(_OWNER), folder)
     return folder

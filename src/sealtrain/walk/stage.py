@@ -103,7 +103,7 @@ class Stage:
             policy: Of guests; the one that accepts the simulator when ``None``.
             collateral: At a moment; current when ``None``.
         """
-        desk = self.parts.enter_context(_served(self, root, policy, collateral))
+        desk = self.parts.enter_context(_serve(self, root, policy, collateral))
         if root is None:
             for owner in READ_FROM:
                 desk.register(owner)
@@ -270,7 +270,7 @@ class ServedBroker:
 
 
 @contextmanager
-def _served(
+def _serve(
     stage: Stage,
     root: Secret | None,
     policy: AppraisalPolicy | None,

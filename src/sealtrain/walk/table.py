@@ -69,7 +69,7 @@ def play(run: Prepared, switch: Switch, *, off: bool) -> StepOutcome:
         SealtrainError: The step could not be prepared.
     """
     try:
-        return _played(run, switch, off=off)
+        return _play(run, switch, off=off)
     except OSError as error:
         raise DataInvalid(
             "the prepared run of the walk cannot be read",
@@ -79,7 +79,7 @@ def play(run: Prepared, switch: Switch, *, off: bool) -> StepOutcome:
         ) from error
 
 
-def _played(run: Prepared, switch: Switch, *, off: bool) -> StepOutcome:
+def _play(run: Prepared, switch: Switch, *, off: bool) -> StepOutcome:
     with tempfile.TemporaryDirectory(prefix="sealtrain-walk-") as folder:
         stage = Stage(run=run, folder=Path(folder))
         with stage.parts:

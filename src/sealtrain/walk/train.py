@@ -31,7 +31,7 @@ def _lease(stage: Stage, off: bool) -> Attempt:
     grant = desk.obtain()
     if off:
         stage.clock.advance(LEASE_S + 1)
-    return _renewed(
+    return _try_renewed(
         desk,
         grant,
         stake=f"A guest that vanished an hour ago would have gone on with {stage.run.records} "
@@ -39,12 +39,12 @@ def _lease(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _revoked(stage: Stage, off: bool) -> Attempt:
+def _try_revoked(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
     grant = desk.obtain()
     if off:
         desk.revoke(OWNERS[2])
-    return _renewed(
+    return _try_renewed(
         desk,
         grant,
         stake=f"{OWNERS[2]} would have revoked, and training on {stage.run.records} records would "
@@ -52,7 +52,7 @@ def _revoked(stage: Stage, off: bool) -> Attempt:
     )
 
 
-def _renewed(desk: ServedBroker, grant: Grant, *, stake: str) -> Attempt:
+def _try_renewed(desk: ServedBroker, grant: Grant, *, stake: str) -> Attempt:
     return Attempt(
         act=lambda: f"The lease goes on for {desk.renew(grant).lease_seconds} seconds.",
         stake=stake,
@@ -186,7 +186,7 @@ SWITCHES: Final = (
         protection="To go on, a guest renews its lease, and owners can end that.",
         off="An owner revokes while the guest trains.",
         claim="C11",
-        make=_revoked,
+        make=_try_revoked,
     ),
     Switch(
         name="train-rollback",

@@ -47,7 +47,7 @@ def _signature(stage: Stage, off: bool) -> Attempt:
         _better(payload["predicate"])
         envelope["payload"] = to_base64(canonical_json(payload))
         manifest = canonical_json(document)
-    return _verified(stage, manifest, stake=_number(stage))
+    return _try_verify(stage, manifest, stake=_number(stage))
 
 
 def _binding(stage: Stage, off: bool) -> Attempt:
@@ -55,9 +55,11 @@ def _binding(stage: Stage, off: bool) -> Attempt:
     honest = form.read(stage.run.manifest)
     recorded = Evidence.from_bytes(honest.signed_evidence.payload)
     manifest = (
-        _signed(stage, _better, evidence=lambda _binding: recorded) if off else stage.run.manifest
+        _sign_changed(stage, _better, evidence=lambda _binding: recorded)
+        if off
+        else stage.run.manifest
     )
-    return _verified(stage, manifest, stake=_number(stage))
+    return _try_verify(stage, manifest, stake=_number(stage))
 
 
 def _releases(stage: Stage, off: bool) -> Attempt:
@@ -145,7 +147,7 @@ def _outputs(stage: Stage, off: bool) -> Attempt:
         data = bytearray(model.read_bytes())
         data[len(data) // 2] ^= 1
         model.write_bytes(data)
-    return _verified(
+    return _try_verify(
         stage,
         stage.run.manifest,
         artefacts=folder,
@@ -157,7 +159,7 @@ def _hardware(stage: Stage, off: bool) -> Attempt:
     trust = stage.run.trust
     if off:
         trust = trust.model_copy(update={"simulated": "refuse"})
-    return _verified(
+    return _try_verify(
         stage,
         stage.run.manifest,
         trust=trust,
@@ -178,10 +180,12 @@ def _genuine(stage: Stage, change: Change, *, stake: str) -> Attempt:
     """A genuine guest of the approved document signs a changed manifest."""
     finished = from_rfc3339(form.read(stage.run.manifest).predicate.run.finished_at)
     quote = partial(stage.run.guest.evidence, collateral=stage.run.collateral(finished))
-    return _verified(stage, _signed(stage, change, evidence=quote), stake=stake)
+    return _try_verify(stage, _sign_changed(stage, change, evidence=quote), stake=stake)
 
 
-def _signed(stage: Stage, change: Change, *, evidence: Callable[[Binding], Evidence]) -> bytes:
+def _sign_changed(
+    stage: Stage, change: Change, *, evidence: Callable[[Binding], Evidence]
+) -> bytes:
     """The run's manifest with a change, signed by a new key, with this evidence beside it."""
     honest = form.read(stage.run.manifest)
     signer = dsse.Ed25519Signer(Ed25519PrivateKey.generate())
@@ -198,7 +202,7 @@ def _signed(stage: Stage, change: Change, *, evidence: Callable[[Binding], Evide
     )
 
 
-def _verified(
+def _try_verify(
     stage: Stage,
     manifest: bytes,
     *,

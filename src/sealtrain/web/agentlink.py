@@ -47,10 +47,10 @@ def ask_agent(path: Path | None, asked: dict[str, Any], *, seconds: float) -> di
                 data += more
     except OSError as error:
         raise _away("the owner's agent does not answer") from error
-    return _told(data)
+    return _parse_answer(data)
 
 
-def _told(data: bytes) -> dict[str, Any]:
+def _parse_answer(data: bytes) -> dict[str, Any]:
     found = parse_json(data, max_bytes=_MAX_BYTES) if data else None
     match found:
         case {"done": dict(done)}:

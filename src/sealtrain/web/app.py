@@ -71,11 +71,11 @@ def console_app(
     app.add_exception_handler(SealtrainError, _refusal)
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_middleware(Guarded, refuse=_refused_before(app))
+    app.add_middleware(Guarded, refuse=_answer_unrouted(app))
     return app
 
 
-def _refused_before(app: FastAPI) -> Callable[[Scope, SealtrainError], ASGIApp]:
+def _answer_unrouted(app: FastAPI) -> Callable[[Scope, SealtrainError], ASGIApp]:
     """How a request is answered that no router sees."""
 
     def refuse(scope: Scope, error: SealtrainError) -> ASGIApp:

@@ -162,7 +162,7 @@ def _standing(request: Request, compose_hash: Hash) -> Response:
     """What brokers hold, as a part of the page of the consortium."""
     sources = sources_of(request)
     locked = sources.document(compose_hash)
-    asked = _asked(sources, locked, sources.members())
+    asked = _ask_brokers(sources, locked, sources.members())
     return part("standing.html", asked=asked, furthest=_furthest(asked), differ=_differ(asked))
 
 
@@ -189,7 +189,7 @@ def _recipe(
         "recipe.html",
         lock=lock,
         target=target,
-        facts=_grouped(sources, lock, members, ()),
+        facts=_group_facts(sources, lock, members, ()),
         scripts=[change for change in diff(None, lock) if change.text_lines],
         others=others,
         before=earlier,
@@ -207,16 +207,16 @@ def _facts(request: Request, compose_hash: Hash) -> Response:
     sources = sources_of(request)
     locked = sources.document(compose_hash)
     members = sources.members()
-    asked = _asked(sources, locked, members)
+    asked = _ask_brokers(sources, locked, members)
     answers = (at.answer for at in asked if at.answer)
     known = {
         (dataset.owner, dataset.dataset_id): dataset for at in answers for dataset in at.registered
     }
     registered = sorted(known.values(), key=lambda one: (one.owner, one.name, one.sealed_at))
-    return part("facts.html", facts=_grouped(sources, locked.lock, members, registered))
+    return part("facts.html", facts=_group_facts(sources, locked.lock, members, registered))
 
 
-def _asked(
+def _ask_brokers(
     sources: Sources, locked: LockedRecipe, members: Consortium
 ) -> list[BrokerAnswer[RecipeCounts]]:
     _require_same(locked.lock, members)
@@ -259,7 +259,7 @@ def _differ(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> bool:
     )
 
 
-def _grouped(
+def _group_facts(
     sources: Sources, lock: Lock, members: Consortium, registered: Sequence[DatasetManifest]
 ) -> list[tuple[str, list[str]]]:
     """The facts of a recipe, with the sentences under each label together."""

@@ -56,7 +56,7 @@ class Curve:
             return
         self.count += 1
         point = (step, value, step, value)
-        self._open = point if self._open is None else _joined(self._open, point)
+        self._open = point if self._open is None else _join_buckets(self._open, point)
         self._in_open += 1
         if self._in_open < self._stride:
             return
@@ -64,7 +64,7 @@ class Curve:
         self._open, self._in_open = None, 0
         if len(self._full) >= _MOST_BUCKETS:
             pairs = zip(self._full[::2], self._full[1::2], strict=True)
-            self._full = [_joined(first, second) for first, second in pairs]
+            self._full = [_join_buckets(first, second) for first, second in pairs]
             self._stride *= 2
 
     def points(self) -> tuple[list[int], list[float]]:
@@ -88,7 +88,7 @@ class Curve:
             yield self._open
 
 
-def _joined(first: _Bucket, second: _Bucket) -> _Bucket:
+def _join_buckets(first: _Bucket, second: _Bucket) -> _Bucket:
     low = first[:2] if first[1] <= second[1] else second[:2]
     high = first[2:] if first[3] >= second[3] else second[2:]
     return (*low, *high)
@@ -161,7 +161,7 @@ class CurveFile:
 
     def _take(self, line: bytes) -> None:
         try:
-            step, values = _parsed(line)
+            step, values = _parse_line(line)
         except DataInvalid:
             self.left_out += 1
             return
@@ -173,7 +173,7 @@ class CurveFile:
                 self.curves.setdefault(name, Curve()).add(step, value)
 
 
-def _parsed(line: bytes) -> tuple[int, Mapping[str, float | None]]:
+def _parse_line(line: bytes) -> tuple[int, Mapping[str, float | None]]:
     """Step and values of a line.
 
     Raises:

@@ -124,7 +124,7 @@ class Examinations:
             try:
                 with self._turn:
                     report = self._examine(data, trust, artefacts=outputs, now=now)
-                found.set_result(_judged(report, path, outputs is not None))
+                found.set_result(_judge(report, path, outputs is not None))
             except BaseException as error:
                 with self._lock:
                     self._kept.pop(key, None)
@@ -154,7 +154,7 @@ def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tupl
     return folder, tuple(stamps)
 
 
-def _judged(report: Report, trust: Path, outputs: bool) -> ManifestVerdict:
+def _judge(report: Report, trust: Path, outputs: bool) -> ManifestVerdict:
     word: Word = "refused"
     if report.refusal is None:
         chain = chain_is_open(report.trust, report.facts.receipts or ())

@@ -109,7 +109,9 @@ def entries_of(
     return RunEntries(
         grants=grants,
         events=tuple(
-            _said(*entry) for entry in ordered if entry[1].get("kind") not in ("release", "renewal")
+            _describe_entry(*entry)
+            for entry in ordered
+            if entry[1].get("kind") not in ("release", "renewal")
         ),
         compose_hash=next(
             (
@@ -151,7 +153,7 @@ def _grant(index: int, entry: Mapping[str, Any]) -> ShownRelease:
     )
 
 
-def _said(index: int, entry: Mapping[str, Any]) -> Said:
+def _describe_entry(index: int, entry: Mapping[str, Any]) -> Said:
     body, kind = _body(entry), _text(entry.get("kind"))
     who = {"run-event": "runner", "submission": "submitter", "run-stop": "submitter"}
     return Said(

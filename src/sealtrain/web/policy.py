@@ -76,11 +76,11 @@ class Guarded:
 
         try:
             _require_own(scope)
-            body = None if scope["method"] in _READS else await _bounded(receive)
+            body = None if scope["method"] in _READS else await _read_body(receive)
         except SealtrainError as error:
             await self.refuse(scope, error)(scope, receive, guarded)
             return
-        await self.app(scope, receive if body is None else _replayed(body, receive), guarded)
+        await self.app(scope, receive if body is None else _replay(body, receive), guarded)
 
 
 def _require_own(scope: Scope) -> None:
@@ -117,7 +117,7 @@ def _require_own(scope: Scope) -> None:
         )
 
 
-async def _bounded(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     """The body of a request.
 
     Raises:
@@ -141,7 +141,7 @@ async def _bounded(receive: Receive) -> bytes:
     return body
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """A ``receive`` that gives a body that was read already."""
     given = False
 

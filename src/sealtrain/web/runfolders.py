@@ -99,7 +99,7 @@ def local_runs(places: Sequence[Path]) -> list[LocalRun]:
         if len(found) >= _MOST_RUNS:
             break
         found.append(_read(path))
-    return sorted(found, key=lambda one: (-_changed(one.path), one.path.name))
+    return sorted(found, key=lambda one: (-_read_change_time(one.path), one.path.name))
 
 
 def _folders(places: Sequence[Path]) -> Iterator[Path]:
@@ -138,7 +138,7 @@ def _read(path: Path) -> LocalRun:
         return LocalRun(path=path, error=error)
 
 
-def _changed(path: Path) -> float:
+def _read_change_time(path: Path) -> float:
     for file in (path / RUN_MANIFEST, path / METRICS_FILE, path):
         try:
             return file.stat().st_mtime

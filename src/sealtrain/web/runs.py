@@ -65,7 +65,7 @@ def _runs(request: Request) -> Response:
 
 
 @_router.get("/runs/judged")
-def _judged(request: Request) -> Response:
+def _judge_runs(request: Request) -> Response:
     """The table of runs with a verdict on each manifest, as a part of the page of all runs."""
     sources = sources_of(request)
     found = local_runs(sources.runs)
@@ -85,7 +85,7 @@ def _stores(request: Request) -> Response:
 
 
 @_router.get("/runs/submitted")
-def _submitted(request: Request) -> Response:
+def _list_submitted(request: Request) -> Response:
     """Submissions at brokers, as a part of the page of all runs."""
 
     def at(client: BrokerClient, _pin: BrokerPin) -> tuple[ShownSubmission, ...]:
@@ -110,12 +110,12 @@ def _series(request: Request) -> Response:
             for dataset in lock.recipe.datasets
             if dataset.series is not None
         ]
-        asked = sources.ask(partial(_listed, target, named))
+        asked = sources.ask(partial(_list_series, target, named))
         rows += [(lock.recipe.name, answered) for answered in asked]
     return part("series.html", rows=rows)
 
 
-def _listed(
+def _list_series(
     target: Target, named: Sequence[tuple[str, str]], client: BrokerClient, _pin: BrokerPin
 ) -> list[tuple[str, str, int]]:
     """Owner, name and number of members of each series that a recipe reads, where it has any."""
@@ -169,7 +169,7 @@ def _ledger(request: Request, run_id: RunId) -> Response:
     return part(
         "ledger.html",
         asked=asked,
-        reserved=_reserved(sources, hashes),
+        reserved=_list_reserved(sources, hashes),
         digest_here=_digest(run),
     )
 
@@ -190,7 +190,7 @@ def _store(request: Request, run_id: RunId) -> Response:
     sources = sources_of(request)
     run = _local(sources, run_id)
     rows = [
-        (held, _contradicted(held, run), _stored_verdict(sources, held))
+        (held, _find_contradictions(held, run), _judge_stored(sources, held))
         for held in sources.held()
         if held.run_id in (None, run_id)
     ]
@@ -210,14 +210,14 @@ def _digest(run: LocalRun | None) -> str | None:
     return None if run is None or run.manifest is None else run.manifest.digest
 
 
-def _stored_verdict(sources: Sources, held: StoreContents) -> ManifestVerdict | None:
+def _judge_stored(sources: Sources, held: StoreContents) -> ManifestVerdict | None:
     """The same of the manifest in a store; ``None`` where there is none of its run."""
     if held.data is None or held.manifest is None:
         return None
     return sources.judged(held.data, held.manifest, None)
 
 
-def _contradicted(held: StoreContents, run: LocalRun | None) -> list[SealtrainError]:
+def _find_contradictions(held: StoreContents, run: LocalRun | None) -> list[SealtrainError]:
     """What is wrong with a store, also beside what lies on this machine."""
     found = list(held.problems)
     here = None if run is None else run.manifest
@@ -290,7 +290,7 @@ def _run_ids(shown: ShownSubmission) -> Sequence[str]:
     return [run_id for run_id in said if run_id]
 
 
-def _reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str, float]]:
+def _list_reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str, float]]:
     """What a run of these deployments reserves of each dataset, as its recipe says."""
     return [
         (spending.owner, spending.name, spending.epsilon)

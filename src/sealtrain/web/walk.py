@@ -34,7 +34,7 @@ def _walk(request: Request) -> Response:
 
 
 @_router.post("/walk/{name}/{position}")
-def _switched(request: Request, name: Name, position: Literal["on", "off"]) -> Response:
+def _switch_step(request: Request, name: Name, position: Literal["on", "off"]) -> Response:
     switch = switch_named(name)
     with _ONE_AT_A_TIME:
         outcome = play(_run_of(request), switch, off=position == "off")

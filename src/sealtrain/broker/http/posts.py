@@ -92,7 +92,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
         def act() -> Response:
-            return answer(broker().release(_parsed(ReleaseRequest, data)))
+            return answer(broker().release(_parse(ReleaseRequest, data)))
 
         return await lanes.guests.run(caller_of(request), act)
 
@@ -105,7 +105,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
         def act() -> Response:
-            asked = _parsed(RenewalRequest, data)
+            asked = _parse(RenewalRequest, data)
             if shown is None:
                 return answer(broker().renew(asked))
             _check_holder(shown, data, asked.lease_id)
@@ -127,7 +127,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         data = await read_body(request, MAX_CHALLENGE_BYTES, broker().caps.body_seconds)
 
         def act() -> Response:
-            asked = _parsed(FailureReport, data)
+            asked = _parse(FailureReport, data)
             _check_holder(shown, data, asked.lease_id)
             return answer(broker().registry.record_failure(asked))
 
@@ -151,7 +151,7 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
 
             def acted() -> Response:
                 broker().owners.admit(found, data)
-                return answer(act(_parsed(asked, data)))
+                return answer(act(_parse(asked, data)))
 
             lane = lanes.owners if found.is_owner else lanes.controllers
             return await lane.run(found.owner, acted)
@@ -272,5 +272,5 @@ def _check_holder(shown: LeaseShown, data: bytes, lease_id: str) -> None:
         )
 
 
-def _parsed(asked: type[Asked], data: bytes) -> Asked:
+def _parse(asked: type[Asked], data: bytes) -> Asked:
     return load_message(asked, data, max_values=MAX_REQUEST_VALUES)

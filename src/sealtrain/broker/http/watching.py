@@ -76,7 +76,7 @@ class WatchMiddleware:
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            _bound_head(scope)
+            _require_small_head(scope)
         except HeadTooLarge as error:
             scope["state"]["error"] = type(error)
             await error_answer(error)(scope, receive, send)
@@ -105,7 +105,7 @@ def _http_date(now: int) -> bytes:
     return formatdate(now, usegmt=True).encode()
 
 
-def _bound_head(scope: Scope) -> None:
+def _require_small_head(scope: Scope) -> None:
     """Hold path, query and headers to their cap.
 
     Uvicorn caps only heads that arrive in parts; a head that arrives at once is not checked there.

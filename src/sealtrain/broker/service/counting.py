@@ -145,7 +145,7 @@ def reserved_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> Reserved:
             del missing[index]
         for reserve in found:
             total[reserve["owner"], reserve["name"]] += reserve["epsilon"]
-        runs.append(_begun(index, body))
+        runs.append(_read_begun(index, body))
     if missing:
         raise LedgerInconsistent(
             "the ledger has lost reservations of privacy that this broker made",
@@ -159,10 +159,10 @@ def reserved_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> Reserved:
 def reserving(ledger: Ledger, places: Iterable[int]) -> tuple[Begun, ...]:
     """The runs whose reservations stand at some places of the ledger; reads nothing else of it."""
     found = ((place, ledger.entries(place, 1)) for place in sorted(places))
-    return tuple(_begun(place, entries[0]["body"]) for place, entries in found if entries)
+    return tuple(_read_begun(place, entries[0]["body"]) for place, entries in found if entries)
 
 
-def _begun(index: int, body: Mapping[str, Any]) -> Begun:
+def _read_begun(index: int, body: Mapping[str, Any]) -> Begun:
     """A run, by the entry of its first release."""
     return Begun(
         index=index,

@@ -333,11 +333,11 @@ def _mismatch(field: str, told: object, measured: object) -> DocumentMismatch:
     return DocumentMismatch(
         f"the broker was told another {field} than its guest measured",
         check=field,
-        got=_shown(told),
-        expected=_shown(measured),
+        got=_show(told),
+        expected=_show(measured),
         hint="start it from its document: sealtrain deploy run",
     )
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return repr(value)[:80] if isinstance(value, (str, int, bool)) else "other bytes"

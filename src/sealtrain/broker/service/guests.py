@@ -92,7 +92,7 @@ def appraise_guest(
         return verified, verdict
 
     verified, verdict = held(policy)
-    locked = _measured_recipe(verified.app_compose)
+    locked = _read_measured_lock(verified.app_compose)
     lock = locked.lock
     lock.recipe.hardware.require_key_provider(verified.key_provider)
     return Appraised(
@@ -149,7 +149,7 @@ def hold_owners_policies(
 
 
 @lru_cache(maxsize=16)  # the same bytes hold the same lock, and few recipes run at a time
-def _measured_recipe(compose: bytes) -> LockedRecipe:
+def _read_measured_lock(compose: bytes) -> LockedRecipe:
     """The recipe in a deployment document that a guest measured."""
     try:
         return LockedRecipe.parse(compose)

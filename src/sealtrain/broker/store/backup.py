@@ -118,7 +118,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
         raise AlreadyExists(f"{out} exists already", check="backup", hint="write a new file")
     with _errors("the backup"), _folder_beside(out) as folder:
         _copy_both(state, folder)
-        meta, size, root = _audited(folder / LEDGER)
+        meta, size, root = _audit(folder / LEDGER)
         manifest = BackupManifest(
             version=1,
             made_at=to_rfc3339(now),
@@ -126,7 +126,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
             key_id=meta["key_id"],
             ledger_size=size,
             ledger_root=root,
-            files=tuple(_described(folder / name) for name in _FILES),
+            files=tuple(_describe(folder / name) for name in _FILES),
         )
         packed = folder / "packed"
         with _private(packed) as target, tarfile.open(fileobj=target, mode="w") as archive:
@@ -165,7 +165,7 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
     with _errors("the backup"), _folder_beside(state) as folder:
         manifest = _unpack(file, folder)
         meta = {"origin": manifest.origin, "key_id": manifest.key_id}
-        _, size, root = _audited(folder / LEDGER, meta)
+        _, size, root = _audit(folder / LEDGER, meta)
         if (size, root) != (manifest.ledger_size, manifest.ledger_root):
             raise LedgerInconsistent(
                 "the backup's ledger does not match its manifest",
@@ -173,7 +173,7 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
                 got=f"{root} at size {size}",
                 expected=f"{manifest.ledger_root} at size {manifest.ledger_size}",
             )
-        leases = _ended(folder, now, meta)
+        leases = _end_leases(folder, now, meta)
         for name in _FILES:
             sync(folder / name)
         sync(folder)
@@ -196,7 +196,7 @@ def _copy_both(state: Path, folder: Path) -> None:
             lock.execute("ROLLBACK")
 
 
-def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, str], int, str]:
+def _audit(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, str], int, str]:
     """A ledger file's metadata, size and root, every hash recomputed."""
     if meta is None:
         with closing(_open(path)) as db:
@@ -212,7 +212,7 @@ def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, 
     return meta, size, root
 
 
-def _ended(folder: Path, now: int, meta: dict[str, str]) -> int:
+def _end_leases(folder: Path, now: int, meta: dict[str, str]) -> int:
     """Check the database against its ledger, then end leases and challenges."""
     with closing(_open(folder / DATABASE)) as db:
         if db.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
@@ -284,7 +284,7 @@ def _extract(data: IO[bytes], target: Path, expected: BackupFile) -> None:
         )
 
 
-def _described(path: Path) -> BackupFile:
+def _describe(path: Path) -> BackupFile:
     digest = hashlib.sha256()
     with path.open("rb") as data:
         while block := data.read(_BLOCK):

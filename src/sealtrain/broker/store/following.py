@@ -62,7 +62,7 @@ class LedgerFollower:
 
     def holds(self, connection: Connection, size: int) -> bool:
         """Whether a database reflects so many entries."""
-        return _reached(connection) >= size
+        return _read_reached(connection) >= size
 
     def catch_up(self, connection: Connection) -> int:
         """Record the entries missing from the database; returns their number.
@@ -75,7 +75,7 @@ class LedgerFollower:
                 malformed for its kind.
             Unreachable: The ledger cannot be read.
         """
-        before = after = _reached(connection)
+        before = after = _read_reached(connection)
         size = self._tree.size()
         if size < before:
             raise _set_back(before, size)
@@ -164,7 +164,7 @@ class LedgerFollower:
             ) from error
 
 
-def _reached(connection: Connection) -> int:
+def _read_reached(connection: Connection) -> int:
     row = run(connection, _REACHED, {}).fetchone()
     if row is None:
         raise DataInvalid("the database does not say which entries it reflects", check="database")

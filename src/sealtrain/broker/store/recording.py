@@ -231,7 +231,7 @@ def _run_event(transaction: Transaction, entry: RecordedEntry) -> None:
     if known.recorded(body["digest"]) is not None:
         return
     event = RunEvent.from_bytes(Envelope.from_dict(body["envelope"]).payload)
-    state = _submitted_before(transaction, event.submission_id)
+    state = _find_submission(transaction, event.submission_id)
     after = applied(
         state, event, by=body["by"], digest=body["digest"], index=entry.index, at=entry.at
     )
@@ -249,14 +249,14 @@ def _run_stop(transaction: Transaction, entry: RecordedEntry) -> None:
     if known.recorded(body["digest"]) is not None:
         return
     stop = RunStop.from_bytes(Envelope.from_dict(body["envelope"]).payload)
-    state = _submitted_before(transaction, stop.submission_id)
+    state = _find_submission(transaction, stop.submission_id)
     known.put(stop_applied(state, by=body["by"], index=entry.index, at=entry.at), at=entry.at)
     known.add_document(
         body["digest"], submission_id=stop.submission_id, run_id=None, ledger_index=entry.index
     )
 
 
-def _submitted_before(transaction: Transaction, submission_id: str) -> SubmissionState:
+def _find_submission(transaction: Transaction, submission_id: str) -> SubmissionState:
     state = transaction.submissions.get(submission_id)
     if state is None:
         raise SubmissionUnknown("the ledger has no such submission", got=submission_id)

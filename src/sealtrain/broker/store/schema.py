@@ -79,7 +79,7 @@ def check(connection: Connection) -> None:
             got=found,
             expected=HEAD,
             hint="make a backup, then run: sealtrain broker migrate"
-            if _known(found)
+            if _is_known(found)
             else "run the version of sealtrain that wrote it",
         )
 
@@ -94,7 +94,7 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
         ConfigError: The database was written by a version this code does not know.
     """
     found = version_of(connection)
-    if found is not None and not _known(found):
+    if found is not None and not _is_known(found):
         raise ConfigError(
             "a newer version of sealtrain wrote the broker's database",
             check="schema version",
@@ -131,6 +131,6 @@ def bring_on(where: Place) -> tuple[str | None, str]:
     return done
 
 
-def _known(version: str) -> bool:
+def _is_known(version: str) -> bool:
     scripts = ScriptDirectory.from_config(migrations())
     return version in {script.revision for script in scripts.walk_revisions()}

@@ -140,7 +140,7 @@ def run_all(
     connection: Connection, statement: sa.Insert, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Insert rows; as ``run``."""
-    text, _, order = _compiled(statement, connection.dialect, tuple(rows[0]))
+    text, _, order = _compile(statement, connection.dialect, tuple(rows[0]))
     driver: Any = connection.connection.driver_connection
     given = rows if order is None else [[row[column] for column in order] for row in rows]
     driver.cursor().executemany(text, given)
@@ -161,7 +161,7 @@ def run(connection: Connection, statement: sa.Executable, values: Mapping[str, A
         Error: Of the driver; ``database.failures`` translates it.
     """
     names = tuple(values) if isinstance(statement, sa.Insert) else None
-    text, constants, order = _compiled(statement, connection.dialect, names)
+    text, constants, order = _compile(statement, connection.dialect, names)
     driver: Any = connection.connection.driver_connection
     given = {**constants, **values}
     return driver.execute(text, given if order is None else [given[column] for column in order])
@@ -193,7 +193,7 @@ def settled_rows(
 
 
 @lru_cache(maxsize=128)
-def _compiled(
+def _compile(
     statement: Any, dialect: Dialect, names: tuple[str, ...] | None
 ) -> tuple[str, Mapping[str, Any], tuple[str, ...] | None]:
     """Text for a driver, its constants, and the order of parameters that have no name in it."""

@@ -299,16 +299,18 @@ def restated(
         message, hint = _of_the_system(said["errno"])
     check = got = None
     if logs == "structured":
-        check, got = _known_place(said, kind, scripts), _summed(counts)
+        check, got = _find_known_place(said, kind, scripts), _sum_up(counts)
     if kind is TrainingDiverged and not scripts and logs != "none":
-        check, got = _diverged(said, metrics)
+        check, got = _find_diverged(said, metrics)
     program = said["program"]
     if program is not None and is_told(program, ()):
         check, got, hint = "program", program, _WITHOUT_PROGRAM
     return kind(message, check=check, got=got, hint=hint, **place)
 
 
-def _diverged(said: Mapping[str, Any], metrics: Collection[str]) -> tuple[str | None, str | None]:
+def _find_diverged(
+    said: Mapping[str, Any], metrics: Collection[str]
+) -> tuple[str | None, str | None]:
     """The measurement that is not finite, and when; of a weight only that it is one."""
     check, got = said["check"], said["got"]
     losses = {name for name in metrics if name.endswith("_loss")}
@@ -326,7 +328,7 @@ def _of_the_system(number: int) -> tuple[str, str]:
     return f"the system refused a file: {os.strerror(number)}", hint
 
 
-def _known_place(
+def _find_known_place(
     said: Mapping[str, Any], kind: type[SealtrainError], scripts: Mapping[str, str]
 ) -> str:
     foreign = getattr(builtins, said["kind"], None)
@@ -361,7 +363,7 @@ def _event(
     place = {} if ours is None else named.place(ours.owner, ours.dataset, ours.column)
     if ours is not None and not about_data:
         if sayings is None:
-            own = set(_words(_loaded()))
+            own = set(_words(_list_loaded()))
             message = _among(own, ours.message) or message
             hint = _among(own, ours.hint) or hint
         elif _is_saying(ours, kind, sayings):
@@ -371,7 +373,7 @@ def _event(
     elif kind is StorageFailed and isinstance(error, OSError):
         message, hint = _of_the_system(error.errno or 0)
     if logs == "structured":
-        check, got = _where(error, kind, scripts), _summed(counts)
+        check, got = _where(error, kind, scripts), _sum_up(counts)
     if ours is not None and kind is TrainingDiverged and not scripts and logs != "none":
         check, got = ours.check, ours.got
     program = program_to_name(error) if type(error) is ProgramRefused else None
@@ -405,7 +407,7 @@ def _among(words: Collection[str], text: object) -> str | None:
     return text if type(text) is str and text in words else None
 
 
-def _loaded() -> list[str]:
+def _list_loaded() -> list[str]:
     return [name for name in list(sys.modules) if name.startswith(_PACKAGES)]
 
 
@@ -535,7 +537,7 @@ def _hint_for(code: str) -> str:
     return f"sealtrain explain {code} says more; the release policy lets no more out"
 
 
-def _summed(counts: Mapping[str, int]) -> str | None:
+def _sum_up(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or None
 
 

@@ -160,7 +160,7 @@ def restrict(
         _ABSTRACT_UNIX | (0 if signals else _SIGNAL) if version >= 6 else 0,
     )
     known = 24 if version >= 6 else 16 if version >= 4 else 8
-    rules = _checked(libc.syscall(_CREATE_RULESET, wanted[:known], known, 0))
+    rules = _require_success(libc.syscall(_CREATE_RULESET, wanted[:known], known, 0))
     try:
         for folder in writable:
             _allow_below(libc, rules, folder, filling | changing | reading)
@@ -182,9 +182,9 @@ def restrict(
         if version >= 10 and names:
             _allow_port(libc, rules, _NAME_SERVER, _SEND_UDP)
             _allow_port(libc, rules, _ANY_PORT, _BIND_UDP)  # that the answer comes back to
-        _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _require_success(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         flags = _ALL_THREADS if version >= _BINDS_ALL_THREADS else 0
-        _checked(libc.syscall(_RESTRICT_SELF, rules, flags))
+        _require_success(libc.syscall(_RESTRICT_SELF, rules, flags))
     finally:
         os.close(rules)
     return int(version)
@@ -192,19 +192,19 @@ def restrict(
 
 def _allow_port(libc: ctypes.CDLL, rules: int, port: int, rights: int) -> None:
     rule = struct.pack("=QQ", rights, port)
-    _checked(libc.syscall(_ADD_RULE, rules, _NET_PORT, rule, 0))
+    _require_success(libc.syscall(_ADD_RULE, rules, _NET_PORT, rule, 0))
 
 
 def _allow_below(libc: ctypes.CDLL, rules: int, folder: Path, rights: int) -> None:
     place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", rights, place)
-        _checked(libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0))
+        _require_success(libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0))
     finally:
         os.close(place)
 
 
-def _checked(answer: int) -> int:
+def _require_success(answer: int) -> int:
     if answer < 0:
         raise OSError(ctypes.get_errno(), "Landlock refused a rule")
     return answer

@@ -105,7 +105,7 @@ def confined_to(
     before = _borders, _noted, sys.dont_write_bytecode, socket.getaddrinfo
     _borders, _noted = borders, noted
     sys.dont_write_bytecode = sys.dont_write_bytecode or writable is not None
-    socket.getaddrinfo = _remembered(borders, socket.getaddrinfo)
+    socket.getaddrinfo = _remember_addresses(borders, socket.getaddrinfo)
     try:
         with answered(programs, lambda: _note("program.refused")):
             yield borders
@@ -139,7 +139,7 @@ def _numbers_of(host: str, port: int) -> set[tuple[str, int]]:
     return {(_plain(str(info[4][0])), port) for info in found}
 
 
-def _remembered(borders: Borders, real: Callable[..., Any]) -> Callable[..., Any]:
+def _remember_addresses(borders: Borders, real: Callable[..., Any]) -> Callable[..., Any]:
     """``getaddrinfo`` that also makes the addresses of its answer for an allowed host reachable."""
 
     def look_up(host: Any, port: Any, *words: Any, **named: Any) -> Any:

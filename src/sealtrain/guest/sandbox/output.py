@@ -63,7 +63,7 @@ def hushed(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
     """
     streams = sys.stdout, sys.stderr
     for stream in streams:
-        _flushed(stream)
+        _flush(stream)
     kept = os.dup(1), os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
@@ -72,7 +72,7 @@ def hushed(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
     sys.stdout, sys.stderr = _Sink(tally, "printed"), _Sink(tally, "printed")
     terminal = _text(os.dup(kept[1]))
     try:
-        with _counted(tally):
+        with _count_output(tally):
             yield terminal
     finally:
         terminal.close()
@@ -85,7 +85,7 @@ def hushed(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _counted(tally: OutputTally) -> Iterator[None]:
+def _count_output(tally: OutputTally) -> Iterator[None]:
     """Count log records, warnings and uncaught exceptions instead of printing them."""
     root, handler = logging.getLogger(), _Counting(tally)
     before = root.handlers[:], logging.lastResort, logging.raiseExceptions
@@ -163,6 +163,6 @@ def _text(descriptor: int) -> TextIO:
     return os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="replace")
 
 
-def _flushed(stream: TextIO | None) -> None:
+def _flush(stream: TextIO | None) -> None:
     if stream is not None and not stream.closed:
         stream.flush()

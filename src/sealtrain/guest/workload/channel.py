@@ -124,7 +124,7 @@ def answer_all(
     """
     while (body := _question(end)) is not None:
         try:
-            reply = answer(_parsed(name, body))
+            reply = answer(_parse_question(name, body))
         except Refusal as refusal:
             reply = Reply({"refused": refusal.error.code})
         if reply is None:
@@ -148,7 +148,7 @@ class Refusal(Exception):
         self.error = error
 
 
-def _parsed(name: str, body: bytes) -> WorkloadQuestion:
+def _parse_question(name: str, body: bytes) -> WorkloadQuestion:
     try:
         return parse_question(name, body)
     except (DataInvalid, LimitExceeded) as error:

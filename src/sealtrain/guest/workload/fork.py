@@ -238,7 +238,7 @@ def orphans_ended() -> Iterator[None]:
 def end_orphans() -> None:
     """Kill the children of this process that a run's filter binds, until there are none."""
     until = time.monotonic() + _ENDING_SECONDS
-    while (found := list(_bound_children())) and time.monotonic() < until:
+    while (found := list(_list_bound_children())) and time.monotonic() < until:
         for pid, group in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if group > 1 and group != os.getpgrp():
@@ -249,7 +249,7 @@ def end_orphans() -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _bound_children() -> Iterator[tuple[int, int]]:
+def _list_bound_children() -> Iterator[tuple[int, int]]:
     """Children that a filter binds, each with its group; 0 where the kernel does not tell it."""
     parent = f"PPid:\t{os.getpid()}"
     for place in Path("/proc").glob("[0-9]*/status"):

@@ -84,13 +84,13 @@ COUNTED: Final = frozenset(
 """Events that a workload counts (spec/run-log.md)."""
 
 
-def _counted(name: str) -> str:
+def _require_counted(name: str) -> str:
     if name not in COUNTED:
         raise ValueError("not an event that is counted")
     return name
 
 
-Counts = dict[Annotated[str, AfterValidator(_counted)], Count]
+Counts = dict[Annotated[str, AfterValidator(_require_counted)], Count]
 
 
 class WorkloadQuestion(StrictModel):

@@ -169,7 +169,9 @@ def serve(control: socket.socket, lines: Sequence[RankLines]) -> None:
     if given is None:
         return
     stores = _Stores(lines[0][1])
-    sources = [_opened(number, dataset, stores) for number, dataset in enumerate(given.datasets)]
+    sources = [
+        _open_source(number, dataset, stores) for number, dataset in enumerate(given.datasets)
+    ]
     filler = SlotFiller(sources, given.columns)
     del given
     send_frame(control, held)
@@ -197,7 +199,7 @@ def close_border(places: Sequence[Path]) -> BorderClosed:
         *map(str, own_folders().values()),
         *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
         *_MACHINE,
-        *(str(file) for place in places for file in (place, *_linked(place))),
+        *(str(file) for place in places for file in (place, *_list_linked(place))),
     ]
     readable = [Path(os.path.realpath(name)) for name in dict.fromkeys(names) if name]
     landlock = restrict((), connect=(), readable=[path for path in readable if path.exists()])
@@ -205,12 +207,12 @@ def close_border(places: Sequence[Path]) -> BorderClosed:
     return BorderClosed(landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older))
 
 
-def _linked(folder: Path) -> list[Path]:
+def _list_linked(folder: Path) -> list[Path]:
     """Files of a folder that lie elsewhere; a link to a folder would show all that is in it."""
     return [file for file in folder.iterdir() if file.is_symlink() and file.is_file()]
 
 
-def _opened(number: int, given: GivenDataset, stores: _Stores) -> Source:
+def _open_source(number: int, given: GivenDataset, stores: _Stores) -> Source:
     folder = _FarFolder(number, stores) if given.folder is None else Path(given.folder)
     key = DataKey(from_base64(given.key))
     return Source(

@@ -79,7 +79,7 @@ class Slotted:
         """Map the slots."""
         self._asking = asking
         answer, descriptor = asking.ask(Slots())
-        self._memory = _passed(descriptor)
+        self._memory = _require_memory(descriptor)
         self._slot_bytes = int(answer["slot_bytes"])
         self._free = list(range(self._memory.size // self._slot_bytes))
         self._freed = threading.Condition()
@@ -150,7 +150,7 @@ class KeptStore:
         if self._memory is None or self._memory.size < size:
             self._memory = None
             _, descriptor = self._asking.ask(MakeRoom(size=max(1, size)))
-            self._memory = _passed(descriptor)
+            self._memory = _require_memory(descriptor)
         return self._memory.view
 
     @contextmanager
@@ -176,7 +176,7 @@ class KeptStore:
         )
         self._memory = None  # before there is another: only one is held at a time
         answer, descriptor = self._asking.ask(question)
-        self._memory = _passed(descriptor)
+        self._memory = _require_memory(descriptor)
         return _Opened(self._memory.view[: int(answer["size"])])
 
     def deliver(self, name: str, content: bytes) -> None:
@@ -231,7 +231,7 @@ class KeptModel:
     def open_file(self, name: str) -> io.RawIOBase:
         """Open one of them; the caller closes it."""
         answer, descriptor = self._asking.ask(OpenModel(name=name))
-        return _Opened(_passed(descriptor).view[: int(answer["size"])])
+        return _Opened(_require_memory(descriptor).view[: int(answer["size"])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ def _ref(name: str, previous: str) -> CheckpointRef:
     return CheckpointRef(counter=int(found[1]), step=int(found[2]), previous=previous)
 
 
-def _passed(descriptor: int | None) -> SharedMemory:
+def _require_memory(descriptor: int | None) -> SharedMemory:
     if descriptor is None:
         raise RankLost("the keeper passed no memory", check="keeper")
     return SharedMemory.received(descriptor)

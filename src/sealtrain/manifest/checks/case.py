@@ -86,27 +86,27 @@ class Case:
 
     def need_evidence(self) -> Evidence:
         """Evidence signed by the guest key; not yet verified itself."""
-        return _established(self.evidence, "evidence-signature")
+        return _require_fact(self.evidence, "evidence-signature")
 
     def need_verified(self) -> Verified:
         """The verified quote."""
-        return _established(self.verified, "quote")
+        return _require_fact(self.verified, "quote")
 
     def need_log(self) -> tuple[Mapping[str, Any], ...]:
         """Entries of the run log, in their forms and led by their chain to the head."""
-        return _established(self.log, "run-log")
+        return _require_fact(self.log, "run-log")
 
     def need_binding(self) -> None:
         """The quote names this statement."""
-        _established(self.bound or None, "binding")
+        _require_fact(self.bound or None, "binding")
 
     def need_lock(self) -> Lock:
         """The lock that hashes to the manifest's recipe hash."""
-        return _established(self.lock, "recipe")
+        return _require_fact(self.lock, "recipe")
 
     def need_datasets(self) -> tuple[DatasetManifest, ...]:
         """Dataset manifests with verified owners."""
-        return _established(self.datasets, "datasets")
+        return _require_fact(self.datasets, "datasets")
 
     @property
     def receipts(self) -> tuple[ReleaseReceipt, ...] | None:
@@ -120,14 +120,14 @@ class Case:
 
     def need_counted(self) -> tuple[CountedReceipt, ...]:
         """Receipts of trusted brokers, each with its broker, in order of time."""
-        return _established(self.counted, "releases")
+        return _require_fact(self.counted, "releases")
 
     def need_receipts(self) -> tuple[ReleaseReceipt, ...]:
         """Receipts of trusted brokers, in order of time."""
-        return _established(self.receipts, "releases")
+        return _require_fact(self.receipts, "releases")
 
 
-def _established(fact: _Fact | None, check: str) -> _Fact:
+def _require_fact(fact: _Fact | None, check: str) -> _Fact:
     if fact is None:
         raise NotEstablished(check)
     return fact

@@ -148,13 +148,13 @@ def policy_kept(case: Case) -> str:
             check="recipients",
             got=", ".join(sorted(strangers)),
         )
-    handed_on = _handed_on_as_locked(case, lock)
+    handed_on = _check_handed_on(case, lock)
     private = privacy_kept(case) + counts_true(case, lock) + rows_true(case, lock)
     names = ", ".join(sorted(run.metrics)) or "no metric"
     return f"released {names}; outputs sealed to {handed_on or ', '.join(recipients)}{private}"
 
 
-def _handed_on_as_locked(case: Case, lock: Lock) -> str | None:
+def _check_handed_on(case: Case, lock: Lock) -> str | None:
     """The dataset that the outputs are is for the recipe that the lock pins; ``None`` for none."""
     stated, pin = case.predicate.outputs.dataset, lock.handed_on
     if (stated is None) != (pin is None):

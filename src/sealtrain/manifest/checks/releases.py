@@ -45,7 +45,7 @@ def receipts_hold(case: Case) -> str:
     trusted = case.trust.brokers.by_key_id
     if not keys_were_released(case.predicate):
         return _none_released(case)
-    counted = tuple(_counted(case, trusted))
+    counted = tuple(_verify_receipts(case, trusted))
     if not counted:
         problem = "the manifest holds no release receipt by a trusted broker"
         if case.predicate.releases:
@@ -188,7 +188,7 @@ def _refuse_other_run(case: Case, receipt: ReleaseReceipt, stays: Mapping[str, S
             )
 
 
-def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[CountedReceipt]:
+def _verify_receipts(case: Case, trusted: dict[str, bytes]) -> Iterator[CountedReceipt]:
     """Receipts that name a trusted key, verified under it; those of other brokers count nothing."""
     for release in case.predicate.releases:
         envelope = dsse.Envelope.from_dict(release.receipt)
@@ -197,7 +197,7 @@ def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[CountedReceipt]:
             receipt = verify_receipt(envelope, key)
             ids = _ids_of(case, key, release)
             yield CountedReceipt(
-                broker=_named(case, ids), ids=ids, key=key, receipt=receipt, listed=release
+                broker=_name_broker(case, ids), ids=ids, key=key, receipt=receipt, listed=release
             )
 
 
@@ -222,7 +222,7 @@ def _ids_of(case: Case, key: bytes, listed: Release) -> tuple[str, ...]:
     return tuple(broker_id(former) for former in keys)
 
 
-def _named(case: Case, ids: Sequence[str]) -> str:
+def _name_broker(case: Case, ids: Sequence[str]) -> str:
     """By which of its ids the lock names a broker.
 
     Raises:
@@ -382,7 +382,7 @@ def _refuse_guest_without_keys(case: Case, stay: Stay) -> None:
     trusted |= {broker_id(key) for key in case.trust.brokers.by_key_id.values()}
     receipts = [release.receipt for release in counted]
     if set(case.need_lock().brokers) - trusted:
-        receipts += _listed(case)
+        receipts += _read_receipts(case)
     theirs = {dataset.dataset_id for release in counted for dataset in release.receipt.datasets}
     shown = {
         dataset.dataset_id
@@ -399,7 +399,7 @@ def _refuse_guest_without_keys(case: Case, stay: Stay) -> None:
             )
 
 
-def _listed(case: Case) -> Iterator[ReleaseReceipt]:
+def _read_receipts(case: Case) -> Iterator[ReleaseReceipt]:
     """Receipts as the manifest lists them, by whichever broker."""
     for release in case.predicate.releases:
         with suppress(DataInvalid, StatementInvalid):

@@ -95,7 +95,7 @@ def begins_as_allowed(case: Case, counted: CountedReceipt, body: Mapping[str, Js
         return
     case.need_datasets()  # and with them the chains
     _newest_read(case, receipt, _items(NewestMember, body, "series"))
-    _counted(case, counted, _items(StandingUse, body, "standing"))
+    _require_counted(case, counted, _items(StandingUse, body, "standing"))
 
 
 def _chain(
@@ -157,7 +157,7 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
             )
 
 
-def _counted(case: Case, counted: CountedReceipt, uses: Sequence[StandingUse]) -> None:
+def _require_counted(case: Case, counted: CountedReceipt, uses: Sequence[StandingUse]) -> None:
     receipt = counted.receipt
     named = [use.owner for use in uses]
     order = [owner.name for owner in case.predicate.consortium.owners if owner.name in named]

@@ -217,12 +217,12 @@ def _dataset(one: Data) -> dict[str, Any]:
             _property("role", one.role),
             _property("records", records),
             _property("ciphertext-root", one.root),
-            *_stated(one.data_use),
+            *_state_use(one.data_use),
         ],
     }
 
 
-def _stated(words: Mapping[str, str]) -> list[dict[str, str]]:
+def _state_use(words: Mapping[str, str]) -> list[dict[str, str]]:
     """Statements about the use of data, which the specification has no fields for."""
     return [_property(name.replace(" ", "-").lower(), text) for name, text in words.items()]
 
@@ -237,7 +237,7 @@ def _properties(facts: ModelFacts) -> list[dict[str, str]]:
     }
     if facts.marker is not None:
         told = {"marker": facts.marker, **told}
-    return [_property(name, value) for name, value in told.items()] + _stated(facts.intended)
+    return [_property(name, value) for name, value in told.items()] + _state_use(facts.intended)
 
 
 def _property(name: str, value: str) -> dict[str, str]:

@@ -131,7 +131,7 @@ def model_facts_of(report: Report) -> ModelFacts:
         privacy=_privacy(manifest.predicate),
         scripts=facts.lock.script_digests,
         collaboration=_collaboration(manifest.predicate),
-        decrypted=_decrypted(manifest.predicate),
+        decrypted=_describe_decryption(manifest.predicate),
         approved_by=facts.tally.approved_by,
         limits=report.limits,
     )
@@ -163,7 +163,7 @@ def _collaboration(predicate: Predicate) -> str | None:
     return summary_of(how.kind) + (f" Parties: {named}." if named else "")
 
 
-def _decrypted(predicate: Predicate) -> str:
+def _describe_decryption(predicate: Predicate) -> str:
     how = predicate.collaboration
     return decrypted_in(None if how is None else how.kind)
 

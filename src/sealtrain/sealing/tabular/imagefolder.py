@@ -64,11 +64,11 @@ def open_folder(
     if len(described) > 1:
         raise SchemaMismatch("the folder has metadata.jsonl and metadata.csv", check="schema")
     if described:
-        return _described(folder, images, described[0], progress)
-    return _labelled(folder, images, progress)
+        return _read_described(folder, images, described[0], progress)
+    return _read_labelled(folder, images, progress)
 
 
-def _labelled(
+def _read_labelled(
     folder: Path, images: Sequence[Path], progress: Progress
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     import pyarrow as pa
@@ -95,7 +95,7 @@ def _labelled(
     return schema, grouped(rows(), schema)
 
 
-def _described(
+def _read_described(
     folder: Path, images: Sequence[Path], metadata: Path, progress: Progress
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     import pyarrow as pa

@@ -69,7 +69,7 @@ class LinesScan:
             raise Undecided from None
         if block is None:
             raise Undecided
-        self._first = _parsed(block, None)
+        self._first = _parse(block, None)
         self._found = self._first.schema
         self._large = False  # an integer was read that a float might round
         self.schema = settled(self._found)
@@ -88,7 +88,7 @@ class LinesScan:
             ahead: deque[Future[pa.Table]] = deque()
             try:
                 for block in self._readable():
-                    ahead.append(pool.submit(_parsed, block, self._found))
+                    ahead.append(pool.submit(_parse, block, self._found))
                     if len(ahead) > workers:
                         yield from self._taken(ahead.popleft().result())
                 while ahead:
@@ -126,7 +126,7 @@ class LinesScan:
         return batches
 
 
-def _parsed(block: bytes, known: pa.Schema | None) -> pa.Table:
+def _parse(block: bytes, known: pa.Schema | None) -> pa.Table:
     """Records of a block: under known types if they fit, else under those that it has itself."""
     import pyarrow as pa
 

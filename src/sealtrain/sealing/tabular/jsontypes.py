@@ -59,7 +59,7 @@ def merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
     kinds = {field.name: field.type for field in left}
     for field in right:
         try:
-            kinds[field.name] = _merged(kinds.get(field.name, pa.null()), field.type)
+            kinds[field.name] = _merge(kinds.get(field.name, pa.null()), field.type)
         except _TypesDiffer:
             raise SchemaMismatch(
                 "a field has two types",
@@ -74,7 +74,7 @@ def settled(schema: pa.Schema) -> pa.Schema:
     """The schema under which all records are read: what stayed unknown inside a type is text."""
     import pyarrow as pa
 
-    return pa.schema([field.with_type(_settled(field.type)) for field in schema])
+    return pa.schema([field.with_type(_settle(field.type)) for field in schema])
 
 
 def is_exact(number: int) -> bool:
@@ -201,7 +201,7 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
                 check="record",
                 hint="write one JSON object a line, UTF-8",
             )
-        repeated = _repeated(line)
+        repeated = _find_repeated(line)
         if repeated:
             column = next((key[:_MAX_SHOWN] for key in record if key in repeated), None)
             return RecordInvalid(
@@ -232,7 +232,7 @@ def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
             column = key[:_MAX_SHOWN]
             why = f"field {column} has another type from record {number} on"
             try:
-                kinds[key] = _merged(kinds.get(key, pa.null()), _kind_of(value))
+                kinds[key] = _merge(kinds.get(key, pa.null()), _kind_of(value))
             except _ItemsDiffer:
                 why = f"record {number} holds a list of several types in field {column}"
             except _TypesDiffer:
@@ -261,7 +261,7 @@ class _ItemsDiffer(_TypesDiffer):
     """The same within one list."""
 
 
-def _merged(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def _merge(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
     is_a = pa.types
@@ -270,11 +270,11 @@ def _merged(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if is_a.is_null(left):
         return right
     if is_a.is_list(left) and is_a.is_list(right):
-        return pa.list_(_merged(left.value_type, right.value_type))
+        return pa.list_(_merge(left.value_type, right.value_type))
     if is_a.is_struct(left) and is_a.is_struct(right):
         kinds = {field.name: field.type for field in left}
         for field in right:
-            kinds[field.name] = _merged(kinds.get(field.name, pa.null()), field.type)
+            kinds[field.name] = _merge(kinds.get(field.name, pa.null()), field.type)
         return pa.struct(list(kinds.items()))
     if {left, right} == {pa.int64(), pa.float64()}:
         return pa.float64()
@@ -293,15 +293,15 @@ def _text(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _settled(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
+def _settle(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
     import pyarrow as pa
 
     if inside and pa.types.is_null(kind):
         return pa.string()  # pyarrow 26 reads a list of nulls wrongly when told its type
     if pa.types.is_list(kind):
-        return pa.list_(_settled(kind.value_type, inside=True))
+        return pa.list_(_settle(kind.value_type, inside=True))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_settled(field.type, inside=True)) for field in kind])
+        return pa.struct([field.with_type(_settle(field.type, inside=True)) for field in kind])
     return kind
 
 
@@ -317,7 +317,7 @@ def _kind_of(value: Any) -> pa.DataType:
         kind = pa.null()
         for item in value:
             try:
-                kind = _merged(kind, _kind_of(item))
+                kind = _merge(kind, _kind_of(item))
             except _TypesDiffer:
                 raise _ItemsDiffer from None
         return pa.list_(kind)
@@ -387,7 +387,7 @@ def _is_half(value: Any) -> bool:
     return False
 
 
-def _repeated(line: bytes) -> set[str]:
+def _find_repeated(line: bytes) -> set[str]:
     """Names that one object of the record, at any depth, has twice."""
     found: set[str] = set()
 

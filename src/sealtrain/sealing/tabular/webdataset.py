@@ -96,7 +96,7 @@ def infer_schema(path: Path, *, dotted: bool = False) -> pa.Schema:
                     )
             yield sample.fields or b"{}\n"
 
-    fields = jsonl.infer_blocks(path, _joined(lines()))
+    fields = jsonl.infer_blocks(path, _join_lines(lines()))
     if twice := set(fields.names) & set(kinds):
         raise SchemaMismatch(
             f"{path.name}: a field of .json has the name of a column from files",
@@ -234,7 +234,7 @@ def _line(text: str, where: str) -> bytes:
     return text.replace("\r", " ").replace("\n", " ").encode() + b"\n"
 
 
-def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+def _join_lines(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Blocks of whole lines, as ``jsonl`` takes them."""
     block = bytearray()
     for line in lines:

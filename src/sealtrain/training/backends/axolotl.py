@@ -75,7 +75,7 @@ def train(work: TrainingContext[SftRecipe]) -> PhaseResult:
     names = {getattr(recipe.columns, column): column for column in _columns(recipe.columns.kind)}
     set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl sets no seed
     with muted():
-        config = _validated(recipe, work.base_dir, work.scratch)
+        config = _validate(recipe, work.base_dir, work.scratch)
         encode = _encoder(config, tokenizer)
         rows = as_iterable_dataset(work.training_stream(names))
         trainer = _trainer(config, rows.map(encode, remove_columns=list(names.values())))
@@ -114,7 +114,7 @@ def row_judge(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) -
     if recipe.columns.kind == "messages":
         check_template(tokenizer)
     with tempfile.TemporaryDirectory(prefix="sealtrain-") as scratch, muted():
-        config = _validated(recipe, base_dir, Path(scratch))
+        config = _validate(recipe, base_dir, Path(scratch))
         encode = _encoder(config, tokenizer)
         # The strategy cuts by itself, so what a record has in all is asked of one that does not.
         whole = _encoder(type(config)({**config, "sequence_len": _UNCUT}), tokenizer)
@@ -138,7 +138,7 @@ def _columns(kind: str) -> tuple[str, ...]:
     return ("prompt", "completion") if kind == "prompt-completion" else (kind,)
 
 
-def _validated(recipe: Any, base_dir: Path, scratch: Path) -> Any:
+def _validate(recipe: Any, base_dir: Path, scratch: Path) -> Any:
     """The configuration as Axolotl completes it."""
     import torch
     from axolotl.utils.config import normalize_config, validate_config

@@ -68,7 +68,7 @@ def load_model(recipe: Any, base_dir: Path, tokenizer: PreTrainedTokenizerBase) 
             _check_loaded(model, named.dtype, in_four_bits)
             check_vocabulary(model, tokenizer)
             adopt_tokens(model, tokenizer)
-            return model if peft is None else _adapted(model, recipe)
+            return model if peft is None else _adapt(model, recipe)
     except ModelInvalid:
         raise
     except Exception as error:  # Unsloth raises errors of many libraries
@@ -106,7 +106,7 @@ def as_written(arguments: Any, asked: Iterable[str], trainer: TrainerArguments) 
     return arguments
 
 
-def _adapted(model: Any, recipe: Any) -> Any:
+def _adapt(model: Any, recipe: Any) -> Any:
     from unsloth import FastLanguageModel
 
     peft = recipe.peft

@@ -150,7 +150,7 @@ def newest(
     known = 0 if anchor is None else anchor[0]
     for ref in _there(store, complete):
         try:
-            found = _claimed(store, ref, whole=ref.counter > known)
+            found = _read_claimed(store, ref, whole=ref.counter > known)
         except (SealRefused, DataInvalid, LimitExceeded):
             if ref.counter > known:
                 continue
@@ -187,7 +187,7 @@ def _there(store: BlobStore, complete: Collection[int] | None) -> list[Checkpoin
     )
 
 
-def _claimed(store: BlobStore, ref: CheckpointRef, *, whole: bool) -> CheckpointRef:
+def _read_claimed(store: BlobStore, ref: CheckpointRef, *, whole: bool) -> CheckpointRef:
     digest = store.verify(ref.name) if whole else store.root(ref.name)
     previous = str(store.binding(ref.name).get("previous", ""))
     return replace(ref, digest=digest, previous=previous)
@@ -214,7 +214,7 @@ def _require_chain(store: BlobStore, ref: CheckpointRef, anchor: tuple[int, str]
             )
         if before is None:
             return
-        ref = _claimed(store, before, whole=False)
+        ref = _read_claimed(store, before, whole=False)
 
 
 def _rolled_back(got: str, anchor: tuple[int, str]) -> CheckpointRefused:

@@ -168,7 +168,7 @@ def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[A
     if isinstance(value, float):  # a NumPy number
         return float(value)
     if isinstance(value, torch.Tensor):
-        return {"tensor": _noted(value, path, found, seen)}
+        return {"tensor": _note_tensor(value, path, found, seen)}
     if isinstance(value, Mapping):
         return {
             "dict": [
@@ -183,7 +183,7 @@ def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[A
     raise _not_plain(value)
 
 
-def _noted(
+def _note_tensor(
     tensor: torch.Tensor, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str]
 ) -> str:
     import torch

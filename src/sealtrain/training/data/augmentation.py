@@ -46,7 +46,7 @@ def image_changes(
     """
 
     def of_row(row: int) -> Callable[[Image], Image]:
-        return lambda image: _changed(image, wanted, row_generator(seed, row))
+        return lambda image: _change(image, wanted, row_generator(seed, row))
 
     return of_row
 
@@ -103,21 +103,21 @@ def _spans(count: int, wanted: TextAugmentation, generator: np.random.Generator)
     return hidden
 
 
-def _changed(image: Image, wanted: ImageAugmentation, generator: np.random.Generator) -> Image:
+def _change(image: Image, wanted: ImageAugmentation, generator: np.random.Generator) -> Image:
     from PIL import Image as Pillow
 
     # Every row draws the same number of values, so one setting does not move another's draws.
     area, shape, across, down, flip, turn, *factors = generator.random(9)
     if wanted.crop is not None:
-        image = _cropped(image, wanted, (area, shape, across, down))
+        image = _crop(image, wanted, (area, shape, across, down))
     if flip < wanted.horizontal_flip:
         image = image.transpose(Pillow.Transpose.FLIP_LEFT_RIGHT)
     if turn < wanted.vertical_flip:
         image = image.transpose(Pillow.Transpose.FLIP_TOP_BOTTOM)
-    return _recoloured(image, wanted, [2 * factor - 1 for factor in factors])
+    return _recolour(image, wanted, [2 * factor - 1 for factor in factors])
 
 
-def _cropped(image: Image, wanted: ImageAugmentation, draws: tuple[float, ...]) -> Image:
+def _crop(image: Image, wanted: ImageAugmentation, draws: tuple[float, ...]) -> Image:
     import math
 
     area, shape, across, down = draws
@@ -131,7 +131,7 @@ def _cropped(image: Image, wanted: ImageAugmentation, draws: tuple[float, ...]) 
     return image.crop((left, top, left + width, top + height))
 
 
-def _recoloured(image: Image, wanted: ImageAugmentation, draws: list[float]) -> Image:
+def _recolour(image: Image, wanted: ImageAugmentation, draws: list[float]) -> Image:
     import numpy as np
     from PIL import Image as Pillow
 

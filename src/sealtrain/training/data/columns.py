@@ -104,7 +104,7 @@ class Projection:
 
         read = self.sources[source].dataset.batch(batch)
         arrays = [
-            _converted(self.sources[source], column, read.column(position), field.type)
+            _convert(self.sources[source], column, read.column(position), field.type)
             for column, position, field in zip(
                 self._columns.values(), self._positions[source], self.schema, strict=True
             )
@@ -112,12 +112,12 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _convert(source: Source, column: str, values: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if column in source.missing:
         try:
-            values = _filled(values, source.missing[column])
+            values = _fill_missing(values, source.missing[column])
         except pa.ArrowInvalid:
             raise _beyond(source, column, wanted) from None
     if values.null_count:
@@ -157,7 +157,7 @@ def _read_as(source: Source, column: str, kind: pa.DataType) -> pa.DataType:
     return pa.float64()
 
 
-def _filled(values: pa.Array, stand_in: float | str) -> pa.Array:
+def _fill_missing(values: pa.Array, stand_in: float | str) -> pa.Array:
     """The values, with what stands for missing ones; of floats, not a number is missing, too."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -158,7 +158,7 @@ def nothing_kept() -> DataInvalid:
     )
 
 
-def _kept(
+def _keep_rows(
     filtered: iterable_dataset.FilteredExamplesIterable,
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The rows that a filter keeps; by the library's own way it would look for one for ever.
@@ -181,7 +181,7 @@ def _kept(
                 raise nothing_kept()
 
 
-iterable_dataset.FilteredExamplesIterable._iter = _kept
+iterable_dataset.FilteredExamplesIterable._iter = _keep_rows
 
 
 def as_iterable_dataset(positioned: Positioned) -> datasets.IterableDataset:

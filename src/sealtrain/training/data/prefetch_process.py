@@ -161,7 +161,7 @@ class PrefetchProcess(Generic[Item]):
         data = self._laid(*told)
         # Of the last slot that the process could fill the reader gets a copy, too: it is free then.
         starving = not self._lent and not self._free
-        return _read(_copied(data) if starving else data), finished
+        return _read(_copy(data) if starving else data), finished
 
     def _laid(self, slot: int, length: int) -> pa.Buffer:
         """What lies in a slot; the slot is free once nothing refers to this."""
@@ -270,7 +270,7 @@ def _read(data: pa.Buffer | bytes) -> pa.RecordBatch:
     return pa.ipc.open_stream(data).read_next_batch()
 
 
-def _copied(data: pa.Buffer) -> pa.Buffer:
+def _copy(data: pa.Buffer) -> pa.Buffer:
     """The same bytes in memory of Arrow's pool, which is used again and again."""
     import pyarrow as pa
 

@@ -124,7 +124,7 @@ def _sft(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     """As ``trl.SFTTrainer._prepare_dataset``."""
     trainer = recipe.trainer
     if "prompt" in record:
-        completion = _ended(record["completion"], tokenizer)
+        completion = _add_end(record["completion"], tokenizer)
         asked = _tokens(tokenizer, record["prompt"])
         ids = _tokens(tokenizer, record["prompt"] + completion)
         only = trainer.completion_only_loss is not False
@@ -136,7 +136,7 @@ def _sft(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
         ids, uses = _conversation(trainer, tokenizer, record)
     else:
         name = "text"
-        ids = _tokens(tokenizer, _ended(record["text"], tokenizer))
+        ids = _tokens(tokenizer, _add_end(record["text"], tokenizer))
         uses = _uses(ids, 0)
     length = None if trainer.packing else trainer.max_length
     return [_cut(name, ids, uses, length, keep_end=trainer.truncation_mode == "keep_end")]
@@ -175,7 +175,7 @@ def _dpo(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     tools = _tools(record)
     asked = _tokens(tokenizer, given["prompt"], tools=tools, add_generation_prompt=True)
     whole = {
-        name: _tokens(tokenizer, given["prompt"] + _ended(given[name], tokenizer), tools=tools)
+        name: _tokens(tokenizer, given["prompt"] + _add_end(given[name], tokenizer), tools=tools)
         for name in names
     }
     masked = min(_common(asked, ids) for ids in whole.values())
@@ -211,7 +211,7 @@ def _reward(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     prompt, tools = record.get("prompt"), _tools(record)
     whole = {}
     for name in ("chosen", "rejected"):
-        answer = _ended(record[name], tokenizer)
+        answer = _add_end(record[name], tokenizer)
         text = answer if prompt is None else prompt + answer
         whole[name] = _tokens(tokenizer, text, tools=tools)
     length = recipe.trainer.max_length
@@ -260,7 +260,7 @@ def _tools(record: Record) -> Any:
     return parse_foreign(tools.encode()) if isinstance(tools, str) else tools
 
 
-def _ended(text: Any, tokenizer: Any) -> Any:
+def _add_end(text: Any, tokenizer: Any) -> Any:
     """Text with the end token; a conversation, which its template ends, as it is."""
     if not isinstance(text, str) or text.endswith(tokenizer.eos_token):
         return text

@@ -200,7 +200,7 @@ class RecordStream:
         for current in self._rounds(start, stop):
             rows = current.order[part.places(current, start, stop)]
             # Alone, a reader needs every batch: there is nothing to look for.
-            picks, rows = (current.picks, rows) if part.world == 1 else _needed(current, rows)
+            picks, rows = (current.picks, rows) if part.world == 1 else _pick_needed(current, rows)
             found, last = [], {pick.lane: (pick.turn, pick.batch) for pick in current.picks}
             for pick in picks:  # a lane may come to its next batch within one round
                 wanted = pick.turn, pick.batch
@@ -227,7 +227,7 @@ class _Visit:
     left: Sequence[int]
 
 
-def _needed(current: Round, rows: Indices) -> tuple[Sequence[Pick], Indices]:
+def _pick_needed(current: Round, rows: Indices) -> tuple[Sequence[Pick], Indices]:
     """The picks that hold some rows of a round, and those rows as places in these picks alone."""
     import numpy as np
 

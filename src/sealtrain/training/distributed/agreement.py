@@ -139,7 +139,7 @@ def by_itself(trainer: Any) -> Iterator[None]:
         return
     accelerator = trainer.accelerator
     for name in ("gather", "gather_for_metrics"):
-        setattr(accelerator, name, _unchanged)
+        setattr(accelerator, name, _leave_as_is)
     try:
         yield
     finally:
@@ -147,7 +147,7 @@ def by_itself(trainer: Any) -> Iterator[None]:
             delattr(accelerator, name)
 
 
-def _unchanged(own: Told, *_: Any, **__: Any) -> Told:
+def _leave_as_is(own: Told, *_: Any, **__: Any) -> Told:
     return own
 
 

@@ -303,7 +303,7 @@ class _Supervised:
                 [record["prompt"] + self._encode.ended(record["completion"]) for record in records]
             )
             return [
-                (ids, _shared(prompt, ids) if self._completion else 0)
+                (ids, _count_shared(prompt, ids) if self._completion else 0)
                 for prompt, ids in zip(asked, whole, strict=True)
             ]
         return [
@@ -398,7 +398,7 @@ class _Answers:
         begin = 1 if self._odds and self._encode.tokenizer.bos_token_id is not None else 0
         if self._most is None:
             return "whole"
-        common = begin + min(_shared(asked, row) for row in rows)
+        common = begin + min(_count_shared(asked, row) for row in rows)
         if common >= self._most:
             return "empty"
         return "truncated" if begin + max(map(len, rows)) > self._most else "whole"
@@ -452,7 +452,7 @@ def _tools(value: Any) -> Any:
         raise RecordInvalid("a record's tools are no JSON", check="columns") from None
 
 
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+def _count_shared(first: Sequence[int], second: Sequence[int]) -> int:
     """Tokens at the beginning that two texts have in common."""
     length = 0
     for token, other in zip(first, second, strict=False):

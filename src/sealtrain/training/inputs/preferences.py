@@ -83,8 +83,8 @@ def preference_rows(
         _require_both(work.train_sources, columns.label)
     test = None
     if work.test_sources:
-        test = _checked(work.test_stream(names))
-    rows = _checked(training)
+        test = _check_rows(work.test_stream(names))
+    rows = _check_rows(training)
     if compares_only(work.recipe):
         rows = rows.filter(_differ)
     return rows, test
@@ -182,7 +182,7 @@ def _differ(record: dict[str, Any]) -> bool:
     return not alike(record)
 
 
-def _checked(positioned: Positioned) -> datasets.IterableDataset:
+def _check_rows(positioned: Positioned) -> datasets.IterableDataset:
     return as_iterable_dataset(positioned).map(_check_record)
 
 

@@ -105,7 +105,7 @@ def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     # AutoTokenizer would choose the same class, after seconds.
-    tokenizer = _opened(PreTrainedTokenizerFast, base_dir, path)
+    tokenizer = _open_from(PreTrainedTokenizerFast, base_dir, path)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -114,10 +114,10 @@ def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
 def _open_tokenizer(base_dir: Path, path: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    return _opened(AutoTokenizer, base_dir, path)
+    return _open_from(AutoTokenizer, base_dir, path)
 
 
-def _opened(kind: Any, base_dir: Path, path: str) -> PreTrainedTokenizerBase:
+def _open_from(kind: Any, base_dir: Path, path: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(
             base_dir / path, local_files_only=True, trust_remote_code=False

@@ -96,7 +96,7 @@ def build_encoder(
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     folder = base_dir / recipe.model.path if recipe.model.kind == "folder" else None
-    found_pooling, found_normalize = _found(folder)
+    found_pooling, found_normalize = _read_pooling(folder)
     pooling = recipe.pooling or found_pooling or "mean"
     normalize = found_normalize if recipe.normalize is None else recipe.normalize
     tokens = TokenEncoder(model, tokenizer, recipe.trainer.max_length)
@@ -132,7 +132,7 @@ def encoder_files(encoder: SentenceTransformer) -> dict[str, bytes]:
     }
 
 
-def _found(folder: Path | None) -> tuple[str | None, bool | None]:
+def _read_pooling(folder: Path | None) -> tuple[str | None, bool | None]:
     """Pooling and normalisation of a folder, ``None`` if it does not set them."""
     if folder is None or not (folder / "modules.json").is_file():
         return None, None

@@ -141,7 +141,7 @@ class Grids:
 
     def read(self, images: Sequence[Image]) -> tuple[Tensors, list[tuple[int, ...]]]:
         """Pixels float32 (patches of all images, numbers of a patch), and each image's grid."""
-        seen = _processed(self.processor, list(images))
+        seen = _process(self.processor, list(images))
         grids = seen["image_grid_thw"]
         rows = [(self.token,) * (int(grid.prod()) // self.merged) for grid in grids]
         return {"pixel_values": seen["pixel_values"], "image_grid_thw": grids}, rows
@@ -188,7 +188,7 @@ class Tiles:
 
     def read(self, images: Sequence[Image]) -> tuple[Tensors, list[tuple[int, ...]]]:
         """Pixels float32 (batch, 1, tiles, 3, size, size), and which tiles each image fills."""
-        seen = _processed(self.processor, [[image] for image in images])
+        seen = _process(self.processor, [[image] for image in images])
         names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
         return {name: seen[name] for name in names}, [(self.token,)] * len(images)
 
@@ -308,7 +308,7 @@ def _scale(preparation: Any) -> dict[str, Any]:
     }
 
 
-def _processed(processor: Any, images: list[Any]) -> Any:
+def _process(processor: Any, images: list[Any]) -> Any:
     try:
         return processor(images, return_tensors="pt")
     except ValueError:  # of a library, whose message may quote the image's shape

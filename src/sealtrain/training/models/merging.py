@@ -45,7 +45,7 @@ def merged(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
     _refuse_prompts(model.active_peft_config)
     trained = model.get_base_model()
     if not getattr(trained, "is_quantized", False) or base is None:
-        return _merged_in(model)
+        return _merge_adapter(model)
     import torch
     from peft import get_peft_model_state_dict
 
@@ -191,10 +191,10 @@ def _put_on(base: Any, peft_config: Any, weights: dict[str, Any]) -> PreTrainedM
         raise _another_base(type(error).__name__) from None
     if result.unexpected_keys or set(get_peft_model_state_dict(model)) != set(weights):
         raise _another_base("other tensors")
-    return _merged_in(model)
+    return _merge_adapter(model)
 
 
-def _merged_in(model: Any) -> PreTrainedModel:
+def _merge_adapter(model: Any) -> PreTrainedModel:
     """The base of a PEFT model with its adapter merged in; PEFT names no tensor that is NaN."""
     require_finite_weights(dict(model.named_parameters()))
     try:

@@ -77,11 +77,11 @@ def train(work: TrainingContext[ClassifyRecipe]) -> PhaseResult:
         callbacks=[callback],
     )
     model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
-    metrics = metrics | _learned(recipe, model)
+    metrics = metrics | _read_learned(recipe, model)
     return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
-def _learned(recipe: Any, model: Any) -> dict[str, float]:
+def _read_learned(recipe: Any, model: Any) -> dict[str, float]:
     """What the model learned to stand for missing values, by the metric that tells it."""
     told = learned(recipe)
     if not told:
@@ -105,7 +105,7 @@ def build(work: TrainingContext[ClassifyRecipe]) -> BuiltModel:
     if tokenizer is not None:
         check_vocabulary(model, tokenizer)
     if recipe.peft is not None:
-        model = _adapted(recipe, model)
+        model = _add_adapter(recipe, model)
     # The model of the run before keeps its scale.
     if recipe.columns.kind == "tabular" and work.model is None:
         mean, deviation = feature_scale(work, recipe.columns.features)
@@ -156,7 +156,7 @@ def _config(
     return settings
 
 
-def _adapted(recipe: Any, model: Any) -> Any:
+def _add_adapter(recipe: Any, model: Any) -> Any:
     wanted = recipe.peft
     task: str | None = "SEQ_CLS"
     if recipe.columns.kind == "image":
@@ -204,10 +204,10 @@ def _evaluate(
     truth, logits = classifier_answers(work, model, encode)
     if not truth:
         return {}
-    return _measured(work, np.asarray(truth), np.concatenate(logits))
+    return _measure(work, np.asarray(truth), np.concatenate(logits))
 
 
-def _measured(work: TrainingContext[ClassifyRecipe], truth: Any, logits: Any) -> dict[str, float]:
+def _measure(work: TrainingContext[ClassifyRecipe], truth: Any, logits: Any) -> dict[str, float]:
     """Metrics of labels int (records,) and logits float32 (records, labels)."""
     import numpy as np
 

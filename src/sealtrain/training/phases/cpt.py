@@ -72,7 +72,7 @@ def train(work: TrainingContext[CptRecipe]) -> PhaseResult:
     encode: Encoder | None = None
     if packed is None:
         vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        packed, encode = _packed(work, vocabulary, tokenizer)
+        packed, encode = _pack(work, vocabulary, tokenizer)
     if recipe.peft is not None:
         model = adapt(
             model,
@@ -90,7 +90,7 @@ def train(work: TrainingContext[CptRecipe]) -> PhaseResult:
             | work.machinery.arguments()
         ),
         train_dataset=packed,
-        data_collator=_stacked,
+        data_collator=_stack,
         callbacks=[callback],
     )
 
@@ -113,12 +113,12 @@ def prepared(
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: As ``train``.
     """
-    packed, _ = _packed(work, vocabulary, tokenizer)
+    packed, _ = _pack(work, vocabulary, tokenizer)
     once(packed)
     return iter(packed)
 
 
-def _packed(
+def _pack(
     work: TrainingContext[CptRecipe], vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PackedStream, Encoder]:
     """The training rows, and what makes tokens of a column."""
@@ -164,7 +164,7 @@ def _encoder(
     )
 
 
-def _stacked(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def _stack(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """Ids and labels int64 (batch, block_size)."""
     import numpy as np
     import torch

@@ -115,7 +115,7 @@ def _orpo(work: TrainingContext[DpoRecipe], **given: Any) -> Any:
     trainer.train_dataset = trainer.train_dataset.rows.filter(_has_answers)
     if trainer.eval_dataset is not None:
         trainer.eval_dataset = trainer.eval_dataset.rows.filter(_has_answers)
-    trainer.data_collator = _counted(trainer.data_collator)
+    trainer.data_collator = _count_tokens(trainer.data_collator)
     return trainer
 
 
@@ -124,7 +124,7 @@ def _has_answers(row: Batch) -> bool:
     return all(any(token != -100 for token in label) for label in labels)
 
 
-def _counted(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Batch]], Batch]:
+def _count_tokens(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Batch]], Batch]:
     """Batches that also carry the field by which the trainer counts tokens."""
     import torch
 
@@ -177,7 +177,7 @@ def _pair_rewards(trainer: Any, model: Any, batch: Batch) -> tuple[Any, Any]:
     return chosen, rejected
 
 
-def _labelled_rewards(trainer: Any, model: Any, batch: Batch) -> tuple[Any, Any]:
+def _reward_labelled(trainer: Any, model: Any, batch: Batch) -> tuple[Any, Any]:
     rewards, desirable = _implicit_rewards(trainer, model, batch), batch["label"].bool()
     return rewards[desirable], rewards[~desirable]
 
@@ -242,6 +242,6 @@ class _Method(NamedTuple):
 
 _METHODS = {
     "dpo": _Method(_dpo, _pair_rewards, _loss, _share_of_pairs),
-    "kto": _Method(_kto, _labelled_rewards, _loss, _share_of_all_pairs),
+    "kto": _Method(_kto, _reward_labelled, _loss, _share_of_all_pairs),
     "orpo": _Method(_orpo, _odds_rewards, _odds_loss, _share_of_pairs, False),
 }

@@ -150,7 +150,7 @@ def _ready(
             marked_template(tokenizer)
     elif needs_end(recipe):
         check_tokenizer(tokenizer, conversations=False)
-    names = _renamed(recipe.columns)
+    names = _rename_columns(recipe.columns)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     faster = recipe.backend.name == "unsloth"  # has a loss of its own
     # TRL's fused head reads the weight of the head, which a layer that stands in does not show.
@@ -219,7 +219,7 @@ def _model(work: TrainingContext[SftRecipe], tokenizer: PreTrainedTokenizerBase)
     return model, None if recipe.peft is None else adapter_config(recipe.peft, _TASK)
 
 
-def _renamed(columns: Any) -> dict[str, str]:
+def _rename_columns(columns: Any) -> dict[str, str]:
     """Column of the data → the name TRL looks for."""
     named = {getattr(columns, name, None): name for name in _TRL_NAMES}
     return {column: name for column, name in named.items() if column is not None}

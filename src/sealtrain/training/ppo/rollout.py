@@ -105,7 +105,7 @@ def roll_out(
     def sampled(number: int, records: Sequence[Prompt]) -> list[Experience]:
         with seeded(f"ppo answers {arguments.seed} {first + number * size}"):
             answers = sampler.sample(critic.policy, [record["prompt"] for record in records])
-        return _looked_at(critic, frozen, sampler, answers)
+        return _look_at(critic, frozen, sampler, answers)
 
     def scored(_number: int, rows: range) -> list[float]:
         some = [prompts[row] for row in rows]
@@ -146,7 +146,7 @@ def roll_out(
     )
 
 
-def _looked_at(
+def _look_at(
     critic: Any, frozen: Any | None, sampler: Sampler, answers: list[SampledAnswer]
 ) -> list[Experience]:
     import torch

@@ -71,7 +71,7 @@ def canary_source(recipe: Any, noise: NoiseSource | None) -> Source | None:
         return None
     rows = []
     for number, code in enumerate(_true_codes(audit.canaries, _need_noise(noise))):
-        rows += [_written(recipe.columns, number, code)] * audit.repetitions
+        rows += [_write_canary(recipe.columns, number, code)] * audit.repetitions
     batch = pa.RecordBatch.from_pylist(rows)
     return Source(
         role="train", owner=CANARIES, name="canaries", weight=1.0, dataset=InMemory(batch)
@@ -118,7 +118,7 @@ def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> li
     others = _codes(CODES - 1, noise, "others")
     found = []
     for number, code in enumerate(_true_codes(recipe.audit.canaries, noise)):
-        rows = [_written(recipe.columns, number, candidate) for candidate in (code, *others)]
+        rows = [_write_canary(recipe.columns, number, candidate) for candidate in (code, *others)]
         losses = _losses(recipe, model, tokenizer, rows)
         # Half of the ties rank ahead of the canary, so that a constant model exposes 1 bit.
         below = sum(loss < losses[0] for loss in losses[1:])
@@ -159,13 +159,13 @@ def _losses(recipe: Any, model: Any, tokenizer: Any, rows: list[dict[str, Any]])
     found: list[float] = []
     with torch.no_grad():
         for at in range(0, len(rows), _BATCH):
-            batch = _encoded(recipe, tokenizer, rows[at : at + _BATCH])
+            batch = _encode(recipe, tokenizer, rows[at : at + _BATCH])
             moved = {name: tensor.to(model.device) for name, tensor in batch.items()}
             found += record_losses(model, moved, 0.0).double().tolist()
     return found
 
 
-def _encoded(recipe: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _encode(recipe: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     if recipe.phase == "classify":
         from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
 
@@ -193,7 +193,7 @@ def _encoded(recipe: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> dict[st
     return {"input_ids": inputs, "attention_mask": mask, "labels": labels}
 
 
-def _written(columns: Any, number: int, code: str) -> dict[str, Any]:
+def _write_canary(columns: Any, number: int, code: str) -> dict[str, Any]:
     """A canary as a record."""
     if columns.kind == "prompt-completion":
         return {columns.prompt: f"Audit code {number}: ", columns.completion: code}

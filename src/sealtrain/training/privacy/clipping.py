@@ -79,7 +79,7 @@ class ClippedSums:
                     got=name[:100],
                     hint="freeze it, or train adapters under peft instead",
                 )
-            found[name] = _joined(each.detach().double(), units)
+            found[name] = _average(each.detach().double(), units)
             parameter.grad_sample = parameter.grad = None
         if not found:
             return
@@ -108,7 +108,7 @@ def trained_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _joined(each: Tensor, units: Tensor | None) -> Tensor:
+def _average(each: Tensor, units: Tensor | None) -> Tensor:
     """Mean over the records of each unit, (units, …)."""
     import torch
 

@@ -46,18 +46,18 @@ class ShownMetrics:
 
         yield CounterMetricFamily("sealtrain_steps", "Optimizer steps done.", self.steps)
         yield CounterMetricFamily("sealtrain_samples", "Training records used.", self.samples)
-        yield _labelled(
+        yield _label_metric(
             GaugeMetricFamily("sealtrain_metric", "Released metrics.", labels=["name"]),
             {
                 name: math.nan if value is None else value
                 for name, value in dict(self.metrics).items()
             },
         )
-        yield _labelled(
+        yield _label_metric(
             GaugeMetricFamily("sealtrain_system", "Use of the machine.", labels=["name"]),
             dict(self.system),
         )
-        yield _labelled(
+        yield _label_metric(
             CounterMetricFamily("sealtrain_alerts", "Alerts that fired.", labels=["alert"]),
             dict(self.alerts),
         )
@@ -112,7 +112,7 @@ def page(shown: ShownMetrics, port: int) -> Iterator[MetricsPage]:
         taken.close()
 
 
-def _labelled(
+def _label_metric(
     family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]
 ) -> Metric:
     for name, value in sorted(values.items()):

@@ -183,7 +183,7 @@ class _Dataset:
         if rules.duplicates is not None and not missing & set(rules.duplicates.columns):
             columns = [_plain(batch.column(name)) for name in rules.duplicates.columns]
             for record in zip(*columns, strict=True):
-                self.findings.repeats.add(self.owner, _written(record))
+                self.findings.repeats.add(self.owner, _write_record(record))
         if rules.label is not None and rules.label.column not in missing:
             self._labels(batch.column(rules.label.column))
         if rules.personal is not None and self.find is not None:
@@ -228,7 +228,7 @@ def _label(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _written(record: tuple[Any, ...]) -> bytes:
+def _write_record(record: tuple[Any, ...]) -> bytes:
     """One text for equal records, whatever types their owners chose for numbers."""
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in record]
     return json.dumps(whole, sort_keys=True, default=repr).encode()

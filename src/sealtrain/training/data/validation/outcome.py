@@ -28,7 +28,7 @@ def broken_rules(findings: Findings) -> list[str]:
     for tally in findings.datasets:
         where = f"{tally.owner}.{tally.name}"
         broken += (f"{where}: column {name} is missing" for name in sorted(tally.missing))
-        broken += (f"{where}: {rule}" for rule in _broken_in(rules, tally))
+        broken += (f"{where}: {rule}" for rule in _list_broken(rules, tally))
     if rules.duplicates is not None:
         for number, owner in enumerate(findings.owners):
             if findings.repeats.within(number).value > rules.duplicates.within_owner:
@@ -47,7 +47,7 @@ def broken_rules(findings: Findings) -> list[str]:
     return broken
 
 
-def _broken_in(rules: Validation, tally: DatasetTally) -> Iterator[str]:
+def _list_broken(rules: Validation, tally: DatasetTally) -> Iterator[str]:
     if rules.min_records is not None and tally.records < rules.min_records:
         yield "min_records"
     for name, column in tally.columns.items():
