@@ -2,9 +2,9 @@
 
     python tools/architecture.py [--check]
 
-An arrow leads from a package to one that it imports while it runs. Arrows that follow from others
-are left out (the transitive reduction), so that what is left fits on a page. The texts are the
-first sentences of the packages' docstrings.
+The core is one street: a package stands one step above the highest package that it imports while
+it runs, so each import leads down. Other top-level packages are drawn beside the street, with
+arrows to and from the steps. The texts are the first sentences of the packages' docstrings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import grimp
@@ -58,49 +59,57 @@ def reached(found: Graph, start: str) -> set[str]:
     return seen
 
 
-def reduced(found: Graph) -> Graph:
-    """The same graph without arrows that follow from others.
+def steps(found: Graph) -> dict[str, int]:
+    """The step of every package: 0 where it imports none, else one above the highest it imports.
 
     Raises:
         SystemExit: Packages import each other in a circle, which no drawing could hide.
     """
-    below = {package: reached(found, package) for package in found}
-    circle = sorted(package for package in found if package in below[package])
+    circle = sorted(package for package in found if package in reached(found, package))
     if circle:
         raise SystemExit(f"these packages import each other: {', '.join(circle)}")
-    return {
-        package: {
-            needed
-            for needed in found[package]
-            if not any(needed in below[other] for other in found[package])
-        }
-        for package in found
-    }
+    known: dict[str, int] = {}
+
+    def step_of(package: str) -> int:
+        if package not in known:
+            known[package] = max((1 + step_of(needed) for needed in found[package]), default=0)
+        return known[package]
+
+    return {package: step_of(package) for package in sorted(found)}
+
+
+def street(found: Graph) -> list[str]:
+    """The Mermaid text: a node for each step of the core, and one for each package beside it."""
+    step_of = steps(found)
+    core = {package: step for package, step in step_of.items() if package.startswith(f"{CORE}.")}
+    order = sorted(set(core.values()), reverse=True)
+    lines = ["```mermaid", "flowchart TD"]
+    for step in order:
+        names = " · ".join(_short(package) for package in core if core[package] == step)
+        lines.append(f"  step{step}[{names}]")
+    lines += [f"  step{above} --> step{below}" for above, below in pairwise(order)]
+    for room in sorted(set(step_of) - set(core)):
+        lines.append(f"  {room}([{room}])")
+        highest = max((core[needed] for needed in found[room] if needed in core), default=None)
+        lines += [] if highest is None else [f"  {room} -.-> step{highest}"]
+        above = {core[package] for package in core if room in found[package]}
+        lines += [f"  step{step} -.-> {room}" for step in sorted(above, reverse=True)]
+        lines += [f"  {room} -.-> {other}" for other in sorted(found[room] - set(core))]
+    return [*lines, "```"]
 
 
 def drawing() -> str:
     """The Mermaid text of the graph, and a line for each package."""
-    arrows = reduced(graph())
-    lines = ["```mermaid", "flowchart TD"]
-    lines += [f"  {_node(package)}[{_short(package)}]" for package in sorted(arrows)]
-    lines += [
-        f"  {_node(package)} --> {_node(needed)}"
-        for package in sorted(arrows)
-        for needed in sorted(arrows[package])
-    ]
-    lines += ["```", "", "| package | what it is |", "|---|---|"]
-    lines += [f"| `{_short(package)}` | {_first_sentence(package)} |" for package in _order(arrows)]
+    found = graph()
+    lines = [*street(found), "", "| package | what it is |", "|---|---|"]
+    lines += [f"| `{_short(package)}` | {_first_sentence(package)} |" for package in _order(found)]
     return "\n".join(lines)
 
 
-def _order(arrows: Graph) -> Iterator[str]:
+def _order(found: Graph) -> Iterator[str]:
     """From what people call to what everything stands on."""
-    depth = {package: len(reached(arrows, package)) for package in arrows}
-    yield from sorted(arrows, key=lambda package: (-depth[package], package))
-
-
-def _node(package: str) -> str:
-    return package.replace(".", "_")
+    depth = {package: len(reached(found, package)) for package in found}
+    yield from sorted(found, key=lambda package: (-depth[package], package))
 
 
 def _short(package: str) -> str:
