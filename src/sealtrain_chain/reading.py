@@ -126,18 +126,18 @@ class Reader:
 
     def account(self, slots: Sequence[bytes], now: int) -> tuple[Head, list[Node], Account]:
         """The contract as it is, not compared with what was pinned. Errors as ``read``."""
-        head, agreed = self._agreed()
+        head, agreed = self._agree()
         self._require_recent(head, now)
         return head, agreed, self._proven(head, agreed, slots)
 
-    def _agreed(self) -> tuple[Head, list[Node]]:
-        reached = self._told_by(self.nodes, self._height)
+    def _agree(self) -> tuple[Head, list[Node]]:
+        reached = self._ask_nodes(self.nodes, self._height)
         heights = sorted((height for _, height in reached), reverse=True)
         if len(heights) < self.chain.agree:
             raise self._too_few(f"{len(heights)} of {len(self.nodes)} answered")
         number = heights[self.chain.agree - 1]
         there = [node for node, height in reached if height >= number]
-        heads = self._told_by(there, lambda node: _head(node, hex(number)))
+        heads = self._ask_nodes(there, lambda node: _head(node, hex(number)))
         for head, count in Counter(head for _, head in heads).most_common(1):
             if count >= self.chain.agree and head.number == number:
                 same = [(node, named) for node, named in heads if named == head]
@@ -156,7 +156,7 @@ class Reader:
             )
         return _head(node, self.chain.block).number
 
-    def _told_by(
+    def _ask_nodes(
         self, nodes: Sequence[Node], ask: Callable[[Node], Told]
     ) -> list[tuple[Node, Told]]:
         """Answers of the nodes that answer; all are asked at once."""

@@ -196,7 +196,7 @@ def private_file(path: Path) -> BinaryIO:
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Read a whole small file, or what another program writes into a pipe.
 
-    A pipe that nobody writes into is empty: it is not waited for.
+    A pipe without a writer is empty: no writer is waited for.
 
     Raises:
         LimitExceeded: The file is longer than ``max_bytes``.
@@ -241,7 +241,7 @@ def open_regular(path: Path, *, changed: bool = False) -> int:
 
 
 def opened_inside(folder: Path, name: PurePosixPath) -> int:
-    """Descriptor of a regular file below a folder in which somebody else writes, open for reading.
+    """Open a regular file below a folder that another process writes into, for reading.
 
     No link is followed below the folder, and no pipe waited for.
 

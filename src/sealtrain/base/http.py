@@ -255,7 +255,7 @@ class HttpClient:
             own = headers(str(whole)) if callable(headers) else headers or {}
             given = {**self._headers, **own}
             body = content() if callable(content) else content
-            found = self._tried(method, whole, given, body, cap, ends)
+            found = self._try(method, whole, given, body, cap, ends)
             passing, after = _passes(found, idempotent=idempotent)
             rest = min(max(pause, after or 0.0), _LONGEST_PAUSE)
             if not passing or not left or self._monotonic() + rest >= ends:
@@ -266,7 +266,7 @@ class HttpClient:
             pause *= 2
         raise AssertionError("the loop above returns or raises")
 
-    def _tried(
+    def _try(
         self,
         method: str,
         url: httpx2.URL,

@@ -52,7 +52,7 @@ class Messages:
             TimeoutError: It is not whole in time.
             OSError: The pipe fails, or a message is longer than it may be.
         """
-        wanted = self._wanted()
+        wanted = self._count_wanted()
         while len(self._arrived) < wanted:
             try:
                 part = os.read(
@@ -65,7 +65,7 @@ class Messages:
             if self._until is None:
                 self._until = self._monotonic() + self._seconds
             self._arrived += part
-            wanted = self._wanted()
+            wanted = self._count_wanted()
         if len(self._arrived) < wanted:
             if self._until is not None and self._monotonic() > self._until:
                 raise TimeoutError("a message began and did not end in time")
@@ -74,7 +74,7 @@ class Messages:
         self._arrived, self._until = bytearray(), None
         return message
 
-    def _wanted(self) -> int:
+    def _count_wanted(self) -> int:
         """Bytes of the message and its header, as far as they are known."""
         if len(self._arrived) < _LENGTH.size:
             return _LENGTH.size

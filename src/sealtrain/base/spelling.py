@@ -1,4 +1,4 @@
-"""What was probably meant by a name that there is not."""
+"""Suggest the known name nearest to an unknown one."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Stage = Callable[[str], AbstractContextManager[None]]
 
 @contextmanager
 def unsaid(_what: str) -> Iterator[None]:
-    """A stage that nobody hears of."""
+    """A stage that is reported nowhere."""
     yield
 
 

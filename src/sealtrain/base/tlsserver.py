@@ -51,13 +51,13 @@ class ServerCertificate:
         self._files = (certificate, key)
         self._on_renewal = on_renewal
         self._lock = threading.Lock()
-        self._stamp = self._stamped()
+        self._stamp = self._stamp_files()
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """For the next connection."""
         with self._lock:
-            stamp = self._stamped()
+            stamp = self._stamp_files()
             if stamp != self._stamp and stamp:
                 self._stamp = stamp
                 try:
@@ -68,7 +68,7 @@ class ServerCertificate:
                     self._on_renewal(None)
             return self._context
 
-    def _stamped(self) -> _Stamp:
+    def _stamp_files(self) -> _Stamp:
         try:
             found = [os.stat(file) for file in self._files]  # noqa: PTH116  # follows links
         except OSError:

@@ -216,7 +216,7 @@ def asked(
     verified = image_records(me, lock, consortium, terms.verified or (), now=now)
     for url, why in intent.failed.items():
         say(f"broker {url} failed: {why.code}: {why.message}")
-    if not (quiet and yes):  # nobody is asked about what is not shown
+    if not (quiet and yes):  # the owner is asked only about what is shown
         review(
             lock,
             needs_of(lock.recipe),

@@ -232,7 +232,7 @@ def approve_kms(
 
 
 def _hash_of_compose(path: Path) -> str:
-    """The compose hash of an ``app-compose.json`` that somebody else wrote: no lock is in it."""
+    """The compose hash of an ``app-compose.json`` of another program: it holds no lock."""
     data = read_bounded(path, MAX_DEPLOYMENT_BYTES)
     said = parse_json(data, max_bytes=MAX_DEPLOYMENT_BYTES)
     if not isinstance(said, dict) or not said.keys() >= {"manifest_version", "runner"}:

@@ -42,7 +42,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastingOptions:
-    """What a guest that nobody watches brings, leaves and outlives."""
+    """What an unattended guest brings, leaves and outlives."""
 
     store: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""The page of a guest's health: how far its run is, for whoever watches over machines.
+"""The page of a guest's health: how far its run is, for the operator.
 
 It shows the guest's status file and nothing else, from a process of its own: the supervisor, which
 forks the run's process, keeps no thread.

@@ -55,7 +55,7 @@ Start = Callable[[Sequence[str], IO[bytes], IO[bytes]], Process]
 
 
 def started(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
-    """Start a command of this program as anybody does."""
+    """Start a command of this program as a shell does."""
     return subprocess.Popen(program(words), stdout=stdout, stderr=stderr)  # noqa: S603
 
 

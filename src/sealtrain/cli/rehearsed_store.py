@@ -1,6 +1,6 @@
 """A store for the sealed outputs of a rehearsal: files of one folder by GET, PUT and DELETE.
 
-It serves loopback, checks nobody's credentials and is for data that may be shown. What guests put
+It serves loopback, checks no credentials and is for data that may be shown. What guests put
 there is sealed, and clients take nothing from it that a broker's ledger does not name.
 """
 

@@ -8,7 +8,7 @@
    guest is stopped: it seals a checkpoint.
 5. What is to be reported is in the folder first, so that a runner that starts again reports it.
 
-A runner is trusted with nothing but delay. It has no key of anybody but its own.
+A runner can cause delay and nothing worse. It holds its own key and no other.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ class Runner:
     def turn(self) -> None:
         """Attend to every guest, then take what is free. Call it again after a moment."""
         for held in list(self._held.values()):
-            self._guarded(held.submission_id, partial(self._attend, held))
+            self._guard(held.submission_id, partial(self._attend, held))
         if len(self._held) < self._settings.at_once and self._monotonic() >= self._take_at:
             self._take_at = self._monotonic() + _TAKE_SECONDS
-            self._guarded("", self._take)
+            self._guard("", self._take)
 
     def end(self) -> None:
         """Stop every guest: each seals a checkpoint. The claims end by themselves."""
@@ -156,7 +156,7 @@ class Runner:
             held.guest.end()
         self._held.clear()
 
-    def _guarded(self, submission_id: str, act: Callable[[], None]) -> None:
+    def _guard(self, submission_id: str, act: Callable[[], None]) -> None:
         """One submission's fault keeps no other from running."""
         try:
             act()
@@ -171,7 +171,7 @@ class Runner:
         for shown in self._candidates():
             if len(self._held) >= self._settings.at_once:
                 return
-            self._guarded(shown.submission_id, partial(self._try, shown))
+            self._guard(shown.submission_id, partial(self._try, shown))
 
     def _candidates(self) -> Iterator[ShownSubmission]:
         """Submissions that may be free, oldest first."""
@@ -211,7 +211,7 @@ class Runner:
             self._final(shown.submission_id, folder, _read(folder / _REPORT) or {})
             return
         try:
-            ticket = self._prepared(shown, folder)
+            ticket = self._prepare(shown, folder)
         except TicketInvalid as error:
             self._say(f"{shown.submission_id} skipped [{error.code}]: {error.message}")
             self._leave(folder, "skipped", code=error.code)
@@ -223,7 +223,7 @@ class Runner:
             return
         self._start(shown, folder, ticket, sent_at)
 
-    def _prepared(self, shown: ShownSubmission, folder: Path) -> RunTicket:
+    def _prepare(self, shown: ShownSubmission, folder: Path) -> RunTicket:
         """What was submitted, in a folder of its own.
 
         Raises:
@@ -277,7 +277,7 @@ class Runner:
 
     def _attend(self, held: _Held) -> None:
         if held.guest.gone:
-            self._ended(held)
+            self._record_end(held)
             return
         now = self._monotonic()
         if now >= held.ends_at - self._settings.claim_seconds / 20:
@@ -311,7 +311,7 @@ class Runner:
             held.guest.send(signal.SIGTERM)
             held.stopping = True
 
-    def _ended(self, held: _Held) -> None:
+    def _record_end(self, held: _Held) -> None:
         """Write down how a guest ended, then report it; where that fails, the next turn does."""
         if not held.report:
             status = held.guest.end()

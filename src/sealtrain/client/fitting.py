@@ -269,14 +269,14 @@ class _Reading:
             if not fresh.num_rows:
                 continue
             named = fresh.select(list(self._fields)).rename_columns(list(self._fields.values()))
-            named = self._filled(named)
+            named = self._fill(named)
             self._seen = count
             self._look(named)
             if len(self._first) < _FIRST:
                 self._first += rows_as_recorded(named.slice(0, _FIRST - len(self._first)))
         return DataRead(count=count, first=self._first)
 
-    def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records with the text that stands for a missing one."""
         for field, text in self._texts.items():
             at = batch.schema.get_field_index(field)

@@ -120,7 +120,7 @@ def open_sealed(
         NotSealed: Nothing sealed is there.
         UsageError: The manifest is missing, or ``run`` contradicts itself.
         Refused: The manifest does not verify, or the files are not those it names.
-        NoStanza, WrongKey: It is sealed to somebody else.
+        NoStanza, WrongKey: It is sealed to another recipient.
         ModelInvalid: A file of the model can carry code.
         AlreadyExists: ``out`` exists.
     """

@@ -216,7 +216,7 @@ class Quorum:
             joined, still = self._each(asking(False), only=newcomers)
             answers |= joined
             misses = {url: why for url, why in misses.items() if url not in joined} | still
-        return self._combined(run_id, answers, routes, datasets, missing | misses)
+        return self._combine(run_id, answers, routes, datasets, missing | misses)
 
     def renew(
         self, grants: Grants, collect: Collect, checkpoint: tuple[int, str] | None
@@ -465,7 +465,7 @@ class Quorum:
                 )
         return routes, misses
 
-    def _combined(
+    def _combine(
         self,
         run_id: str,
         answers: dict[str, Grant],
@@ -518,7 +518,7 @@ class Quorum:
         answers: dict[str, Answer] = {}
         misses: dict[str, SealtrainError] = {}
         with ThreadPoolExecutor(max(1, len(urls)), thread_name_prefix="broker") as threads:
-            asked = {url: threads.submit(self._asked, act, url) for url in urls}
+            asked = {url: threads.submit(self._ask, act, url) for url in urls}
             for url, answer in asked.items():
                 try:
                     answers[url] = answer.result()
@@ -526,7 +526,7 @@ class Quorum:
                     misses[url] = self._tell(url, error)
         return answers, misses
 
-    def _asked(self, act: Callable[[Seat], Answer], url: str) -> Answer:
+    def _ask(self, act: Callable[[Seat], Answer], url: str) -> Answer:
         return act(self._seat(url))
 
     def _seat(self, url: str) -> Seat:

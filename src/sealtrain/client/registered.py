@@ -93,7 +93,7 @@ def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetMa
 
     Args:
         answers: Of each broker.
-        me: Name of the owner who asks. Another owner who signs two roots hinders nobody's approval.
+        me: Name of the owner who asks. Another owner's two signed roots hinder no approval.
 
     Raises:
         DatasetMismatch: The owner who asks signed two roots of a dataset at the same time.

@@ -1,6 +1,6 @@
 """Credentials of stores, handed to a guest that proved itself (spec/store-credentials.md).
 
-``asked`` is the guest's side, ``Lender`` the side of whoever has the credentials.
+``asked`` is the guest's side, ``Lender`` the side of the operator, who has the credentials.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Lender:
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
-        """Lend to nobody yet.
+        """Lend nothing yet.
 
         Args:
             credentials: Names of ``NAMES``, and values.

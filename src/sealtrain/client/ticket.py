@@ -151,7 +151,7 @@ class RunTicket(StrictModel):
         collateral: URL of a service for collateral of quotes, in place of a file.
         models: Where models and tokenizers are, by the path that the recipe gives them.
         store: URL of the output store.
-        credentials: URL of whoever lends credentials of stores.
+        credentials: URL of the lender of store credentials.
         wait_seconds: How long the guest waits for keys, services, machines and parties that do not
             answer.
         restarts: How often it starts a process again that was killed.

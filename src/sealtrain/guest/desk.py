@@ -159,9 +159,9 @@ class RankDesk:
         if self._leads is None:
             raise Misused("the first rank of all keeps checkpoints")
         with self._leads.storing:
-            return self._stored(question, self._leads)
+            return self._store(question, self._leads)
 
-    def _stored(self, question: WorkloadQuestion, keeper: LeadingKeeper) -> Reply:
+    def _store(self, question: WorkloadQuestion, keeper: LeadingKeeper) -> Reply:
         match question:
             case MakeRoom():
                 self._memory = None

@@ -198,10 +198,10 @@ class Keeper(WorkloadKeeper):
 
     def step(self, question: Step) -> Reply:
         """Note a step."""
-        self._stepped(question.step)
+        self._on_step(question.step)
         return Reply()
 
-    def _stepped(self, step: int) -> None:
+    def _on_step(self, step: int) -> None:
         self._require_tallied()
         recipe = self._run.recipe
         if not recipe.scripts and step > recipe.trainer.max_steps:
@@ -234,7 +234,7 @@ class Keeper(WorkloadKeeper):
 
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
-        self._stepped(question.step)
+        self._on_step(question.step)
         stop = self._run.lease_keeper.must_stop(
             question.step,
             ahead=question.ahead,

@@ -126,7 +126,7 @@ class LeaseStanding:
             return "the lease on the keys is not renewed"
         if self.state is State.RENEWED and self.ending:
             return "the lease on the keys ends and is made no longer"
-        return "nobody renewed the lease on the keys in time"
+        return "no broker renewed the lease on the keys in time"
 
 
 class Follower:
@@ -238,7 +238,7 @@ class LeaseKeeper:
         """Wait until the newest checkpoint is anchored.
 
         Raises:
-            SealtrainError: It is refused, or the lease ends before anybody answered.
+            SealtrainError: It is refused, or the lease ends before a broker answered.
         """
         with self._changed:
             while self._pending is not None:
@@ -255,7 +255,7 @@ class LeaseKeeper:
 
     @property
     def unheard(self) -> SealtrainError | None:
-        """Why nobody renews the lease, once it is short; ``None`` before.
+        """Why no broker renews the lease, once it is short; ``None`` before.
 
         A checkpoint that another guest seals still fits into it.
         """

@@ -190,9 +190,9 @@ class Workload:
     def _last_word(self, error: BaseException, tally: OutputTally) -> WorkloadQuestion:
         if self.first and type(error) is LeaseStale:
             return Stopped()  # all ranks stopped together, as node 0 said
-        return self._failed(error, tally)
+        return self._describe_failure(error, tally)
 
-    def _failed(self, error: BaseException, tally: OutputTally) -> Failed:
+    def _describe_failure(self, error: BaseException, tally: OutputTally) -> Failed:
         scripts = {str(self.base / path): path for path in self.lock.recipe.scripts}
         return Failed(**described(error, scripts), counts=tally.counts)
 

@@ -1,4 +1,4 @@
-"""A run that nobody watches: it brings its inputs, outlives crashes, and leaves what it makes.
+"""An unattended run: it brings its inputs, outlives crashes, and leaves its outputs.
 
 1. ask for credentials of stores, which are lent to guests that prove themselves;
 2. bring the models that the run ticket names, piece by piece; and, where the run begins with the

@@ -1,6 +1,6 @@
 """What sealtrain itself puts into an image, out of its source and of spec/images.md §3 and §4.
 
-Whoever makes an image and whoever accounts for one ask here: both get the same bytes.
+The builder of an image and its verifier ask here: both get the same bytes.
 """
 
 from __future__ import annotations

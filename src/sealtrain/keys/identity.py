@@ -193,7 +193,7 @@ class Identity:
             try:
                 self.public.save(public)
             except BaseException:
-                private.unlink()  # nobody has sealed to it yet
+                private.unlink()  # nothing is sealed to it yet
                 raise
         return private, public
 
@@ -217,7 +217,7 @@ class Identity:
             raise KeyFileInvalid(f"{path} is not an identity file", check="key file") from None
         opened = Secret(seed)
         if file.scrypt is not None:
-            check_cost(file.scrypt.log_n)  # before anybody is asked
+            check_cost(file.scrypt.log_n)  # before a person is asked
             head = file.model_dump(exclude={"seed"}, exclude_none=True)
             opened = unlocked(seed, head, PASSPHRASES.of(path), cost=file.scrypt.log_n, salt=salt)
         return cls(file.name, opened, post_quantum=file.witness is not None)

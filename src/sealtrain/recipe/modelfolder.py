@@ -174,7 +174,7 @@ def _read(
 ) -> tuple[bytes | None, str]:
     """Bytes of a settings file, ``None`` for other files, and the SHA-256 of the file.
 
-    Where ``enough`` is set meanwhile, nobody asks for them any more.
+    Where ``enough`` is set meanwhile, they are not needed any more.
     """
     is_settings = path.suffix == ".json" and not is_vocabulary(name)
     kept, digest = bytearray(), hashlib.sha256()

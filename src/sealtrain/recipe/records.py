@@ -226,12 +226,12 @@ class RecordCheck:
         schema, batches = opened
         self._has_columns(schema)
         if self._recipe.scripts:  # a script says for itself what it reads
-            return schema, self._checked(batches)
+            return schema, self._check_batches(batches)
         self._has_types(schema)
         self._reads_tools(schema)
         schema, batches = self._reduce(schema, batches)
         schema, batches = self._as_read(schema, batches)
-        return schema, self._checked(batches)
+        return schema, self._check_batches(batches)
 
     def _reduce(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Opened:
         """Leave out what the recipe does not read, where the owner wants that; else tell of it."""
@@ -259,7 +259,7 @@ class RecordCheck:
             found = schema.field(column.name).type
             if column.kind == "name":
                 empty = column.called in self._filled
-                change[column.name] = partial(self._named, empty_is_missing=empty)
+                change[column.name] = partial(self._name_labels, empty_is_missing=empty)
                 kind = pa.string()
             elif column.kind == "text" and column.called in self._filled:
                 change[column.name] = _without_empty
@@ -284,7 +284,7 @@ class RecordCheck:
 
         return schema, changed()
 
-    def _named(self, values: pa.Array, *, empty_is_missing: bool) -> pa.Array:
+    def _name_labels(self, values: pa.Array, *, empty_is_missing: bool) -> pa.Array:
         """Labels by the names that the recipe lists; one that it does not list stays."""
         import pyarrow as pa
 
@@ -396,7 +396,7 @@ class RecordCheck:
             else f"{_method(self._recipe)} renders no tools: leave the column out",
         )
 
-    def _checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # (5)
+    def _check_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # (5)
         first, contrast = 0, self._needs_contrast()
         seen: set[bool] = set()
         for batch in batches:
@@ -411,13 +411,13 @@ class RecordCheck:
                         hint=self._without_gaps(column),
                     )  # fmt: skip
                 if not self._recipe.scripts and column.kind in ("label", "name"):
-                    self._known_labels(column, values, first)
+                    self._require_known_labels(column, values, first)
                 if contrast and column.kind == "boolean" and seen != _BOTH:
                     seen |= set(values.unique().to_pylist())
                 if not self._recipe.scripts and column.kind in ("messages", "either"):
-                    self._rendered(column, batch.select([column.name]), first)
+                    self._render(column, batch.select([column.name]), first)
                 if not self._recipe.scripts and column.kind == "tools":
-                    self._known_tools(column, values, first)
+                    self._require_known_tools(column, values, first)
                 if not self._recipe.scripts:
                     self._usable(column, values, first)
             first += batch.num_rows
@@ -480,7 +480,7 @@ class RecordCheck:
             return False  # the next data of a series may have the other kind
         return trained == [self._dataset]
 
-    def _rendered(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
+    def _render(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
         import pyarrow as pa
 
         if kind_of(batch.schema.field(0).type) != "messages" or all_speak(batch.column(0)):
@@ -510,7 +510,7 @@ class RecordCheck:
                 why=found.why, expected=found.expected, hint=found.hint,
             )  # fmt: skip
 
-    def _known_tools(self, column: _Column, values: pa.Array, first: int) -> None:
+    def _require_known_tools(self, column: _Column, values: pa.Array, first: int) -> None:
         import pyarrow as pa
 
         if kind_of(values.type) != "text":  # the type says that they are objects
@@ -524,7 +524,7 @@ class RecordCheck:
                 hint="write the function schemas as one JSON list",
             )  # fmt: skip
 
-    def _known_labels(self, column: _Column, values: pa.Array, first: int) -> None:
+    def _require_known_labels(self, column: _Column, values: pa.Array, first: int) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -1,6 +1,6 @@
-"""Challenges that who made them knows again and keeps none of (spec/key-release.md §3).
+"""Stateless challenges: the broker recognises its own and stores none (spec/key-release.md §3).
 
-A challenge says when it expires and carries a code over that, under a key of whoever made it.
+A challenge says when it expires and carries a code over that, under a key of its maker, the broker.
 """
 
 from __future__ import annotations

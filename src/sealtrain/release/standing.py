@@ -231,19 +231,19 @@ class Standing:
                     withdrawal.owner.name
                 )
         elif kind == "succession":
-            self._succeeded(body)
+            self._on_succession(body)
         elif kind in ("release", "renewal"):
-            self._granted(kind, body)
+            self._on_grant(kind, body)
         elif kind == "manifest":
             self.recorded |= {body["run_id"], *body.get("parties", ())}
 
-    def _succeeded(self, body: Mapping[str, Any]) -> None:
+    def _on_succession(self, body: Mapping[str, Any]) -> None:
         predecessor = Consortium.from_dict(body["predecessor"])
         if predecessor.consortium_id == self._consortium.consortium_id:
             found = verify_succession(Envelope.from_dict(body["envelope"]), predecessor)
             self.successor = found.successor.consortium_id
 
-    def _granted(self, kind: str, body: Mapping[str, Any]) -> None:
+    def _on_grant(self, kind: str, body: Mapping[str, Any]) -> None:
         anchored = body["checkpoint"]
         checkpoint = None if anchored is None else Anchor.model_validate(anchored)
         run_id, before = body["run_id"], self.runs.get(body["run_id"])

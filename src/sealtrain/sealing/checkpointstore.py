@@ -66,7 +66,7 @@ class CheckpointStore(SealedStore):
         Raises:
             CheckpointRefused: It is.
         """
-        most = self._fixed() - LENGTH_BYTES
+        most = self._read_fixed() - LENGTH_BYTES
         if size > most:
             raise CheckpointRefused(
                 "the training state is longer than all checkpoints of the run are",
@@ -87,7 +87,7 @@ class CheckpointStore(SealedStore):
             CheckpointRefused: It does not fit.
             UsageError, StorageFailed: As ``SealedStore.write``.
         """
-        policy = f"{_POLICY}{self._fixed()}"
+        policy = f"{_POLICY}{self._read_fixed()}"
         with super().write(name, binding, padding=policy) as writer:
             yield _Fitting(self, writer)
 
@@ -115,7 +115,7 @@ class CheckpointStore(SealedStore):
             self._length = length
         return file
 
-    def _fixed(self) -> int:
+    def _read_fixed(self) -> int:
         if self._length is None:
             self._length = checkpoint_length(self._room)
         return self._length

@@ -58,7 +58,7 @@ class GroupMarks:
             group: Its number in the file.
             sealed: Its ciphertext, whose hash was found to be the right one.
         """
-        self._marks[group] = self._made(group * _STRIPES, sealed)
+        self._marks[group] = self._make(group * _STRIPES, sealed)
 
     def match(self, group: int, stripe: int, sealed: memoryview[Any]) -> bool:
         """Whether these are the bytes that were marked.
@@ -69,11 +69,11 @@ class GroupMarks:
             sealed: Ciphertext of whole stripes.
         """
         marks = self._marks[group] or b""
-        found = self._made(group * _STRIPES + stripe, sealed)
+        found = self._make(group * _STRIPES + stripe, sealed)
         start = stripe * _MARK_BYTES
         return hmac.compare_digest(found, marks[start : start + len(found)])
 
-    def _made(self, first: int, sealed: memoryview[Any]) -> bytes:
+    def _make(self, first: int, sealed: memoryview[Any]) -> bytes:
         mac = self._mac.encrypt
         return b"".join(
             mac(number.to_bytes(12, "big"), b"", sealed[start : start + _STRIPE_BYTES])

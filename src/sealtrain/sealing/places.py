@@ -1,7 +1,7 @@
 """Where sealed files lie: a folder of this machine, or one that answers range requests.
 
 Nothing here connects to anything. A caller with a connection gives an object of these shapes; what
-it returns is checked as a file on a disk is, so it may be anybody's.
+it returns is checked as a file on a disk is, so the server need not be trusted.
 """
 
 from __future__ import annotations

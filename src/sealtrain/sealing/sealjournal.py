@@ -2,8 +2,8 @@
 
 The folder being filled has a hidden name of its own, ``.X.sealed.sealing``. In it lies a journal:
 a head with the settings and the stanzas of the data key, and an entry for each complete shard with
-its root and a keyed digest of its content. All are sealed files under the data key, so whoever
-cannot open the dataset can neither read nor forge them.
+its root and a keyed digest of its content. All are sealed files under the data key, so a reader
+who cannot open the dataset can neither read nor forge them.
 
 No key and nonce ever serve two plaintexts: every sealed file, and every further attempt at one,
 begins with a fresh random salt of 24 bytes from which its key is derived; what was half written is

@@ -126,7 +126,7 @@ class SealedWriter(io.RawIOBase):
         self._process.require()
         if self.closed or self._finished:
             raise ValueError("write to a finished sealed file")
-        self._absorb(self._counted(lines))
+        self._absorb(self._count(lines))
 
     def finish(self) -> SealedFileInfo:
         """Write the final chunk and the trailer; the file is complete afterwards.
@@ -183,7 +183,7 @@ class SealedWriter(io.RawIOBase):
             self.finish()
         self.close()
 
-    def _counted(self, data: Iterable[ReadableBuffer]) -> Iterator[memoryview[Any]]:
+    def _count(self, data: Iterable[ReadableBuffer]) -> Iterator[memoryview[Any]]:
         for buffer in data:
             view = memoryview(buffer).cast("B")
             self._written += len(view)

@@ -106,7 +106,7 @@ def is_token_safe(settings: Mapping[str, str]) -> bool:
 
 
 def _token_for(address: Address) -> str | None:
-    """The environment's token, if it is for this address: whoever names another gets none."""
+    """The environment's token, if it is for this address: another address gets none."""
     wanted, token = os.environ.get(STORE_URL, ""), os.environ.get(STORE_TOKEN)
     below = f"{address.url}/".startswith(f"{wanted.rstrip('/')}/")
     return token if wanted and below and is_token_safe(os.environ) else None

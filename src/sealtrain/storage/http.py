@@ -49,7 +49,7 @@ class HttpFileSystem(RangeStore):
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """``size`` and ``mtime`` of a file, as the server claims. Raises as ``cat_file``."""
-        data, total, headers = self._asked(path, 0, 1)
+        data, total, headers = self._ask(path, 0, 1)
         size = len(data) if total is None else total
         return {"name": path, "type": "file", "size": size, "mtime": _read_modified(headers)}
 
@@ -81,9 +81,9 @@ class HttpFileSystem(RangeStore):
             _refuse(answer)
 
     def _range(self, path: str, start: int, end: int) -> bytes:
-        return self._asked(path, start, end)[0]
+        return self._ask(path, start, end)[0]
 
-    def _asked(self, url: str, start: int, end: int) -> tuple[bytes, int | None, Mapping[str, str]]:
+    def _ask(self, url: str, start: int, end: int) -> tuple[bytes, int | None, Mapping[str, str]]:
         """A range, the size of the file where the server tells it, and what else it says."""
 
         def cap(status: int, headers: Mapping[str, str]) -> int | None:

@@ -31,7 +31,7 @@ Progress = Callable[[int], None]
 
 
 class Pieces(StrictModel):
-    """What a file must be, whoever delivers it.
+    """What a file must be, whichever store delivers it.
 
     Attributes:
         size: Bytes, at most 1 TiB.

@@ -207,7 +207,7 @@ class Agent:
                 expected=f"within {PENDING_SECONDS:g} s",
                 hint="press the button again",
             )
-        answers = self._handed_in(made)  # (4)
+        answers = self._hand_in(made)  # (4)
         self.on_signed(made, answers)
         return {
             "digest": made.digest,
@@ -215,7 +215,7 @@ class Agent:
             "failed": {url: error.code for url, error in answers.failed.items()},
         }
 
-    def _handed_in(self, made: PendingDecision) -> AtEach[ApprovalTally]:
+    def _hand_in(self, made: PendingDecision) -> AtEach[ApprovalTally]:
         if made.intent is not None:
             return approving.hand_in(self.owner, made.intent, made.decision)
         return approving.hand_in_revocation(self.owner, made.locked, made.consortium, made.decision)

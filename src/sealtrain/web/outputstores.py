@@ -97,7 +97,7 @@ class OutputStores:
             seconds: After which a store that has not told is named as one that stalls.
         """
         until = time.monotonic() + seconds
-        asked = [(url, self._begun(url, seconds)) for url in urls]
+        asked = [(url, self._begin(url, seconds)) for url in urls]
         found = []
         for url, future in asked:
             try:
@@ -106,7 +106,7 @@ class OutputStores:
                 found.append(StoreContents(url=url, problems=(_late(seconds),)))
         return found
 
-    def _begun(self, url: str, seconds: float) -> Future[StoreContents]:
+    def _begin(self, url: str, seconds: float) -> Future[StoreContents]:
         with self._lock:
             going = self._asked.get(url)
             if going is not None:

@@ -1,4 +1,4 @@
-"""Templates to pages. Everything that a template is given is escaped, whoever wrote it."""
+"""Templates to pages. Every value that a template gets is escaped, whatever its source."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Lane:
         """Refuse the last request of the caller that was served most, if it was served more."""
         if not self._gives_way:
             return False
-        served = self._served_now()
+        served = self._count_served()
         waiting = (name for name, queue in self._queues.items() if queue)
         most = max(waiting, key=served.__getitem__)
         if served[most] <= served[caller]:
@@ -116,7 +116,7 @@ class Lane:
             turn.set_exception(_busy())
         return True
 
-    def _served_now(self) -> Counter[str]:
+    def _count_served(self) -> Counter[str]:
         """How often each caller had its turn in this minute."""
         minute = asyncio.get_running_loop().time() // 60
         if minute != self._minute:
@@ -139,7 +139,7 @@ class Lane:
             self._free -= 1
             self._busy[caller] += 1
             if self._gives_way:
-                self._served_now()[caller] += 1
+                self._count_served()[caller] += 1
             turn.set_result(None)
 
 

@@ -121,9 +121,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         shown = admission.holder(request)
         if shown is None:
             admission.stranger(request)
-            raise LeaseUnknown(
-                "nobody who holds a lease sent this", check="lease", hint="show the lease"
-            )
+            raise LeaseUnknown("the request shows no lease", check="lease", hint="show the lease")
         data = await read_body(request, MAX_CHALLENGE_BYTES, broker().caps.body_seconds)
 
         def act() -> Response:

@@ -70,11 +70,11 @@ class WatchMiddleware:
 
         scope.setdefault("state", {})
         try:
-            await self._admitted(scope, receive, sending)
+            await self._answer_admitted(scope, receive, sending)
         finally:
             self._account(scope, status, request_id, self._timer() - began)
 
-    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             _require_small_head(scope)
         except HeadTooLarge as error:

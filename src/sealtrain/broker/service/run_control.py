@@ -93,10 +93,12 @@ class RunControl:
         with self._parts.store.transaction() as transaction:
             known = transaction.submissions.get(found.submission_id)
             if known is not None:  # 3.
-                return self._posted(known.submission_id, known.index, known.digest, first=False)
+                return self._describe_post(
+                    known.submission_id, known.index, known.digest, first=False
+                )
             self._may_submit(transaction, found)
             index = self._record(transaction, found, document, signer)
-        return self._posted(found.submission_id, index, envelope.digest, first=True)
+        return self._describe_post(found.submission_id, index, envelope.digest, first=True)
 
     def report(self, document: EnvelopeDocument) -> Posted:
         """Record a run event, once.
@@ -110,13 +112,13 @@ class RunControl:
             state = self._state(transaction, event.submission_id)  # 3.
             recorded = transaction.submissions.recorded(digest)
             if recorded is not None:  # 4.
-                return self._posted(recorded[0], recorded[1], digest, first=False)
+                return self._describe_post(recorded[0], recorded[1], digest, first=False)
             now = self._now(transaction)
             event.require_recent(now, past=True)  # 5.
             require_following(state, event, now=now)  # 6. 7. 8.
             _require_its_run(transaction, state, event)  # 9.
             index = self._record(transaction, event, document, signer)
-        return self._posted(event.submission_id, index, digest, first=True)
+        return self._describe_post(event.submission_id, index, digest, first=True)
 
     def stop(self, document: EnvelopeDocument) -> Posted:
         """Record that a run is to end, once.
@@ -130,12 +132,12 @@ class RunControl:
             state = self._state(transaction, stop.submission_id)
             recorded = transaction.submissions.recorded(digest)
             if recorded is not None:
-                return self._posted(recorded[0], recorded[1], digest, first=False)
+                return self._describe_post(recorded[0], recorded[1], digest, first=False)
             now = self._now(transaction)
             stop.require_recent(now, past=True)
             require_stoppable(state, stop, owner=signer.owner, now=now)
             index = self._record(transaction, stop, document, signer)
-        return self._posted(stop.submission_id, index, digest, first=True)
+        return self._describe_post(stop.submission_id, index, digest, first=True)
 
     def newest(
         self,
@@ -168,7 +170,7 @@ class RunControl:
                     compose_hash=compose_hash,
                     before=before,
                 )
-            return SubmissionPage(submissions=tuple(self._shown(transaction, found, now)))
+            return SubmissionPage(submissions=tuple(self._list_shown(transaction, found, now)))
 
     def one(self, submission_id: str) -> SubmissionAnswer:
         """A submission as it was signed, and where it stands.
@@ -178,7 +180,7 @@ class RunControl:
         """
         with self._parts.store.reading() as transaction:
             state = self._state(transaction, submission_id)
-            [shown] = self._shown(transaction, [state], self._now(transaction))
+            [shown] = self._list_shown(transaction, [state], self._now(transaction))
         body: Any = self._parts.ledger.entry(state.index)["body"]
         return SubmissionAnswer(
             submission=shown, envelope=EnvelopeDocument.of(Envelope.from_dict(body["envelope"]))
@@ -296,7 +298,7 @@ class RunControl:
         now = self._now(transaction)
         return record(transaction, self._parts.ledger, found.entry_kind, body, now=now)
 
-    def _posted(self, submission_id: str, index: int, digest: str, *, first: bool) -> Posted:
+    def _describe_post(self, submission_id: str, index: int, digest: str, *, first: bool) -> Posted:
         return Posted(
             version=1,
             submission_id=submission_id,
@@ -306,7 +308,7 @@ class RunControl:
             first=first,
         )
 
-    def _shown(
+    def _list_shown(
         self, transaction: Transaction, states: Iterable[SubmissionState], now: int
     ) -> list[ShownSubmission]:
         found = list(states)

@@ -359,7 +359,7 @@ class Broker:
             transaction.successions.require_none()
             limits = self._limits_for(transaction, guest)
             run = transaction.run(request.run_id)
-            registered = self._registered(transaction, request, request.data)
+            registered = self._find_registered(transaction, request, request.data)
             reserved = transaction.reservations() if private else {}
             before = reserved_so_far(self.ledger, reserved) if private else Reserved()
             begins = run is None and not request.resume
@@ -405,7 +405,7 @@ class Broker:
             )
             lease_id = self._parts.random(32).hex()
             granted = receipt_of(request, permit, guest, lease_id, now)
-            receipt = self._signed(granted)
+            receipt = self._sign(granted)
             model_of = run_of(transaction, self.ledger, permit.continues)
             sealed = self._parts.keyring.seal_answer(  # (15)
                 request, registered, granted, receipt, model_of=model_of
@@ -457,11 +457,13 @@ class Broker:
                     | withdrawn_before(transaction, target_of(request), guest.measured),
                 ),
                 lease=transaction.lease(request.lease_id),
-                registered=self._registered(transaction, request, () if run is None else run.data),
+                registered=self._find_registered(
+                    transaction, request, () if run is None else run.data
+                ),
                 now=now,
                 limits=limits,
             )
-            receipt = self._signed(receipt_of(request, permit, guest, request.lease_id, now))
+            receipt = self._sign(receipt_of(request, permit, guest, request.lease_id, now))
             index = record(
                 transaction,
                 self.ledger,
@@ -482,7 +484,7 @@ class Broker:
         policies = [self._policy(envelope) for _, envelope in in_force.values()]
         return hold_owners_policies(guest, policies, self._limits)
 
-    def _registered(
+    def _find_registered(
         self,
         transaction: Transaction,
         request: ReleaseRequest | RenewalRequest,
@@ -523,5 +525,5 @@ class Broker:
         }
         return {key: chain for key, chain in found.items() if chain}
 
-    def _signed(self, receipt: ReleaseReceipt) -> Envelope:
+    def _sign(self, receipt: ReleaseReceipt) -> Envelope:
         return sign_receipt(receipt, self._parts.keyring.signer)

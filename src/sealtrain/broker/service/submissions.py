@@ -121,7 +121,7 @@ class Registry:
                 if index is None:
                     signed.document.follow(_Before(transaction, self._parts.consortium))
                     index = self._record(transaction, kind, entry_of(signed))
-            return self._accepted(index, signed.digest)
+            return self._accept(index, signed.digest)
 
     def policies(self) -> OwnerPolicies:
         """Owners' policies in force."""
@@ -175,14 +175,14 @@ class Registry:
                 raise LeaseStale("the lease has ended", check="lease", got=asked.lease_id)
             body = {"run_id": asked.run_id, "lease_id": asked.lease_id, "code": asked.code}
             index = self._record(transaction, "failure", body)
-        return self._accepted(index, sha256_hex(canonical_json(body)))
+        return self._accept(index, sha256_hex(canonical_json(body)))
 
     def recorded_manifest(self, data: bytes) -> Accepted | None:
         """The answer to a manifest that was recorded before; ``None`` for any other."""
         digest = sha256_hex(data)
         with self._parts.store.reading() as transaction:
             index = transaction.manifest(digest)
-        return None if index is None else self._accepted(index, digest)
+        return None if index is None else self._accept(index, digest)
 
     def submit_manifest(self, data: bytes, run_id: str) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
@@ -328,13 +328,13 @@ class Registry:
         with self._parts.store.transaction() as transaction:
             known = transaction.decision(signed.digest)
             if known is not None:
-                return self._accepted(known[0], signed.digest)
+                return self._accept(known[0], signed.digest)
             if decision.decision == "approve":
                 transaction.successions.require_none()
                 not_overtaken(signed, self._counting.decisions(transaction))
             self._room_for(signed, self._counting.decisions(transaction))
             index = self._record(transaction, signed.entry_kind, signed.entry)
-        return self._accepted(index, signed.digest)
+        return self._accept(index, signed.digest)
 
     def _record(self, transaction: Transaction, kind: str, body: dict[str, JsonValue]) -> int:
         return record(transaction, self._parts.ledger, kind, body, now=self._parts.clock())
@@ -365,7 +365,7 @@ class Registry:
             known = transaction.manifests_of_dataset(owned)
             before = known.get((manifest.app_id, manifest.compose_hash))
             if before is not None and before[1] == digest:
-                return self._accepted(before[0], digest)
+                return self._accept(before[0], digest)
             self._succeeds(manifest, before)
             others = [self._read(envelope) for _, _, envelope in known.values()]
             members = [
@@ -374,17 +374,17 @@ class Registry:
             ]
             may_join(manifest, others=others, members=members)
             index = self._record(transaction, "dataset", dataset_entry(manifest, envelope))
-        return self._accepted(index, digest)
+        return self._accept(index, digest)
 
     def _record_succession(self, found: Succession) -> Accepted:
         digest = found.envelope.digest
         with self._parts.store.transaction() as transaction:
             before = transaction.successions.recorded()
             if before is not None and before[1] == digest:
-                return self._accepted(before[2], digest)
+                return self._accept(before[2], digest)
             transaction.successions.require_none()
             index = self._record(transaction, ENTRY_KIND, found.entry)
-        return self._accepted(index, digest)
+        return self._accept(index, digest)
 
     def _read(self, envelope: bytes) -> DatasetManifest:
         return verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
@@ -454,7 +454,7 @@ class Registry:
                     "manifest",
                     {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | stated,
                 )
-        return self._accepted(index, digest)
+        return self._accept(index, digest)
 
     @contextmanager
     def _refusing(self, action: str, digest: str) -> Iterator[None]:
@@ -468,7 +468,7 @@ class Registry:
                     self._parts.ledger.append("refusal", body | {"digest": digest})
             raise
 
-    def _accepted(self, index: int, digest: str) -> Accepted:
+    def _accept(self, index: int, digest: str) -> Accepted:
         proof = self._parts.ledger.proof(index).to_dict()
         return Accepted(version=1, index=index, digest=digest, proof=proof)
 

@@ -52,7 +52,7 @@ class Witnessing:
         """
         head = self._verify(asked.cosigned)
         ledger, consortium = self._parts.ledger, self._parts.consortium
-        witnessed = self._witnessed(asked.cosigned, consortium.owners, quorum=1)
+        witnessed = self._verify_witnessed(asked.cosigned, consortium.owners, quorum=1)
         with self._parts.store.transaction() as transaction:
             for owner, line in witnessed.lines.items():
                 transaction.cosignatures.add(
@@ -86,7 +86,7 @@ class Witnessing:
 
     def _verify(self, note: str) -> TreeHead:
         ledger = self._parts.ledger
-        found = self._witnessed(note, (), quorum=0).head
+        found = self._verify_witnessed(note, (), quorum=0).head
         got = ledger.root(found.size) if found.size <= ledger.size else f"{ledger.size} entries"
         if got != found.root:
             raise LedgerInconsistent(
@@ -98,7 +98,9 @@ class Witnessing:
             )
         return found
 
-    def _witnessed(self, note: str, owners: Iterable[PublicIdentity], *, quorum: int) -> Witnessed:
+    def _verify_witnessed(
+        self, note: str, owners: Iterable[PublicIdentity], *, quorum: int
+    ) -> Witnessed:
         """The origin under the ledger's current key, or under the key that signed the note."""
         ledger = self._parts.ledger
         key = signed_by(note, ledger.keys, origin=ledger.origin)

@@ -128,9 +128,9 @@ class LedgerFollower:
             for digest, index in connection.execute(
                 sa.select(table.c.digest, table.c.ledger_index)
             ):
-                self._recorded(name, field, digest, index)
+                self._require_recorded(name, field, digest, index)
 
-    def _recorded(self, table: str, field: str, digest: str, index: int) -> None:
+    def _require_recorded(self, table: str, field: str, digest: str, index: int) -> None:
         found = self._tree.read(index, 1) if 0 <= index < self._tree.size() else []
         if not found or parse_json(found[0])["body"].get(field) != digest:
             raise LedgerInconsistent(

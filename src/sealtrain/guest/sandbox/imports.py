@@ -97,10 +97,10 @@ class PinnedFinder(DistributionFinder):
         """As Python's finders: the spec of a module, ``None`` where no pinned file has it."""
         parent, _, name = fullname.rpartition(".")
         if not parent:
-            return self._of_interpreter(fullname) or self._found(
+            return self._of_interpreter(fullname) or self._find(
                 fullname, name, (str(_OWN[0].parent), *self._importable.roots)
             )
-        return self._found(fullname, name, path or ())
+        return self._find(fullname, name, path or ())
 
     def find_distributions(
         self, context: DistributionFinder.Context = _ANY_PACKAGE
@@ -132,7 +132,7 @@ class PinnedFinder(DistributionFinder):
             or PathFinder.find_spec(name, self._library)
         )
 
-    def _found(self, fullname: str, name: str, folders: Iterable[str]) -> ModuleSpec | None:
+    def _find(self, fullname: str, name: str, folders: Iterable[str]) -> ModuleSpec | None:
         portions = []
         for folder in folders:
             folder = os.path.normpath(folder)

@@ -89,7 +89,7 @@ class AskingEnd:
         with self._turns:
             self._turns.wait_for(lambda: self._answered == turn)
             try:
-                answer, descriptor = self._received()
+                answer, descriptor = self._receive()
             finally:
                 self._answered += 1
                 self._turns.notify_all()
@@ -97,7 +97,7 @@ class AskingEnd:
             raise error_by_code(answer["refused"])("the keeper refused", check="keeper")
         return answer, descriptor
 
-    def _received(self) -> tuple[dict[str, Any], int | None]:
+    def _receive(self) -> tuple[dict[str, Any], int | None]:
         head, descriptors, _flags, _peer = socket.recv_fds(self._end, _LENGTH.size, 1)
         head += _exactly(self._end, _LENGTH.size - len(head)) if head else b""
         if len(head) < _LENGTH.size:

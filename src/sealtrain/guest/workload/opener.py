@@ -137,7 +137,7 @@ class Opener:
             str(dataset.folder.resolve()) for dataset in found if isinstance(dataset.folder, Path)
         ]
         self._tell(DataPlaces(places=tuple(here)))
-        self._held = self._heard(self._control, BorderClosed)
+        self._held = self._hear(self._control, BorderClosed)
         self._names = [(dataset.manifest.owner, dataset.manifest.name) for dataset in found]
         self._columns = frozenset(columns)
         self._far = {
@@ -166,7 +166,7 @@ class Opener:
             for dataset in found
         ]
         self._tell(DatasetsGiven(columns=tuple(columns), datasets=tuple(given)))
-        self._heard(self._control, BorderClosed)
+        self._hear(self._control, BorderClosed)
 
     def weaker(self, held: KernelBorder) -> KernelBorder:
         """How far the kernel enforces its border and another one.
@@ -187,7 +187,7 @@ class Opener:
             descriptor: Of the memory; the caller closes it.
             slot_bytes: Of one slot.
         """
-        self._asked(rank, SlotsGiven(slot_bytes=slot_bytes), descriptor)
+        self._ask(rank, SlotsGiven(slot_bytes=slot_bytes), descriptor)
 
     def lay(self, rank: int, *, dataset: int, batch: int, slot: int, slot_bytes: int) -> int:
         """Have it lay a batch into a slot of a rank; returns the length.
@@ -197,7 +197,7 @@ class Opener:
             StorageUnreachable: Its store does not answer.
             DecryptionLost: The process ended, or said something else.
         """
-        answer = self._asked(rank, BatchWanted(dataset=dataset, batch=batch, slot=slot))
+        answer = self._ask(rank, BatchWanted(dataset=dataset, batch=batch, slot=slot))
         if answer.refused is None and 0 < answer.length <= slot_bytes:
             return answer.length
         raise self._refused(answer, dataset, batch)
@@ -231,14 +231,14 @@ class Opener:
         for end in (self._control, *self._lines, *self._stores):
             end.close()
 
-    def _asked(self, rank: int, question: StrictModel, descriptor: int | None = None) -> BatchLaid:
+    def _ask(self, rank: int, question: StrictModel, descriptor: int | None = None) -> BatchLaid:
         line = self._lines[rank]
         with self._asking[rank]:
             try:
                 send_frame(line, question, descriptor)
             except OSError as error:
                 raise self.lost() from error
-            return self._heard(line, BatchLaid)
+            return self._hear(line, BatchLaid)
 
     def _tell(self, frame: StrictModel) -> None:
         try:
@@ -246,7 +246,7 @@ class Opener:
         except OSError as error:
             raise self.lost() from error
 
-    def _heard(self, line: socket.socket, kind: type[_Answer]) -> _Answer:
+    def _hear(self, line: socket.socket, kind: type[_Answer]) -> _Answer:
         try:
             answer, _ = receive_frame(line, kind)
         except (EOFError, OSError, SealtrainError) as error:

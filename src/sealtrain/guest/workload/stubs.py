@@ -130,8 +130,8 @@ class KeptRecords:
 class KeptStore:
     """The run's sealed checkpoints, as ``BlobStore``; the model's files go the same way.
 
-    What is sealed lies in memory that the keeper reads: a state is copied there once, by whoever
-    makes the checkpoint, and encrypted from there.
+    What is sealed lies in memory that the keeper reads: a state is copied there once, by the
+    rank that makes the checkpoint, and encrypted from there.
 
     Attributes:
         anchored: Counter of the newest anchored checkpoint, as the keeper said last.

@@ -82,7 +82,7 @@ class LinesScan:
         """
         import pyarrow as pa
 
-        yield from self._taken(self._first)
+        yield from self._take(self._first)
         workers = pa.cpu_count()
         with ThreadPoolExecutor(workers) as pool:
             ahead: deque[Future[pa.Table]] = deque()
@@ -90,9 +90,9 @@ class LinesScan:
                 for block in self._readable():
                     ahead.append(pool.submit(_parse, block, self._found))
                     if len(ahead) > workers:
-                        yield from self._taken(ahead.popleft().result())
+                        yield from self._take(ahead.popleft().result())
                 while ahead:
-                    yield from self._taken(ahead.popleft().result())
+                    yield from self._take(ahead.popleft().result())
             finally:
                 for waiting in ahead:
                     waiting.cancel()
@@ -103,7 +103,7 @@ class LinesScan:
         except SealtrainError:
             raise Undecided from None
 
-    def _taken(self, table: pa.Table) -> list[pa.RecordBatch]:
+    def _take(self, table: pa.Table) -> list[pa.RecordBatch]:
         import pyarrow as pa
 
         try:

@@ -58,7 +58,7 @@ class BestSoFar:
         """
         if self._metric is None:
             return False
-        value = self._measured(metrics)
+        value = self._read_measure(metrics)
         gain = math.inf if self.value is None else self._sign * (value - self.value)
         if not math.isfinite(value):
             gain = -math.inf
@@ -84,7 +84,7 @@ class BestSoFar:
         self.failures = state["failures"]
         self.stopped = state["stopped"]
 
-    def _measured(self, metrics: Mapping[str, float]) -> float:
+    def _read_measure(self, metrics: Mapping[str, float]) -> float:
         name = (self._metric or "").removeprefix("eval_")
         for found in (name, f"eval_{name}"):
             if found in metrics:

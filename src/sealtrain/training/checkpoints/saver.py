@@ -127,7 +127,7 @@ class CheckpointSaver:
     def _seal(
         self, wanted: CheckpointRef, parts: tuple[memoryview, ...], best: bool, begun: float
     ) -> None:
-        ref = self._written(wanted, parts)
+        ref = self._write(wanted, parts)
         self.last = ref
         if best:
             self.best = ref
@@ -135,7 +135,7 @@ class CheckpointSaver:
         self.seconds = time.monotonic() - begun
         self._prune(self._keep)
 
-    def _written(self, wanted: CheckpointRef, parts: tuple[memoryview, ...]) -> CheckpointRef:
+    def _write(self, wanted: CheckpointRef, parts: tuple[memoryview, ...]) -> CheckpointRef:
         try:
             return checkpoint.write(self._store, self._run_id, wanted, parts)
         except StorageFailed:

@@ -1,7 +1,7 @@
 """Rows that come from outside, in parts: training waits between two of them.
 
 A phase trains on a feed as on a stream of its own. Its trainer runs in a thread; each time it has
-used all rows that were given, it stands still between two steps, and whoever feeds it may look at
+used all rows that were given, it stands still between two steps, and its feeder may look at
 the model and the optimizer, or put others there.
 """
 

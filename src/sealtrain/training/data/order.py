@@ -277,9 +277,9 @@ class Order:
         offset = row - self.before(epoch)
         _starts, counts = self._epoch(epoch)
         number = offset // self.round_rows
-        while sum(self._given(counts, number + 1)) <= offset:
+        while sum(self._count_given(counts, number + 1)) <= offset:
             number += 1
-        while sum(self._given(counts, number)) > offset:
+        while sum(self._count_given(counts, number)) > offset:
             number -= 1
         return StreamPlace(epoch=epoch, round=number)
 
@@ -292,7 +292,7 @@ class Order:
         import numpy as np
 
         starts, counts = self._epoch(epoch)
-        lows, highs = self._given(counts, number), self._given(counts, number + 1)
+        lows, highs = self._count_given(counts, number), self._count_given(counts, number + 1)
         picks: list[Pick] = []
         for lane, start, low, high in zip(self._lanes, starts, lows, highs, strict=True):
             picks.extend(lane.picks(start + low, start + high))
@@ -328,7 +328,7 @@ class Order:
                 starts.extend(divided(epoch * cap, [lane.total for lane in own]))
         return starts
 
-    def _given(self, counts: list[int], rounds: int) -> list[int]:
+    def _count_given(self, counts: list[int], rounds: int) -> list[int]:
         """Rows of each lane in the first ``rounds`` rounds of an epoch.
 
         Every lane's share is rounded by itself and so never runs backwards, as shares that are

@@ -135,12 +135,12 @@ class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]])
     def _records(self) -> Iterator[Tokens]:
         """The tokens of each record, from the place on."""
         if self._together is not None and self.stop is None:
-            yield from self._together(self, self._sent)
+            yield from self._together(self, self._pack_for_ranks)
             return
         for batch in self.stream.rounds(self.position, self.stop):
             yield from self._encode(batch.column(self._column))
 
-    def _sent(self, batch: pa.RecordBatch) -> Iterator[Tokens]:
+    def _pack_for_ranks(self, batch: pa.RecordBatch) -> Iterator[Tokens]:
         """Tokens as they go to other ranks: no vocabulary needs more than 32 bits."""
         import numpy as np
 

@@ -217,7 +217,7 @@ class _Filling:
                 finished = finish is not None and self._ahead()
                 if finish is not None and finished:
                     batch = finish(item, batch)
-                yield self._handed_over(batch, finished)
+                yield self._hand_over(batch, finished)
         except Exception as error:
             yield "failed", packed_error(error), False
         else:
@@ -229,7 +229,7 @@ class _Filling:
             self._free.append(self._reader.recv())
         return 4 * len(self._free) <= 3 * self._slots
 
-    def _handed_over(self, batch: pa.RecordBatch, finished: bool) -> Message:
+    def _hand_over(self, batch: pa.RecordBatch, finished: bool) -> Message:
         import pyarrow as pa
 
         if pa.ipc.get_record_batch_size(batch) + _SLOT_MARGIN > self._slot_bytes:

@@ -93,7 +93,7 @@ class Zero:
 
     def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
         """Trained weights once, and each rank's part of the optimizer."""
-        weights = self._gathered(model, trainable_only=True)
+        weights = self._gather(model, trainable_only=True)
         parts = to_first(self._own_part())
         return {"model": weights, "optimizer": parts} if place().leads else {}
 
@@ -129,7 +129,7 @@ class Zero:
 
         if self._stage < 3:
             return trainer.model if place().leads else None
-        weights = self._gathered(trainer.model, trainable_only=False)
+        weights = self._gather(trainer.model, trainable_only=False)
         # From now on models are whole, also those that are loaded to merge with.
         unset_hf_deepspeed_config()  # type: ignore[no-untyped-call]  # of Transformers
         outline, self._outline = self._outline, None
@@ -160,7 +160,7 @@ class Zero:
             weights: [tensor.detach() for tensor in state[weights]],
         }
 
-    def _gathered(self, model: Any, *, trainable_only: bool) -> dict[str, Any]:
+    def _gather(self, model: Any, *, trainable_only: bool) -> dict[str, Any]:
         """Weights and persistent buffers by name, on rank 0."""
         leads = place().leads
         if self._stage < 3:

@@ -376,9 +376,9 @@ class _Answers:
         self._compares = compares_only(recipe)
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
-        return [self._judged(record) for record in records]
+        return [self._judge(record) for record in records]
 
-    def _judged(self, record: Record) -> Part:
+    def _judge(self, record: Record) -> Part:
         if self._compares and alike(record):
             return "empty"
         if "completion" in record:
@@ -411,9 +411,9 @@ class _Scored:
         self._encode, self._most, self._compares = encode, most, compares
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
-        return [self._judged(record) for record in records]
+        return [self._judge(record) for record in records]
 
-    def _judged(self, record: Record) -> Part:
+    def _judge(self, record: Record) -> Part:
         if self._compares and alike(record):
             return "empty"
         if self._most is None and isinstance(record["chosen"], str):

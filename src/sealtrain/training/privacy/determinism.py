@@ -84,7 +84,7 @@ def require_apart(
     Args:
         model: Of ``losses``.
         losses: Loss of each of some records, float (records,), as training computes it.
-        short: A record that is nobody's.
+        short: A made-up record.
         long: Another, with more tokens.
 
     Raises:

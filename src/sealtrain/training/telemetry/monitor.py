@@ -200,7 +200,7 @@ class Monitor:
         self._telling = threading.Lock()
         self._fault: Exception | None = None
         self.shown = ShownMetrics()
-        self.alerts = Alerts(self._wanted.alerts, self._fired)
+        self.alerts = Alerts(self._wanted.alerts, self._on_fired)
         self.bound_port: int | None = None
         self._page: MetricsPage | None = None
 
@@ -306,7 +306,7 @@ class Monitor:
                 self._fault = fault
                 return
 
-    def _fired(self, fired: Fired) -> None:
+    def _on_fired(self, fired: Fired) -> None:
         self.shown.alerts[fired.alert] += 1
         self._untold.append(fired)
         self._tell_all()

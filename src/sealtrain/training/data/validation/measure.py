@@ -137,10 +137,10 @@ class _Dataset:
         dataset: Any = source.dataset
         schema = source.schema
         if schema is None:
-            self.tally.missing = self._wanted()
+            self.tally.missing = self._list_wanted()
             self._read_files(dataset)
             return
-        self.tally.missing = self._wanted() - set(schema.names)
+        self.tally.missing = self._list_wanted() - set(schema.names)
         self.tally.columns = {
             name: ColumnTally(rule)
             for name, rule in self.findings.rules.columns.items()
@@ -164,7 +164,7 @@ class _Dataset:
                 while file.read(_READ_BYTES):
                     pass
 
-    def _wanted(self) -> set[str]:
+    def _list_wanted(self) -> set[str]:
         rules = self.findings.rules
         wanted = set(rules.columns)
         if rules.duplicates is not None:

@@ -88,7 +88,7 @@ class Operation:
         ready: bool = True,
     ) -> Piece:
         """Queue a piece for a rank; one that is not ready waits until its ``ready`` is set."""
-        piece = Piece(form, len(view), view, self._moved, ready=ready)
+        piece = Piece(form, len(view), view, self._note_moved, ready=ready)
         self._left += 1
         self._links[rank].send(piece)
         return piece
@@ -118,15 +118,15 @@ class Operation:
 
     def _after(self, then: Callable[[], None] | None) -> Callable[[], None]:
         if then is None:
-            return self._moved
+            return self._note_moved
 
         def arrived() -> None:
             then()
-            self._moved()
+            self._note_moved()
 
         return arrived
 
-    def _moved(self) -> None:
+    def _note_moved(self) -> None:
         self._left -= 1
 
     # --- What the engine calls ---------------------------------------------------------------

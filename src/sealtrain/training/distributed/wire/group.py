@@ -147,7 +147,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> WireWork:
         """Reduce over all ranks, in every rank."""
-        return self._reduced("all_reduce", self._circle.all_reduce, tensors, opts)
+        return self._reduce("all_reduce", self._circle.all_reduce, tensors, opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> WireWork:
         """As ``allreduce``."""
@@ -156,11 +156,11 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce(self, tensors: Tensors, opts: Any = None) -> WireWork:
         """Reduce over all ranks, in one rank."""
         root = _root(opts)
-        return self._reduced(
+        return self._reduce(
             f"reduce {root}", partial(self._circle.reduce, root=root), tensors, opts
         )
 
-    def _reduced(
+    def _reduce(
         self, kind: str, reduce: Callable[..., Steps], tensors: Tensors, opts: Any
     ) -> WireWork:
         reductions = _reductions(tensors, opts)

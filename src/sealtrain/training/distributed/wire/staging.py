@@ -6,7 +6,7 @@ begins, and back before the operation is over:
 1. What the device had queued when the operation was issued (``mark``) is done before it is read or
    overwritten.
 2. Copies go through pinned memory, on a stream of their own.
-3. An operation is over once its copies have ended: whoever waited for it may use its tensors on any
+3. An operation is over once its copies have ended: its caller may use its tensors on any
    stream, and its host memory is used by nothing else before.
 
 On a device of type ``cpu`` there are no streams; everything else is the same.
