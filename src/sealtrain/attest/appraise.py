@@ -85,7 +85,7 @@ class Verdict:
             "tier": self.tier,
             "quote_identity": self.quote_identity,
             "verified_at": to_rfc3339(self.verified_at),
-            "submods": {name: one.to_dict() for name, one in self.submods.items()},
+            "submods": {name: appraised.to_dict() for name, appraised in self.submods.items()},
         }
 
 

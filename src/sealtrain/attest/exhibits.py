@@ -193,7 +193,9 @@ def _json(data: bytes) -> Exhibit:
         )
     if "manifest_version" in names and names & {"docker_compose_file", "runner"}:
         return DeploymentExhibit(raw=data)
-    if value and all(isinstance(one, dict) and "eat_nonce" in one for one in value.values()):
+    if value and all(
+        isinstance(answer, dict) and "eat_nonce" in answer for answer in value.values()
+    ):
         return Claims(raw=data, claims=value)
     raise _unknown()
 
@@ -308,7 +310,8 @@ def _pem(data: bytes) -> Exhibit:
     except X509_ERRORS as error:
         raise _no_chain("not PEM certificates that can be read") from error
     return Certificates(
-        raw=data, certificates=tuple(one.public_bytes(Encoding.DER) for one in found)
+        raw=data,
+        certificates=tuple(certificate.public_bytes(Encoding.DER) for certificate in found),
     )
 
 

@@ -238,7 +238,7 @@ class Auditor:
             if not signed.decision.is_for(ids):
                 problem = f"the decision of {signed.owner.name} is for other brokers"
                 self.add_finding(signed.entry_kind, problem, index)
-        order = [one for rotation in self._rotations for one in (rotation.old, rotation.new)]
+        order = [key for rotation in self._rotations for key in (rotation.old, rotation.new)]
         keys = [key for key in dict.fromkeys(order) if key in known] or [self._public_key]
         for note in self._notes:
             try:

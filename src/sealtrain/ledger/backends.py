@@ -18,7 +18,7 @@ _MODULES: Final = (
 BACKENDS: Final[tuple[Backend[Any], ...]] = tuple(
     import_module(module).BACKEND for module in _MODULES
 )
-_BY_SCHEME: Final = {scheme: one for one in BACKENDS for scheme in one.schemes}
+_BY_SCHEME: Final = {scheme: backend for backend in BACKENDS for scheme in backend.schemes}
 
 SCHEMES: Final = tuple(_BY_SCHEME)
 """Of the addresses of databases on servers."""
@@ -31,14 +31,14 @@ def backend_of(where: Place) -> Backend[Any]:
     Raises:
         UsageError: None does.
     """
-    for one in BACKENDS:
-        if isinstance(where, one.place):
-            return one
+    for backend in BACKENDS:
+        if isinstance(where, backend.place):
+            return backend
     raise UsageError(
         "no backend opens this place",
         check="database",
         got=type(where).__name__,
-        expected=" or ".join(one.place.__name__ for one in BACKENDS),
+        expected=" or ".join(backend.place.__name__ for backend in BACKENDS),
     )
 
 
@@ -55,7 +55,7 @@ def server_at(address: str) -> DatabaseServer:
             "the value is not an address of a database",
             check="database",
             got=f"{scheme[:_MAX_PRINTED]}…" if separator else "no scheme",
-            expected=", ".join(f"{one}://…" for one in SCHEMES),
+            expected=", ".join(f"{scheme_name}://…" for scheme_name in SCHEMES),
         )
     place: DatabaseServer = _BY_SCHEME[scheme].parse(address)
     return place

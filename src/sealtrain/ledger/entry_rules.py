@@ -111,8 +111,8 @@ class _Granted(StrictModel):
     def data(self) -> frozenset[RunDataset]:
         """All data of the run."""
         return frozenset(
-            RunDataset(one.owner_id, one.dataset_id, one.root)
-            for one in (*self.datasets, *self.elsewhere)
+            RunDataset(dataset.owner_id, dataset.dataset_id, dataset.root)
+            for dataset in (*self.datasets, *self.elsewhere)
         )
 
 
@@ -317,7 +317,7 @@ class EntryRules:
         target = _target(grant)
         run = self._runs.get(grant.run_id)
         begins = kind == "release" and run is None
-        reserves = [(one.owner, one.name, one.epsilon) for one in grant.privacy]
+        reserves = [(reserve.owner, reserve.name, reserve.epsilon) for reserve in grant.privacy]
         uses = {
             digest: (signed, use_of(signed, place, self._begun[target]))
             for digest, (signed, place) in self._standing.items()
@@ -376,10 +376,12 @@ class EntryRules:
     ) -> Iterator[str]:
         """Yield the problems of what the entry of a first release says of the run's begin."""
         target = _target(grant)
-        reserves = tuple((one.owner, one.name, one.epsilon) for one in grant.privacy)
+        reserves = tuple(
+            (reserve.owner, reserve.name, reserve.epsilon) for reserve in grant.privacy
+        )
         self._begun[target].append(Begun(index=self._entries - 1, target=target, reserved=reserves))
         expected = entries_of(counted.approvals, uses, reserves)
-        if [_rounded(one) for one in grant.standing] != [_rounded(one) for one in expected]:
+        if [_rounded(use) for use in grant.standing] != [_rounded(use) for use in expected]:
             yield "it counts its run under standing approvals in another way than the ledger"
         yield from self._members.misread(target, grant.data, grant.series, counted)
 
@@ -443,12 +445,13 @@ class EntryRules:
             yield f"it names another reservation of privacy than run {grant.run_id} has"
         if grant.privacy:
             self._reserved_at[grant.run_id] = self._entries - 1
-        for one in grant.privacy:
-            self._spent[one.owner, one.name] += one.epsilon
-            total = self._spent[one.owner, one.name]
-            if one.budget is not None and total > one.budget + _ROUNDING:
+        for reserve in grant.privacy:
+            self._spent[reserve.owner, reserve.name] += reserve.epsilon
+            total = self._spent[reserve.owner, reserve.name]
+            if reserve.budget is not None and total > reserve.budget + _ROUNDING:
                 yield (
-                    f"epsilon {total:g} of {one.owner}/{one.name} passes the budget {one.budget:g}"
+                    f"epsilon {total:g} of {reserve.owner}/{reserve.name} "
+                    f"passes the budget {reserve.budget:g}"
                 )
 
     def _manifest(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:

@@ -53,7 +53,11 @@ class Members:
         """Members that are registered for a target, from member 1 on, as far as they hold."""
         deployment = (target.app_id, target.compose_hash)
         found = sorted(
-            (one for (of, _), one in self._of.get((owner, name), {}).items() if of == deployment),
+            (
+                manifest
+                for (of, _), manifest in self._of.get((owner, name), {}).items()
+                if of == deployment
+            ),
             key=lambda one: block_of(one).number,
         )
         while found:
@@ -78,7 +82,7 @@ class Members:
             stated: What the entry of its first release says.
             counted: The approvals that it began under.
         """
-        named = {(one.owner, one.name) for one in stated}
+        named = {(member.owner, member.name) for member in stated}
         if len(named) != len(stated):
             yield "it states the newest member of a series twice"
         for item in stated:

@@ -92,7 +92,7 @@ class Postgres:
         # Written out where absent, so that nothing in the environment names another server.
         settings = dict.fromkeys(_HOSTS, "") | settings
         hosts = settings["hostaddr"] or settings["host"]
-        far = [one for key in _HOSTS for one in settings[key].split(",") if not _is_here(one)]
+        far = [host for key in _HOSTS for host in settings[key].split(",") if not _is_here(host)]
         if far and settings.get("sslmode") != "verify-full":
             raise UsageError(
                 "a database over the network must prove its name",

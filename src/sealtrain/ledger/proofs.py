@@ -73,7 +73,7 @@ def verify_proof(proof: LedgerProof, public_key: bytes, *, origin: str) -> dict[
         leaf = merkle.leaf_hash(canonical_json(proof.entry))
     except DataInvalid as error:
         raise ProofInvalid(f"ledger entry: {error}", check="ledger entry") from error
-    path = [bytes.fromhex(one) for one in proof.path]
+    path = [bytes.fromhex(node) for node in proof.path]
     root = bytes.fromhex(head.root)
     merkle.verify_inclusion(leaf, proof.index, proof.size, path, root)
     return proof.entry
@@ -115,7 +115,7 @@ def verify_extension(
             hint=hint,
         )
     try:
-        _extends(before, after, [from_hex(one) for one in path])
+        _extends(before, after, [from_hex(node) for node in path])
     except (ProofInvalid, DataInvalid) as error:
         raise LedgerInconsistent(
             f"the ledger does not extend the one seen before: {error.message}",

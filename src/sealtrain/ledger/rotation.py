@@ -152,11 +152,11 @@ def keys_with(key: bytes, rotations: Iterable[Rotation]) -> frozenset[bytes]:
     """Every key that rotations connect with a trusted one, backwards and forwards."""
     known, left = {key}, list(rotations)
     while left:
-        near = [one for one in left if one.old in known or one.new in known]
+        near = [rotation for rotation in left if rotation.old in known or rotation.new in known]
         if not near:
             break
-        known |= {public for one in near for public in (one.old, one.new)}
-        left = [one for one in left if one not in near]
+        known |= {public for rotation in near for public in (rotation.old, rotation.new)}
+        left = [rotation for rotation in left if rotation not in near]
     return frozenset(known)
 
 

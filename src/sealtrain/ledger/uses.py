@@ -142,8 +142,8 @@ class Uses:
                 )
 
     def _released(self, at: str, body: dict[str, Any]) -> None:
-        listed = ((one["dataset_id"], one["owner_id"]) for one in body["datasets"])
-        named = [one for one in listed if one[0] in self._datasets]
+        listed = ((dataset["dataset_id"], dataset["owner_id"]) for dataset in body["datasets"])
+        named = [pair for pair in listed if pair[0] in self._datasets]
         known = self._runs.get(body["run_id"])
         if known is not None:
             known.leased_until = body["not_after"]

@@ -149,7 +149,7 @@ class Clients:
         """Records in a message."""
         self._owners = {
             name: run.consortium.owner(name).signing_bytes
-            for name in {one.owner for one in self._wanted}
+            for name in {dataset.owner for dataset in self._wanted}
         }
         self._conversation = Conversation(
             purpose=PURPOSE,
@@ -252,7 +252,7 @@ class Clients:
             "joined": {name: client.joined_at for name, client in self._clients.items()},
             "datasets": {
                 dataset_id: {
-                    "digests": {str(number): one for number, one in dict(came.digests).items()},
+                    "digests": {str(number): digest for number, digest in dict(came.digests).items()},
                     "size": came.size,
                 }
                 for dataset_id, came in dict(self._received).items()
@@ -290,17 +290,21 @@ class Clients:
     def sources(self) -> list[Source]:
         """The datasets as training takes them, in the recipe's order. After ``joined``."""
         found = []
-        for one in self._wanted:
-            client = self._clients[one.owner]
-            manifest = client.manifests[one.name]
+        for wanted in self._wanted:
+            client = self._clients[wanted.owner]
+            manifest = client.manifests[wanted.name]
             rows = next(
                 given.rows
                 for given in client.consent.document.datasets
                 if given.dataset_id == manifest.dataset_id
             )
-            records = RemoteRecords(self, one.owner, manifest, rows)
+            records = RemoteRecords(self, wanted.owner, manifest, rows)
             source = Source(
-                role=one.role, owner=one.owner, name=one.name, weight=one.weight, dataset=records
+                role=wanted.role,
+                owner=wanted.owner,
+                name=wanted.name,
+                weight=wanted.weight,
+                dataset=records,
             )
             found.append(source)
         return found
@@ -389,13 +393,13 @@ class Clients:
             target=self._target,
         )
         manifests = {
-            one.name: one
-            for one in (
+            manifest.name: manifest
+            for manifest in (
                 verify_dataset(Envelope.from_dict(envelope), self._consortium.owner(name))
                 for envelope in joined.datasets
             )
         }
-        wanted = {one.name for one in self._wanted if one.owner == name}
+        wanted = {dataset.name for dataset in self._wanted if dataset.owner == name}
         given = {
             (dataset.dataset_id, dataset.name, dataset.root)
             for dataset in consent.document.datasets

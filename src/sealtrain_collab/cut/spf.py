@@ -103,8 +103,8 @@ def _gradients(
 ) -> dict[str, torch.Tensor]:
     """Magnitude of the gradient of the batches' summed loss, float32 (outputs, inputs)."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for one in trained:
-        one.requires_grad_(False)
+    for trainable in trained:
+        trainable.requires_grad_(False)
     weights = {name: layer.weight.requires_grad_(True) for name, layer in found.items()}
     was = model.training
     model.eval()
@@ -120,5 +120,5 @@ def _gradients(
         for weight in weights.values():
             weight.grad = None
             weight.requires_grad_(False)
-        for one in trained:
-            one.requires_grad_(True)
+        for trainable in trained:
+            trainable.requires_grad_(True)

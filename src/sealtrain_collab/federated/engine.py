@@ -107,7 +107,7 @@ class FlowerStrategy:
             )
         finally:
             random.setstate(before)
-        return tuple(sorted(present[one.metadata.dst_node_id - 1] for one in asked))
+        return tuple(sorted(present[message.metadata.dst_node_id - 1] for message in asked))
 
     def merge(self, number: int, given: Sequence[PartyUpdate]) -> dict[str, NDArray[np.float32]]:
         """The adapter after a round that ``choose`` began: what ``aggregate_train`` makes of it.
@@ -123,7 +123,7 @@ class FlowerStrategy:
         from flwr.app.exception import AppExitException
 
         ordered = sorted(given, key=lambda one: one.party)
-        replies = [_reply(node, one) for node, one in enumerate(ordered, 1)]
+        replies = [_reply(node, update) for node, update in enumerate(ordered, 1)]
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 record, _metrics = self._strategy.aggregate_train(number, replies)
@@ -142,8 +142,8 @@ class FlowerStrategy:
             )
         arrays = {name: array.numpy() for name, array in record.items()}
         with np.errstate(over="ignore"):
-            rounded = {name: np.asarray(one, np.float32) for name, one in arrays.items()}
-        if not all(bool(np.isfinite(one).all()) for one in rounded.values()):
+            rounded = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+        if not all(bool(np.isfinite(array).all()) for array in rounded.values()):
             raise UpdateRefused("the merge of the updates is not finite", check="numbers")
         self._arrays, self._names = arrays, tuple(sorted(arrays))
         return rounded
@@ -154,7 +154,7 @@ class FlowerStrategy:
 
         arrays = self._arrays or {}
         rounded = all(array.dtype == np.float32 for array in arrays.values())
-        held = {} if rounded else {f"{_ARRAYS}/{name}": one for name, one in arrays.items()}
+        held = {} if rounded else {f"{_ARRAYS}/{name}": array for name, array in arrays.items()}
         for attribute in self._settings.memory:
             value = getattr(self._strategy, attribute)
             held |= {f"{attribute}/{name}": array for name, array in self._named(value).items()}

@@ -234,7 +234,7 @@ def write_certificate(folder: Path, host: str, *, days: int = 7) -> None:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink")])
     now = dt.datetime.now(dt.UTC)
     # What a SuperLink starts calls it at the second one.
-    addresses = [x509.IPAddress(ipaddress.ip_address(one)) for one in sorted({host, _HOST})]
+    addresses = [x509.IPAddress(ipaddress.ip_address(address)) for address in sorted({host, _HOST})]
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

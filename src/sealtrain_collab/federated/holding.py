@@ -132,10 +132,10 @@ class PartyService:
 
     def _route(self, turn: LeadMessage) -> None:
         with self._lock:
-            self._threads = [one for one in self._threads if one.is_alive()]
-            self._talks = {name: one for name, one in self._talks.items() if not one.over}
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._talks = {name: talk for name, talk in self._talks.items() if not talk.over}
             talk = self._talks.get(turn.conversation)
-            pending = sum(not one.proven for one in self._talks.values())
+            pending = sum(not talk.proven for talk in self._talks.values())
             if talk is None and turn.number == 0 and pending < _MAX_PENDING:
                 talk = _Talk(stream=AnsweringStream(self._mailbox.turn_bytes))
                 self._talks[turn.conversation] = talk
@@ -166,7 +166,7 @@ class PartyService:
         with self._lock:
             talk.proven = True
             self._heard = time.monotonic()
-            others = [one for one in self._talks.values() if one.proven and one is not talk]
+            others = [other for other in self._talks.values() if other.proven and other is not talk]
         for other in others:
             other.stream.end()
 

@@ -117,7 +117,7 @@ class Learner:
             _freeze_start(self.model)
         if standins is not None:
             standins.put_in(self.model)
-        self._start = {name: one.clone() for name, one in self.state().items()}
+        self._start = {name: tensor.clone() for name, tensor in self.state().items()}
 
     @property
     def records(self) -> int:
@@ -138,9 +138,9 @@ class Learner:
     def state(self) -> dict[str, Tensor]:
         """The adapter as it is, by parameter name: float32 on the CPU."""
         return {
-            name: one.detach().float().cpu()
-            for name, one in self.model.named_parameters()
-            if one.requires_grad
+            name: parameter.detach().float().cpu()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
         }
 
     def load(self, state: bytes) -> None:
@@ -149,9 +149,9 @@ class Learner:
 
         given = decode_state(state, self._start)
         with torch.no_grad():
-            for name, one in self.model.named_parameters():
+            for name, parameter in self.model.named_parameters():
                 if name in given:
-                    one.copy_(given[name])
+                    parameter.copy_(given[name])
 
     def learn(self, round_number: int, state: bytes) -> Learned:
         """Train a round.
@@ -230,7 +230,7 @@ class Learner:
             work.train_sources = tested
             metrics = self._phase.measured(work)
             refuse_not_finite(0, metrics)
-        count = sum(sum(one.dataset.batch_rows) for one in tested)
+        count = sum(sum(source.dataset.batch_rows) for source in tested)
         sums = {name: value * count for name, value in metrics.items() if name != "majority"}
         return {"records": count, "sums": sums}
 
@@ -307,12 +307,12 @@ def pooled(counts: Sequence[dict[str, Any]]) -> dict[str, float]:
     from sealtrain.training.privacy.counts import metrics_of
 
     told = [count for count in counts if count]
-    if any("histogram" in one for one in told):
-        tables = [np.asarray(one["histogram"], dtype=np.int64) for one in told]
+    if any("histogram" in answer for answer in told):
+        tables = [np.asarray(answer["histogram"], dtype=np.int64) for answer in told]
         return metrics_of(np.stack(tables).sum(axis=0))
-    total = sum(one["records"] for one in told)
-    names = sorted({name for one in told for name in one["sums"]})
-    return {name: sum(one["sums"][name] for one in told) / total for name in names}
+    total = sum(answer["records"] for answer in told)
+    names = sorted({name for answer in told for name in answer["sums"]})
+    return {name: sum(answer["sums"][name] for answer in told) / total for name in names}
 
 
 def _check(recipe: Any, terms: Any) -> None:
@@ -343,8 +343,8 @@ def _refuse_unpaired(model: Any) -> None:
     """See that what the adapter adds to a weight is B A, and nothing that merging would miss."""
     odd = [
         name
-        for name, one in model.named_parameters()
-        if one.requires_grad and ("lora_embedding_" in name or "lora_magnitude_" in name)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and ("lora_embedding_" in name or "lora_magnitude_" in name)
     ]
     if odd:
         raise RecipeInvalid(
@@ -358,8 +358,8 @@ def _refuse_unpaired(model: Any) -> None:
 
 def _freeze_start(model: Any) -> None:
     """Keep A as the recipe's seed made it: then the mean of B is the mean of the products."""
-    frozen = [one for name, one in model.named_parameters() if ".lora_A." in name]
+    frozen = [parameter for name, parameter in model.named_parameters() if ".lora_A." in name]
     if not frozen:
         raise RecipeInvalid("aggregation ffa freezes A of LoRA", check="peft", expected="lora")
-    for one in frozen:
-        one.requires_grad_(False)
+    for parameter in frozen:
+        parameter.requires_grad_(False)

@@ -75,11 +75,11 @@ def merge(
     """
     _check(rule, updates, rank)
     ordered = sorted(updates, key=lambda one: one.party)
-    states: list[State] = [one.state for one in ordered]
+    states: list[State] = [update.state for update in ordered]
     if max_norm is not None:
         states = [bounded(state, previous, max_norm) for state in states]
-    total = sum(one.weight for one in ordered)
-    shares = [one.weight / total for one in ordered]
+    total = sum(update.weight for update in ordered)
+    shares = [update.weight / total for update in ordered]
     of_all = _of_all(rule, shares, trim)
     merged = {name: of_all([state[name] for state in states]) for name in previous}
     if rule == "exact" and rank is not None:
@@ -150,8 +150,8 @@ def _finite(merged: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rounded to float32. Raises ``UpdateRefused`` where a number is not finite then."""
     import torch
 
-    rounded = {name: one.to(torch.float32).contiguous() for name, one in merged.items()}
-    if any(not bool(torch.isfinite(one).all()) for one in rounded.values()):
+    rounded = {name: tensor.to(torch.float32).contiguous() for name, tensor in merged.items()}
+    if any(not bool(torch.isfinite(tensor).all()) for tensor in rounded.values()):
         raise UpdateRefused("the mean of the updates is not finite", check="numbers")
     return rounded
 

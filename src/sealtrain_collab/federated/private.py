@@ -251,7 +251,7 @@ class PatientRounds:
     def _losses(self, rows: Rows) -> Any:
         """Loss of each record, float (records,)."""
         model = self._learner.model
-        batch = {name: one.to(model.device) for name, one in self._encode(rows).items()}
+        batch = {name: tensor.to(model.device) for name, tensor in self._encode(rows).items()}
         return record_losses(model, batch, self._recipe.trainer.label_smoothing_factor)
 
     def _parts(self, drawn: list[int]) -> Iterator[list[Rows]]:
@@ -326,7 +326,7 @@ class PrivateMerging:
         deviation = plan.noise_multiplier * plan.privacy.max_patient_norm
         expected = plan.rate * sum(patients[party] for party in sums)
         if self._optimizer is None:
-            self._weights = {name: one.clone() for name, one in previous.items()}
+            self._weights = {name: tensor.clone() for name, tensor in previous.items()}
             self._optimizer = torch.optim.AdamW(self._weights.values(), weight_decay=0.0)
         for name, weight in self._weights.items():
             drawn = self._noise.gaussian_noise(weight.numel(), deviation, round_number, name)
@@ -338,7 +338,7 @@ class PrivateMerging:
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * (1 - (round_number - 1) / plan.rounds)
         self._optimizer.step()
-        return {name: one.detach().clone() for name, one in self._weights.items()}
+        return {name: tensor.detach().clone() for name, tensor in self._weights.items()}
 
 
 def refuse_unclipped(privacy: PatientPrivacy, party: str, state: State, patients: int) -> None:
@@ -348,7 +348,7 @@ def refuse_unclipped(privacy: PatientPrivacy, party: str, state: State, patients
         UpdateRefused: It is longer.
     """
     most = patients * privacy.max_patient_norm
-    norm = math.sqrt(math.fsum(float(one.double().square().sum()) for one in state.values()))
+    norm = math.sqrt(math.fsum(float(tensor.double().square().sum()) for tensor in state.values()))
     if not norm <= most:
         raise UpdateRefused(
             "a sum is longer than all of a party's patients could make it",

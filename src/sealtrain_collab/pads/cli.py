@@ -106,9 +106,9 @@ def try_out(
     done = tried(load_recipe(recipe), recipe.parent, named, say)
     apart = max(done.differences(), default=None)
     rows = [
-        (str(one["step"]), f"{one['loss']:.6f}", f"{two['loss']:.6f}")
-        for one, two in zip(done.int8, done.under_pads, strict=True)
-        if one.get("loss") is not None and two.get("loss") is not None
+        (str(plain_step["step"]), f"{plain_step['loss']:.6f}", f"{two['loss']:.6f}")
+        for plain_step, two in zip(done.int8, done.under_pads, strict=True)
+        if plain_step.get("loss") is not None and two.get("loss") is not None
     ]
     emit(
         as_json,

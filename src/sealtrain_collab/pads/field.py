@@ -86,8 +86,8 @@ def _wrapped_in_runs(
 ) -> torch.Tensor:
     """A step and its centring, run by run: a run stays in the cache of a core meanwhile."""
     beyond = out.new_empty(min(RUN, out.numel()))
-    for one, other, run in _runs(left.reshape(-1), right.reshape(-1), out.view(-1)):
-        _wrap(step(one, other, out=run), beyond[: len(run)])
+    for own, other, run in _runs(left.reshape(-1), right.reshape(-1), out.view(-1)):
+        _wrap(step(own, other, out=run), beyond[: len(run)])
     return out
 
 

@@ -200,11 +200,11 @@ def _skipped(model: nn.Module, skip: Sequence[str]) -> set[str]:
     """Names of all layers that ``skip`` means."""
     named = [name for name, _ in model.named_modules()]
     found: set[str] = set()
-    for one in skip:
-        ends = (one, f"{one}.{_BASE}")
+    for layer in skip:
+        ends = (layer, f"{layer}.{_BASE}")
         meant = {name for name in named for end in ends if f".{name}".endswith(f".{end}")}
         if not meant:
-            raise ModelInvalid("the model has no such layer", check="skip", got=one)
+            raise ModelInvalid("the model has no such layer", check="skip", got=layer)
         found |= meant
     return found
 

@@ -52,7 +52,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
             raise ClaimContradicted(
                 "two reports are of one party", check="parties", owner=name, got=times, expected=1
             )
-    parties = [checked_report(lead, one) for one in sorted(reports, key=lambda one: one.name)]
+    parties = [checked_report(lead, report) for report in sorted(reports, key=lambda one: one.name)]
     counts: PublicCounts = {}
     for party in parties:
         counts |= {
@@ -62,7 +62,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
     log_counts(lead.record, counts)
     how = lead.recipe.collaboration
     held = StatedInputs(
-        datasets=[envelope for one in parties for envelope in one.datasets],
+        datasets=[envelope for party in parties for envelope in party.datasets],
         releases=in_order_of_ledgers(
             [release.to_dict() for party in parties for release in party.releases]
         ),

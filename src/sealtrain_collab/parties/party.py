@@ -229,7 +229,7 @@ class PartyRun(DataGuest):
         self._found_marked = kept is None and _holds_a_mark_alone(out)
         self._kept = kept or _Kept(out / _FILE, self.run_id, self.name)
         super().prepare()
-        self._keep([one.to_dict() for one in self.grant.fresh])
+        self._keep([receipted.to_dict() for receipted in self.grant.fresh])
         return self
 
     @classmethod
@@ -360,7 +360,7 @@ def _holds_at_most_a_mark(out: Path) -> bool:
 
 def _holds_a_mark_alone(out: Path) -> bool:
     """Whether a party ended while it asked brokers: a file without receipts, or half of it."""
-    names = [one.name for one in out.iterdir()] if out.is_dir() else []
+    names = [entry.name for entry in out.iterdir()] if out.is_dir() else []
     if not names or not all(_MARK.fullmatch(name) for name in names):
         return False
     return _FILE not in names or _read(out / _FILE).begun is None

@@ -239,7 +239,7 @@ class LentAccelerator:
 
     def _load(self, command: dict[str, Any], payload: bytes) -> Done:
         settings = parse_settings(command.get("settings"))
-        given = {name: one for name, one in settings.to_dict().items() if name != "device"}
+        given = {name: value for name, value in settings.to_dict().items() if name != "device"}
         if self._allowed is not None and given != self._allowed:
             raise DataInvalid(
                 "the program is not the one that the recipe means",

@@ -115,11 +115,13 @@ def bounded(
     """
     import torch
 
-    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    before = {name: one.detach().clone() for name, one in named}
+    named = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
+    before = {name: parameter.detach().clone() for name, parameter in named}
     state = {
-        one: {part: value.clone() for part, value in kept.items()}
-        for one, kept in optimizer.state.items()
+        parameter: {part: value.clone() for part, value in kept.items()}
+        for parameter, kept in optimizer.state.items()
     }
     moved = 0.0
 
@@ -128,14 +130,18 @@ def bounded(
 
     yield movement
     with torch.no_grad():
-        squares = [(one.detach() - before[name]).double().square().sum() for name, one in named]
+        squares = [
+            (parameter.detach() - before[name]).double().square().sum() for name, parameter in named
+        ]
         norm = float(torch.stack([square.cpu() for square in squares]).sum().sqrt())
         finite = norm < float("inf")
         moved = norm if finite else -1.0
         if finite and norm <= most:
             return
-        for name, one in named:
+        for name, parameter in named:
             # Not ``before + 0 * movement``: nothing times not-a-number is not a number.
-            one.copy_(torch.lerp(before[name], one, most / norm) if finite else before[name])
+            parameter.copy_(
+                torch.lerp(before[name], parameter, most / norm) if finite else before[name]
+            )
         optimizer.state.clear()
         optimizer.state.update(state)

@@ -70,11 +70,11 @@ def mapped_files(*, asks: bool = True) -> dict[str, str]:
     """
     files: dict[str, str] = {}
     with AddressSpace(asks=asks) as space:
-        for one in space.executable():
-            word = _state_of(one, space)
-            if files.get(one.path, word) != word:  # the worst of its mappings counts
-                word = min(word, files[one.path], key=len)
-            files[one.path] = word
+        for mapping in space.executable():
+            word = _state_of(mapping, space)
+            if files.get(mapping.path, word) != word:  # the worst of its mappings counts
+                word = min(word, files[mapping.path], key=len)
+            files[mapping.path] = word
     return files
 
 

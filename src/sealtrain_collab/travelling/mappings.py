@@ -142,7 +142,7 @@ class AddressSpace:
         for line in os.fsdecode(lines).splitlines():
             span, rights, _offset, _device, _inode, *path = line.split(maxsplit=5)
             if "x" in rights and path and path[0].startswith("/"):
-                start, end = (int(one, 16) for one in span.split("-"))
+                start, end = (int(bound, 16) for bound in span.split("-"))
                 yield Mapping(start, end, path[0])
 
     def _written(self, mapping: Mapping) -> bool:

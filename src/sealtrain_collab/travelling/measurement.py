@@ -186,12 +186,12 @@ def fingerprint_of_bytes(state: bytes | memoryview, key: bytes) -> str:
         kept: Any = parse_json(header.pop("__metadata__")[STATE_ENTRY].encode())
         digest = _begun(int(kept["step"]))
         mac, place = AESGCM(key), 0
-        for name, one in sorted(header.items()):
-            begin, end = one["data_offsets"]
+        for name, tensor in sorted(header.items()):
+            begin, end = tensor["data_offsets"]
             data = view[8 + size + begin : 8 + size + end]
             if len(data) != end - begin:
                 raise ModelInvalid("the model state is cut off", check="model")
-            _take(digest, name, one["dtype"], one["shape"], _tags_of(mac, place, [data]))
+            _take(digest, name, tensor["dtype"], tensor["shape"], _tags_of(mac, place, [data]))
             place += len(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelInvalid("the model state is not a safetensors file", check="model") from error

@@ -93,7 +93,7 @@ class ProgramSettings(StrictModel):
             "privacy": self.privacy is None,
             "max_update_norm": not self.max_update_norm,
         }
-        return {name: one for name, one in fields.items() if not unset.get(name, False)}
+        return {name: field for name, field in fields.items() if not unset.get(name, False)}
 
     @property
     def step_bytes(self) -> int:
@@ -237,11 +237,11 @@ class Program:
 
         flat = torch.frombuffer(bytearray(gradient), dtype=torch.float32)
         named = list(self.model.parameters())
-        if flat.numel() != sum(one.numel() for one in named):
+        if flat.numel() != sum(parameter.numel() for parameter in named):
             raise DataInvalid("a gradient belongs to another model", got=flat.numel())
-        parts = torch.split(flat, [one.numel() for one in named])
-        for one, part in zip(named, parts, strict=True):
-            one.grad = part.view_as(one).to(one.device)
+        parts = torch.split(flat, [parameter.numel() for parameter in named])
+        for parameter, part in zip(named, parts, strict=True):
+            parameter.grad = part.view_as(parameter).to(parameter.device)
         self._update()
 
     def _batches(self, tokens: memoryview, sequences: int | None = None) -> torch.Tensor:
@@ -336,25 +336,25 @@ class Program:
     def fixed(self) -> list[tuple[str, torch.Tensor]]:
         """What training never changes, by name: buffers, and parameters without a gradient."""
         frozen = {
-            f"model.{name}": one.detach()
-            for name, one in self.model.named_parameters()
-            if not one.requires_grad
+            f"model.{name}": parameter.detach()
+            for name, parameter in self.model.named_parameters()
+            if not parameter.requires_grad
         }
-        beside = {f"buffer.{name}": one for name, one in self.model.named_buffers()}
+        beside = {f"buffer.{name}": buffer for name, buffer in self.model.named_buffers()}
         return sorted({**frozen, **beside}.items())
 
     def code(self) -> list[type]:
         """Classes whose functions compute: of the model's layers and of the optimizer."""
         objects = [*self.model.modules(), self.optimizer]
-        classes = {kind for one in objects for kind in type(one).__mro__ if kind is not object}
+        classes = {kind for item in objects for kind in type(item).__mro__ if kind is not object}
         return sorted(classes, key=lambda kind: (kind.__module__, kind.__qualname__))
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The state by name: parameters, and what the optimizer keeps of each."""
         named = dict(self.model.named_parameters())
-        tensors = {f"model.{name}": one.detach() for name, one in named.items()}
-        for name, one in named.items():
-            for part, value in self.optimizer.state.get(one, {}).items():
+        tensors = {f"model.{name}": parameter.detach() for name, parameter in named.items()}
+        for name, parameter in named.items():
+            for part, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{name}.{part}"] = (
                     value.reshape(-1) if not value.dim() else value
                 )
@@ -370,20 +370,20 @@ class Program:
         if {name for name in tensors if name.startswith("model.")} != expected:
             raise ModelInvalid("the model state belongs to another model")
         with torch.no_grad():
-            for name, one in named.items():
+            for name, parameter in named.items():
                 kept = tensors[f"model.{name}"]
-                if kept.shape != one.shape:
+                if kept.shape != parameter.shape:
                     raise ModelInvalid("the model state belongs to another model", got=name)
-                one.copy_(kept)
+                parameter.copy_(kept)
                 parts = {
                     part: tensors[f"optimizer.{name}.{part}"]
                     for part in ("step", "exp_avg", "exp_avg_sq")
                     if f"optimizer.{name}.{part}" in tensors
                 }
-                self.optimizer.state.pop(one, None)
+                self.optimizer.state.pop(parameter, None)
                 if parts:
-                    self.optimizer.state[one] = {
-                        part: value.reshape(()) if part == "step" else value.to(one.device)
+                    self.optimizer.state[parameter] = {
+                        part: value.reshape(()) if part == "step" else value.to(parameter.device)
                         for part, value in parts.items()
                     }
 

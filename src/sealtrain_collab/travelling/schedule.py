@@ -93,9 +93,9 @@ class Plan(StrictModel):
         Raises:
             DataInvalid: There is none.
         """
-        for one in self.holders:
-            if one.name == name:
-                return one
+        for plan in self.holders:
+            if plan.name == name:
+                return plan
         raise DataInvalid("no holder of this name in the plan", got=name)
 
 

@@ -34,7 +34,7 @@ def write_state(
     # One entry: the library writes several in any order.
     kept = canonical_json({"settings": _kept(settings), "step": step})
     return save(
-        {name: one.cpu().contiguous() for name, one in tensors}, {STATE_ENTRY: kept.decode()}
+        {name: tensor.cpu().contiguous() for name, tensor in tensors}, {STATE_ENTRY: kept.decode()}
     )
 
 
@@ -65,4 +65,4 @@ def read_state(
 
 
 def _kept(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: one for name, one in settings.items() if name != "device"}
+    return {name: value for name, value in settings.items() if name != "device"}

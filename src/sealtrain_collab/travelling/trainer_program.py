@@ -72,7 +72,7 @@ class TrainerSettings(StrictModel):
     def to_dict(self) -> dict[str, JsonValue]:
         """JSON form; a bound that is not set is left out."""
         fields = super().to_dict()
-        return {name: one for name, one in fields.items() if one or name != "max_update_norm"}
+        return {name: value for name, value in fields.items() if value or name != "max_update_norm"}
 
     @property
     def step_bytes(self) -> int:
@@ -130,7 +130,9 @@ class TrainerProgram:
         from sealtrain.training.data.feed import Feed
 
         expected = program_of(training.recipe)
-        if {name: one for name, one in settings.to_dict().items() if name != "device"} != expected:
+        if {
+            name: value for name, value in settings.to_dict().items() if name != "device"
+        } != expected:
             raise ModelInvalid("the program is another recipe's", check="program")
         if settings.device == "cuda" and not torch.cuda.is_available():
             raise UsageError(
@@ -211,29 +213,29 @@ class TrainerProgram:
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """The state by name: trained weights, what the optimizer keeps of each, random state."""
-        tensors = {f"model.{name}": one.detach() for name, one in self._trained}
-        for name, one in self._trained:
-            for part, value in self._optimizer.state.get(one, {}).items():
+        tensors = {f"model.{name}": parameter.detach() for name, parameter in self._trained}
+        for name, parameter in self._trained:
+            for part, value in self._optimizer.state.get(parameter, {}).items():
                 if value is not None:
                     tensors[f"optimizer.{name}.{part}"] = _as_tensor(value)
-        tensors |= {f"random.{device}": one for device, one in self._random.items()}
+        tensors |= {f"random.{device}": state for device, state in self._random.items()}
         return sorted(tensors.items())
 
     def fixed(self) -> list[tuple[str, torch.Tensor]]:
         """As ``Program.fixed``."""
         frozen = {
-            f"model.{name}": one.detach()
-            for name, one in self._model.named_parameters()
-            if not one.requires_grad
+            f"model.{name}": parameter.detach()
+            for name, parameter in self._model.named_parameters()
+            if not parameter.requires_grad
         }
-        beside = {f"buffer.{name}": one for name, one in self._model.named_buffers()}
+        beside = {f"buffer.{name}": buffer for name, buffer in self._model.named_buffers()}
         return sorted({**frozen, **beside}.items())
 
     def code(self) -> list[type]:
         """Classes whose functions compute: of layers, optimizer, trainer and collator."""
         trainer = self._feed.trainer
         objects = [*self._model.modules(), self._optimizer, trainer, trainer.data_collator]
-        classes = {kind for one in objects for kind in type(one).__mro__ if kind is not object}
+        classes = {kind for item in objects for kind in type(item).__mro__ if kind is not object}
         return sorted(classes, key=lambda kind: (kind.__module__, kind.__qualname__))
 
     def restore(self, state: bytes) -> None:
@@ -246,16 +248,16 @@ class TrainerProgram:
         tensors, step = read_state(state, self.settings.to_dict())
         weights = {name: tensors.pop(f"model.{name}", None) for name, _ in self._trained}
         with torch.no_grad():
-            for name, one in self._trained:
+            for name, parameter in self._trained:
                 kept = weights[name]
-                if kept is None or kept.shape != one.shape or kept.dtype != one.dtype:
+                if kept is None or kept.shape != parameter.shape or kept.dtype != parameter.dtype:
                     raise ModelInvalid("the model state belongs to another model", got=name)
-                one.copy_(kept)
+                parameter.copy_(kept)
                 parts = _parts_of(tensors, f"optimizer.{name}.")
-                self._optimizer.state.pop(one, None)
+                self._optimizer.state.pop(parameter, None)
                 if parts:
-                    self._optimizer.state[one] = {
-                        part: value.to(one.device)
+                    self._optimizer.state[parameter] = {
+                        part: value.to(parameter.device)
                         if isinstance(value, torch.Tensor) and value.dim()
                         else value
                         for part, value in parts.items()
@@ -373,7 +375,7 @@ def training_context(
 def _as_fed(recipe: Any) -> Any:
     """The recipe for rows whose labels are made already: no record is read for them."""
     made = {"assistant_only_loss": False, "completion_only_loss": False}
-    there = {name: one for name, one in made.items() if hasattr(recipe.trainer, name)}
+    there = {name: setting for name, setting in made.items() if hasattr(recipe.trainer, name)}
     return recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update=there)})
 
 

@@ -89,8 +89,8 @@ def document_register(compose_hash: str) -> str:
 def _boot(boot: VerifiedBoot, policy: BootRules, now: int) -> Claim:
     accepted = policy.boots
     got = {index: value.hex() for index, value in boot.registers.items()}
-    for one in accepted:
-        named = one.registers
+    for known in accepted:
+        named = known.registers
         if all(got.get(index) == value for index, value in named.items()):
             said = " ".join(f"pcr{index} {value}" for index, value in named.items())
             return Claim(name="boot", got=said, expected=said, source=QUOTE, outcome="equal")

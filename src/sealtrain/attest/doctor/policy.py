@@ -53,7 +53,7 @@ def policy_findings(
     findings = []
     for name, wanted in lines.items():
         own = told.pop(name, [])
-        worst = next((one for one in own if one.level == "refused"), None)
+        worst = next((finding for finding in own if finding.level == "refused"), None)
         findings.append(worst or (own[0] if own else _open(name, wanted, seen, policy)))
     return findings
 

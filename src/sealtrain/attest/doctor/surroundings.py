@@ -125,8 +125,8 @@ def software_findings(
     )
     wanted = [Requirement(text) for text in requirements]
     for extra, needs in _EXTRAS.items():
-        own_part = [one for one in wanted if belongs(one, extra)]
-        lacking = [name for one in own_part if (name := _lacking(one, installed))]
+        own_part = [requirement for requirement in wanted if belongs(requirement, extra)]
+        lacking = [name for requirement in own_part if (name := _lacking(requirement, installed))]
         if own_part:
             yield Finding(
                 topic="software",

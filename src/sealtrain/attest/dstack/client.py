@@ -313,7 +313,7 @@ class DstackClient:
             raise EvidenceMalformed("guest API answered without GPU evidence", check="GPU evidence")
         devices = [device for bundle in bundles for device in _devices(bundle)]
         if not 0 < len(devices) <= _MAX_DEVICES or any(
-            one["nonce"] != nonce.hex() for one in devices
+            device["nonce"] != nonce.hex() for device in devices
         ):
             raise EvidenceMalformed(
                 "guest API answered with GPU evidence for something else",
@@ -403,17 +403,17 @@ def _devices(bundle: Any) -> list[dict[str, str]]:
         value = value.get("evidences") if value.get("result_code", 0) == 0 else None
     names = ("arch", "nonce", "evidence", "certificate")
     if not isinstance(value, list) or not all(
-        isinstance(one, dict)
-        and all(isinstance(one.get(name), str) for name in names)
-        and all(len(one[name]) <= _MAX_DEVICE_TEXT for name in names)
-        for one in value
+        isinstance(device, dict)
+        and all(isinstance(device.get(name), str) for name in names)
+        and all(len(device[name]) <= _MAX_DEVICE_TEXT for name in names)
+        for device in value
     ):
         raise EvidenceMalformed(
             "GPU evidence is not a list of devices",
             check="GPU evidence",
             expected=f"{', '.join(names)}, each a text",
         )
-    return [{name: one[name] for name in names} for one in value]
+    return [{name: device[name] for name in names} for device in value]
 
 
 def _embedded(text: str) -> dict[str, Any]:

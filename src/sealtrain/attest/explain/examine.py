@@ -70,7 +70,7 @@ class Examined:
             return SIMULATED_LABEL
         if not self.compared:
             return "SIGNATURE AND ROOT VERIFIED — compared with no policy"
-        lacking = "; ".join(_MISSING[one] for one in self.missing)
+        lacking = "; ".join(_MISSING[part] for part in self.missing)
         return f"VERIFIED — {lacking}" if lacking else "VERIFIED"
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Examined:
             "simulated": self.simulated,
             "verified_at": to_rfc3339(self.verified_at),
             "identities": self.identities,
-            "submods": {name: one.to_dict() for name, one in self.submods.items()},
+            "submods": {name: submodule.to_dict() for name, submodule in self.submods.items()},
         }
 
 

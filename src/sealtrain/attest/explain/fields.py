@@ -152,7 +152,7 @@ def _revocations(name: str, crl: bytes, part: str = "revocation") -> list[Field]
         listed = x509.load_der_x509_crl(crl)
         start, until = listed.last_update_utc, listed.next_update_utc
         with quiet():
-            count = len({one.serial_number for one in listed})
+            count = len({revoked.serial_number for revoked in listed})
         end = "no end" if until is None else time_of(int(until.timestamp()))
         issuer = shortened(listed.issuer.rfc4514_string())
     except X509_ERRORS:

@@ -164,8 +164,8 @@ def token_fields(token: str) -> list[Field]:
     """What the tokens of NVIDIA's service claim; nothing of it is verified here."""
     answer = parse_json(token.encode("utf-8"))
     found = _token("overall", answer[0][1])
-    for name, one in answer[1].items():
-        found += _token(name, one)
+    for name, device_token in answer[1].items():
+        found += _token(name, device_token)
     return found
 
 
@@ -209,7 +209,7 @@ def _der(chain: str) -> tuple[bytes, ...]:
         found = x509.load_pem_x509_certificates(chain.encode("ascii"))
     except (UnicodeEncodeError, *X509_ERRORS):
         return ()
-    return tuple(one.public_bytes(Encoding.DER) for one in found)
+    return tuple(certificate.public_bytes(Encoding.DER) for certificate in found)
 
 
 def _hex(value: bytes | None) -> str:

@@ -224,7 +224,7 @@ def _certificate(value: object) -> bytes:
 def _cabundle(value: object) -> tuple[bytes, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CERTIFICATES:
         raise _malformed("cabundle", _form(value), f"1 to {MAX_CERTIFICATES} certificates")
-    return tuple(_certificate(one) for one in value)
+    return tuple(_certificate(item) for item in value)
 
 
 def _optional(fields: dict[str, Any], name: str) -> bytes | None:

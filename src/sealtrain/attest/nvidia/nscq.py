@@ -126,8 +126,8 @@ class Switches:
         code = self._library.nscq_session_path_observe(
             self._session, ctypes.c_char_p(path.encode()), heard, None, ctypes.c_uint32(0)
         )
-        for one in (code, *codes):
-            _answered(f"reading {path}", one)
+        for answered in (code, *codes):
+            _answered(f"reading {path}", answered)
         return told
 
 

@@ -217,7 +217,12 @@ def _responder_window(answer_der: bytes, issuer_der: bytes) -> tuple[int, int]:
     if len(answer.certificates) > _MAX_RESPONDERS:
         raise _Unusable("answer carries too many certificates")
     signer = next(
-        (one for one in (issuer, *answer.certificates) if _is_responder(answer, one)), None
+        (
+            candidate
+            for candidate in (issuer, *answer.certificates)
+            if _is_responder(answer, candidate)
+        ),
+        None,
     )
     if signer is None:
         raise _Unusable("answer does not carry its responder's certificate")

@@ -145,7 +145,7 @@ def canonical_chain(pem: bytes) -> str:
         raise EvidenceMalformed(
             "certificate chain cannot be parsed", check="evidence form"
         ) from error
-    return "".join(one.public_bytes(Encoding.PEM).decode("ascii") for one in found)
+    return "".join(certificate.public_bytes(Encoding.PEM).decode("ascii") for certificate in found)
 
 
 def from_nvat(data: bytes) -> tuple[GpuDevice, ...]:

@@ -241,8 +241,8 @@ def check_authority(
             signing_key = "vlek"
         if signing_key is not None:
             _named(found, name, simulated)
-            begins = max(int(one.not_valid_before_utc.timestamp()) for one in (above, found))
-            ends = min(int(one.not_valid_after_utc.timestamp()) for one in (above, found))
+            begins = max(int(signer.not_valid_before_utc.timestamp()) for signer in (above, found))
+            ends = min(int(signer.not_valid_after_utc.timestamp()) for signer in (above, found))
             return found, product, signing_key, begins, ends
     raise _broken("issuer is not of this root's product", name[:64], " or ".join(products))
 
@@ -278,7 +278,7 @@ def _extensions(certificate: x509.Certificate) -> dict[str, x509.ExtensionType]:
     for extension in certificate.extensions:
         if extension.critical and extension.oid not in _KNOWN_CRITICAL:
             raise _broken("unknown critical extension", extension.oid.dotted_string, "none")
-    return {one.oid.dotted_string: one.value for one in certificate.extensions}
+    return {extension.oid.dotted_string: extension.value for extension in certificate.extensions}
 
 
 def _named(certificate: x509.Certificate, name: str, simulated: bool) -> None:

@@ -225,13 +225,13 @@ def ordered_chain(
     leaves = [table[report.signing_key]] if report.signing_key in table else []
     known = [*leaves, *(table[name] for name in ("ask", "ark") if name in table), *more]
     found = [(der, load_certificate(der)) for der in map(_der, known)]
-    leaf = next((one for one in found if _is_leaf(one[1], report)), None)
+    leaf = next((pair for pair in found if _is_leaf(pair[1], report)), None)
     if leaf is None:
         raise _missing(report, "the report's own certificate")
     chain = [leaf]
     for what in ("the issuer's certificate (ASK or ASVK)", "the root certificate (ARK)"):
         above = chain[-1][1].issuer
-        issuer = next((one for one in found if one[1].subject == above), None)
+        issuer = next((pair for pair in found if pair[1].subject == above), None)
         if issuer is None:
             raise _missing(report, what)
         chain.append(issuer)

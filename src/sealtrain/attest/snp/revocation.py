@@ -62,7 +62,7 @@ def check_revocation(certificates: tuple[bytes, ...], crl: bytes | None, *, now:
         delta = any(extension.critical for extension in found.extensions)
         start, end = found.last_update_utc, found.next_update_utc
         with quiet():
-            revoked = {one.serial_number for one in found}
+            revoked = {entry.serial_number for entry in found}
     except UNREADABLE as error:
         raise RevocationUnknown("revocation list cannot be parsed", check="revocation") from error
     if not authentic or delta or end is None:
@@ -79,7 +79,7 @@ def check_revocation(certificates: tuple[bytes, ...], crl: bytes | None, *, now:
         )
     # Serial number 0 is every VCEK's: it can name none of them.
     with quiet():
-        serials = {one.serial_number for one in chain} - {0}
+        serials = {certificate.serial_number for certificate in chain} - {0}
     if revoked & serials:
         raise CertificateRevoked("a certificate of the chain was revoked", check="revocation")
     return made

@@ -111,8 +111,8 @@ def _check_issued(*chain: bytes) -> None:
     """Every certificate is signed by the next one."""
     try:
         certificates = [x509.load_der_x509_certificate(der) for der in chain]
-        for one, issuer in pairwise(certificates):
-            one.verify_directly_issued_by(issuer)
+        for certificate, issuer in pairwise(certificates):
+            certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, *X509_ERRORS) as error:
         raise QuoteRootUntrusted(
             "certificate chain does not lead to the trusted root", check="root"

@@ -249,13 +249,15 @@ def _client(
         signer=how.me.signer,
         target=target,
         datasets=[
-            OwnDataset.read(one, _opened(how, lock.recipe, one), lock.recipe, reading)
-            for one in found
+            OwnDataset.read(dataset, _opened(how, lock.recipe, dataset), lock.recipe, reading)
+            for dataset in found
         ],
         counts_records=counts_records(lock.recipe),
         reading=reading,
         rows=expected.rows_a_message,
-        share=partial(_share, how, {one.manifest.dataset_id: one.folder for one in found}, target),
+        share=partial(
+            _share, how, {dataset.manifest.dataset_id: dataset.folder for dataset in found}, target
+        ),
         note=note,
         clock=clock,
         on_sent=on_sent,

@@ -218,7 +218,7 @@ class _LeadWork:
         from sealtrain_collab.federated.learner import pooled
 
         try:
-            measured = pooled([one for _party, one in sorted(merged.counts.items())])
+            measured = pooled([counts for _party, counts in sorted(merged.counts.items())])
         except (KeyError, TypeError, ValueError) as error:
             raise DataInvalid("a party's counts are invalid", check="counts") from error
         refuse_not_finite(self._run.recipe.trainer.max_steps, measured)

@@ -111,7 +111,7 @@ class Merge(Merging):
         peft, rule = self._run.recipe.peft, self._terms.aggregation
         merged = merge(
             rule,
-            [one.value for one in taken],
+            [part.value for part in taken],
             decode_state(state, self._form),
             rank=peft.r if rule == "exact" and isinstance(peft, Lora) else None,
             trim=self._terms.trim,
@@ -178,14 +178,14 @@ class StrategyMerge(Merge):
         most = self._terms.max_update_norm
         previous = decode_state(state, self._form)
         given = []
-        for one in taken:
-            update = one.value.state
+        for part in taken:
+            update = part.value.state
             if most is not None:
                 update = {
                     name: tensor.float() for name, tensor in bounded(update, previous, most).items()
                 }
             arrays = {name: tensor.numpy() for name, tensor in update.items()}
-            given.append(PartyUpdate(party=one.party, records=one.records, arrays=arrays))
+            given.append(PartyUpdate(party=part.party, records=part.records, arrays=arrays))
         merged = self._strategy.merge(number, given)
         return encode_state({name: from_numpy(array) for name, array in merged.items()}), {}
 
@@ -271,7 +271,7 @@ class PatientMerge(Merge):
         plan, adding = self._planned()
         merged = adding.merge(
             number,
-            {one.party: one.value for one in taken},
+            {part.party: part.value for part in taken},
             decode_state(state, self._form),
             patients=self._patients,
         )

@@ -169,7 +169,7 @@ class _JoiningGuest(DataGuest):
             with self.around.on_stage("waiting for the other nodes"):
                 introduced = self.lead.introduce(
                     mine,
-                    [one.to_dict() for one in self.grant.fresh],
+                    [receipted.to_dict() for receipted in self.grant.fresh],
                     since=self.now(),
                     world=processes_of(self.recipe),
                     meanwhile=self._tend,

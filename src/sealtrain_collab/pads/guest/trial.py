@@ -51,8 +51,8 @@ class Trial:
     def differences(self, metric: str = "loss") -> list[float]:
         """By step, where both have a number."""
         pairs = zip(self.int8, self.under_pads, strict=True)
-        both = [(one.get(metric), two.get(metric)) for one, two in pairs]
-        return [abs(one - two) for one, two in both if one is not None and two is not None]
+        both = [(plain_step.get(metric), two.get(metric)) for plain_step, two in pairs]
+        return [abs(plain - two) for plain, two in both if plain is not None and two is not None]
 
 
 def tried(

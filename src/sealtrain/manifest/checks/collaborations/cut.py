@@ -123,8 +123,8 @@ def cut_holds(case: Case) -> str:
         ),
         owners=tuple(sorted(set(case.need_lock().recipe.owners))),
         parties={
-            one.name: from_rfc3339(one.until)
-            for one in (() if collaboration is None else collaboration.parties)
+            party.name: from_rfc3339(party.until)
+            for party in (() if collaboration is None else collaboration.parties)
         },
         started=from_rfc3339(predicate.run.started_at),
         datasets=case.need_datasets(),
@@ -183,16 +183,16 @@ def _in_turn(events: Sequence[str]) -> None:
 
 def _consents(terms: CutTerms, joined: Iterable[_ClientJoined]) -> dict[str, SignedConsent]:
     found: dict[str, SignedConsent] = {}
-    for one in joined:
+    for client in joined:
         signed = verify_consent(
-            Envelope.from_dict(one.consent),
+            Envelope.from_dict(client.consent),
             terms.consortium,
             run_id=terms.run_id,
             target=terms.target,
         )
-        if signed.owner.name != one.party or one.party in found:
-            raise _broken("a consent of another owner", signed.owner.name, one.party)
-        found[one.party] = signed
+        if signed.owner.name != client.party or client.party in found:
+            raise _broken("a consent of another owner", signed.owner.name, client.party)
+        found[client.party] = signed
     if not set(found) == set(terms.parties) == set(terms.owners):
         raise _broken("other parties than owners of the data", sorted(found), list(terms.owners))
     for name, signed in found.items():
@@ -211,14 +211,14 @@ def _kept(
     terms: CutTerms, consents: Mapping[str, SignedConsent], parts: Sequence[_Received]
 ) -> None:
     """Consents name the manifest's datasets; of each came at most what was consented to."""
-    listed = {one.dataset_id: one for one in terms.datasets}
+    listed = {manifest.dataset_id: manifest for manifest in terms.datasets}
     consented = {
-        one.dataset_id: (name, one)
+        dataset.dataset_id: (name, dataset)
         for name, signed in consents.items()
-        for one in signed.document.datasets
+        for dataset in signed.document.datasets
     }
-    given = {key: (name, one.root) for key, (name, one) in consented.items()}
-    if given != {key: (one.owner, one.root) for key, one in listed.items()}:
+    given = {key: (name, dataset.root) for key, (name, dataset) in consented.items()}
+    if given != {key: (manifest.owner, manifest.root) for key, manifest in listed.items()}:
         raise _broken("consents to other data than the manifest lists", len(given), len(listed))
     if sorted(part.dataset_id for part in parts) != sorted(listed):
         raise _broken("another set of datasets", len(parts), f"{len(listed)}, each once")

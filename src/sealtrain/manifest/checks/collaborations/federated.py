@@ -199,7 +199,9 @@ def _records(case: Case, party: str) -> int | None:
     """To train on, where all the party's manifests tell how many records they hold."""
     counts = [dataset.records for dataset in case.need_datasets() if dataset.owner == party]
     named = case.need_lock().recipe.datasets
-    training = {one.name for one in named if one.owner == party and one.role == "train"}
+    training = {
+        dataset.name for dataset in named if dataset.owner == party and dataset.role == "train"
+    }
     trained = [
         dataset.records or 0
         for dataset in case.need_datasets()
@@ -232,7 +234,7 @@ def sum_up(entries: Iterable[Mapping[str, Any]], how: Federated) -> str:
         PadsBegun, joined[0].get("products"), ClaimContradicted, "products of a party"
     )
     layers = ", ".join(f"{name} {count:,}" for name, count in begun.layers.items())
-    products, rows = (sum(getattr(one, name) for one in sessions.used) for name in _COUNTED)
+    products, rows = (sum(getattr(session, name) for session in sessions.used) for name in _COUNTED)
     return (
         f"{text} Layers of each party under pads: {layers}. Up to their last updates parties had "
         f"{products:,} products of {rows:,} rows made elsewhere, each checked with "

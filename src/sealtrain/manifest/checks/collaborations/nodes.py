@@ -178,7 +178,10 @@ def meetings_hold(
     if not meetings:
         raise ClaimContradicted("no node ever joined the run", check="nodes", expected=terms.nodes)
     _once([meeting.joined.session for meeting in meetings], "session")
-    _once([node.evidence for one in meetings for node in one.joined.nodes], "evidence of a node")
+    _once(
+        [node.evidence for meeting in meetings for node in meeting.joined.nodes],
+        "evidence of a node",
+    )
     for meeting in meetings:
         _as_the_recipe_says(meeting.joined, terms)
         _keys_came_first(meeting)

@@ -116,7 +116,7 @@ class _PadsTold:
         if not self.beginnings:
             raise ClaimContradicted("the run log names no product under pads", check="pads")
         totals = {
-            name: sum(getattr(one, name) for one in self.before)
+            name: sum(getattr(use, name) for use in self.before)
             for name in ("products", "rows", "bytes_out", "bytes_in")
         }
         return PadUse(layers=self.layers, beginnings=self.beginnings, **totals)

@@ -110,7 +110,7 @@ class Hiding:
 
     def give(self, party: str, *, told: Iterable[object]) -> Breach | None:
         """A party gave an update, of which the log tells this."""
-        if any((one is None) != (self.promised is not None) for one in told):
+        if any((figure is None) != (self.promised is not None) for figure in told):
             return Breach(
                 "norm", f"the log tells other figures of an update of {party} than it may"
             )
@@ -153,8 +153,8 @@ def privacy_is(predicate: Predicate, hiding: Hiding) -> str:
         "sample_rate": plan.rate,
         "rounds": hiding.rounds,
         "parties": [
-            {"name": one.name, "patients": hiding.patients[one.name]}
-            for one in sorted(parties, key=lambda party: party.name)
+            {"name": member.name, "patients": hiding.patients[member.name]}
+            for member in sorted(parties, key=lambda party: party.name)
         ],
     }
     said = claimed.to_dict() if isinstance(claimed, PatientTraining) else {"dp": claimed.dp}

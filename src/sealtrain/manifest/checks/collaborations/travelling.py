@@ -205,7 +205,7 @@ class _LogReader:
         return int(program["batch_size"] * program["seq_len"])
 
     def _setup(self, fields: dict[str, Any]) -> None:
-        program = {name: one for name, one in fields["program"].items() if name != "device"}
+        program = {name: value for name, value in fields["program"].items() if name != "device"}
         if program != self.terms.program or fields["program"]["device"] not in ("cpu", "cuda"):
             raise self._broken("the accelerator was given another program than the recipe means")
         if fields["buffer"] != self.terms.buffer_bytes:
