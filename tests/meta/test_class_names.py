@@ -1,4 +1,7 @@
-"""A class name means one thing: public ones in their distribution, private ones in their folder."""
+"""A name means one thing: a class in its distribution or folder, a loop variable in its loop.
+
+A loop variable says what it holds: ``for dataset in datasets``, never ``for one in datasets``.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,21 @@ def test_a_class_name_stands_in_one_file() -> None:
         files[name].add(path)
     assert len(files) > 1_000
     assert {name for name, paths in files.items() if len(paths) > 1} == TWICE
+
+
+def loop_variables(tree: ast.Module) -> Iterator[ast.Name]:
+    """The names that loops and comprehensions bind."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            yield from (name for name in ast.walk(node.target) if isinstance(name, ast.Name))
+
+
+def test_no_loop_variable_is_called_one() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{name.lineno}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if "one" in (text := path.read_text())
+        for name in loop_variables(ast.parse(text))
+        if name.id == "one"
+    ]
+    assert found == []
