@@ -1,8 +1,8 @@
 """What a long command does before its progress shows: a line for each stage, and while it lasts.
 
 A stage is a context. It says its name when it begins, and again every few seconds until it ends, so
-that whoever waits sees for what. The thread that says so ends with the stage: none is left where a
-process closes a sandbox around itself.
+that a waiting person sees what the command does. The thread that repeats it ends with the stage:
+no thread is left where a process closes a sandbox around itself.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def approve(  # noqa: PLR0913  # what prepare and give take
     """Approve what a deployment document says, until a date. As ``prepare`` and ``give``.
 
     Args:
-        owner: Who approves, at which brokers.
+        owner: The approving owner, with the brokers to approve at.
         deployment: ``app-compose.json`` of the recipe; or what was read of it already, so that
             exactly that is approved.
         consortium: As the owner holds it.
@@ -158,7 +158,7 @@ def prepare(
     """Read and ask all that an approval depends on; nothing is signed.
 
     Args:
-        owner: Who approves, at which brokers.
+        owner: The approving owner, with the brokers to approve at.
         deployment: As for ``approve``.
         consortium: As the owner holds it.
         datasets: The owner's sealed datasets, pinned by their roots: no others of this owner will
@@ -256,7 +256,7 @@ def give(
     """Sign an approval, and hand it to each broker. As ``written`` and ``hand_in``.
 
     Args:
-        owner: Who approves, at which brokers.
+        owner: The approving owner, with the brokers to approve at.
         intent: As ``prepare`` returned it.
         days: As for ``written``.
         until: As for ``written``.
@@ -332,7 +332,7 @@ def revoke(
     """Stop further releases and renewals for a recipe. Keys that were released stay released.
 
     Args:
-        owner: Who revokes, at which brokers.
+        owner: The revoking owner, with the brokers to revoke at.
         deployment: As for ``approve``.
         consortium: As the owner holds it.
 

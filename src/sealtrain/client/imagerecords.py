@@ -92,7 +92,7 @@ def image_records(
     """Every record about a lock's image that lies here, the newest of each owner, by name.
 
     Args:
-        owner: Who reads; its own record counts where there is one.
+        owner: The reading owner; its own record counts where there is one.
         lock: Of the recipe that is to be approved.
         consortium: Of the lock; its owners' records count.
         others: Files of records that other owners sent.

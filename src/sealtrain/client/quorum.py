@@ -456,7 +456,7 @@ class Quorum:
                 and (stanza := dataset.stanza_for(broker)) is not None
             }
             if not stanzas and misses:
-                raise _worst(misses)  # who has it is among those that did not answer
+                raise _worst(misses)  # the holder is among those that did not answer
             # No broker has it: the brokers say why, and their ledgers record the request.
             for url in stanzas or listed:
                 stanza = stanzas.get(url) or dataset.stanzas[0]

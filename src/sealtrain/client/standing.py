@@ -48,7 +48,7 @@ class StandingUsed:
     """One standing approval that counts, and what runs took of it.
 
     Attributes:
-        owner: Who gave it.
+        owner: The owner that gave it.
         runs_used: How many runs count under it.
         until: Last second at which it counts, RFC 3339.
         epsilon_used: The largest sum of reservations of one of the owner's datasets.

@@ -50,7 +50,7 @@ def witness(owner: OwnerFiles, consortium: Consortium, *, quorum: int = 1) -> At
     """See that the ledger of each broker only grew since last time, and cosign it.
 
     Args:
-        owner: Who watches, at which brokers.
+        owner: The owner that witnesses, with the brokers to watch.
         consortium: As the owner holds it.
         quorum: So many owners must have cosigned a tree head, at least 1.
 

@@ -1,4 +1,4 @@
-"""Changing who may open a dataset without touching what was sealed.
+"""Change the recipients of a dataset without touching its ciphertext.
 
 ``rewrap`` writes a new header for ``index.sealed`` and copies its payload and trailer byte for
 byte, so every root stays. It stops future releases only: a party that already holds the data key

@@ -76,7 +76,7 @@ class SignedHead:
     _require: Callable[[bytes], None]
 
     def require_body(self, body: bytes) -> SignedRequest:
-        """Return who signed, if it is for this body.
+        """Return the signer, if the signature is for this body.
 
         Raises:
             SignatureInvalid: The digest that was signed is another body's.
@@ -186,7 +186,7 @@ def verify_head(
     max_age: int,
     max_ahead: int,
 ) -> SignedHead:
-    """Return who signed a request, by its head; the body is left to ``require_body``.
+    """Return the signer of a request, by its head; the body is left to ``require_body``.
 
     Args:
         method: HTTP method, upper case.

@@ -39,7 +39,7 @@ class Admission:
         self._public_urls = public_urls
 
     def owner(self, request: Request, role: SignerRole = "owner") -> OwnersRequest:
-        """Return who signed a request's head.
+        """Return the signer of a request's head.
 
         Args:
             request: The request.

@@ -62,7 +62,7 @@ class Owners:
         headers: Iterable[tuple[str, str]],
         role: SignerRole = "owner",
     ) -> OwnersRequest:
-        """Return who signed a request's head. Waits for nothing.
+        """Return the signer of a request's head. Waits for nothing.
 
         Args:
             method: HTTP method.

@@ -1,4 +1,4 @@
-"""Checks 2 to 6: who signed, what the quote proves, and that it is about this manifest."""
+"""Checks 2 to 6: the signer, what the quote proves, and that it is about this manifest."""
 
 from __future__ import annotations
 
