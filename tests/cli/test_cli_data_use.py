@@ -18,9 +18,12 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.errors import (
     ConfigError,
     DataInvalid,
+    FormatUnknown,
     PurposeMismatch,
     RetentionEnded,
+    SealRefused,
     SealtrainError,
+    SignatureInvalid,
     UsageError,
 )
 
@@ -179,3 +182,39 @@ def test_an_owner_seals_what_the_recipe_reads_and_sees_its_columns(
     wrong = run(*words, "--out", tmp_path / "x.sealed", "--columns", "some")
     assert isinstance(wrong.exception, UsageError)
     assert not (tmp_path / "x.sealed").exists()
+
+
+@pytest.mark.claim("C658")
+def test_an_owner_asks_whether_a_record_is_in_a_dataset(
+    site: BrokerSite, deployment: Path, tmp_path: Path
+) -> None:
+    source, sealed = tmp_path / "a.jsonl", tmp_path / "a.sealed"
+    rows = [{"prompt": "7", "completion": "12"}, {"prompt": "8", "completion": "a, b"}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    words = ["seal", source, "--name", "biopsies", *words_of(site, deployment), "--no-register"]
+    assert run(*words, "--out", sealed, "--commitments").exit_code == 0
+    asked, own = tmp_path / "record.json", ["--identity", site.folder / f"{A}.identity.json"]
+
+    def told(record: object, *more: object) -> Any:
+        asked.write_text(json.dumps(record))
+        return run("contains", sealed, asked, *(more or own), "--json")
+
+    assert json.loads(told(rows[0]).stdout)["rows"] == [0, 2]
+    assert json.loads(told(rows[1]).stdout) == {
+        "dataset": "biopsies",
+        "contained": True,
+        "rows": [1],
+    }
+    for other in (rows[0] | {"completion": "13"}, {"prompt": "7"}, {}):
+        assert json.loads(told(other).stdout)["contained"] is False
+    assert isinstance(told([rows[0]]).exception, DataInvalid)
+    foreign = told(rows[0], "--identity", site.folder / "hospital-b.identity.json")
+    assert isinstance(foreign.exception, SignatureInvalid)
+    # Commitments that were cut, or are another dataset's, answer nothing.
+    held = (sealed / "commitments.sealed").read_bytes()
+    (sealed / "commitments.sealed").write_bytes(held[:-1])
+    assert isinstance(told(rows[0]).exception, SealRefused)
+    (sealed / "commitments.sealed").write_bytes(held)
+    assert run(*words, "--out", tmp_path / "plain.sealed").exit_code == 0
+    sealed = tmp_path / "plain.sealed"
+    assert isinstance(told(rows[0]).exception, FormatUnknown)

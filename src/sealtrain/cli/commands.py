@@ -391,6 +391,10 @@ COMMANDS: Final[Entries] = {
         "sealtrain.cli.inspecting:inspect",
         "Show what a sealed file or dataset, or a run's manifest, tells without any key.",
     ),
+    "contains": CommandEntry(
+        "sealtrain.cli.opening:contains",
+        "Say whether a record is in a dataset of yours, by its commitments and without its shards.",
+    ),
     "open": CommandEntry(
         "sealtrain.cli.opening:open_sealed",
         "Open what was sealed to you: your own dataset, or a model trained for you.",
@@ -530,6 +534,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "rewrap",
         "adopt",
         "withdraw",
+        "contains",
         "open",
     ),
     "Everybody": ("console",),

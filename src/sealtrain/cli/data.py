@@ -142,7 +142,7 @@ class LayoutOptions:
         bool, typer.Option(help="Write record and token counts into the signed manifest.")
     ] = True
     commitments: Annotated[
-        bool, typer.Option(help="Keep per-record commitments ('was my record in?').")
+        bool, typer.Option(help="Keep a commitment of each record, for `sealtrain contains`.")
     ] = False
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")

@@ -1,4 +1,4 @@
-"""``open``: decrypt a recipient's model, or an owner's dataset, on their own machine."""
+"""``open`` and ``contains``: what a recipient or an owner learns of sealed files on their machine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.files import read_bounded
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.opening import ModelFiles, RunManifest
+from sealtrain.client.opening import ModelFiles, RunManifest, rows_of
 from sealtrain.client.opening import open_sealed as open_for
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.keys.identity import Identity
 from sealtrain.sealing.export import EXPORT_FORMATS
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
-__all__ = ["ManifestOptions", "open_sealed", "say_doubts"]
+__all__ = ["ManifestOptions", "contains", "open_sealed", "say_doubts"]
 
+_MAX_RECORD_BYTES = 64 << 20
 _UNVERIFIED = (
     "not verified: these are the files that the manifest names, and anyone can write such a "
     "manifest; --trust verifies it"
@@ -102,6 +105,38 @@ def open_sealed(
                 data["base_files"] = files = read_list((out / BASE_FILES).read_bytes())
                 lines.append(_counts(files))
     emit(as_json, data, [f"opened   {out}", *lines, *opened.files])
+
+
+def contains(
+    sealed: Annotated[Path, typer.Argument(help="Your dataset, sealed with --commitments.")],
+    record: Annotated[
+        Path, typer.Argument(help="JSON file with one record, as `sealtrain open` writes it.")
+    ],
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    as_json: Json = False,
+) -> None:
+    """Say whether a record is in a dataset of yours, by its commitments and without its shards.
+
+    The record has every column that is not null, with the values that were sealed. Another value
+    of any column is another record.
+    """
+    fields = parse_json(read_bounded(record, _MAX_RECORD_BYTES), max_bytes=_MAX_RECORD_BYTES)
+    if not isinstance(fields, dict):
+        raise DataInvalid(
+            "the file holds no record",
+            got=type(fields).__name__,
+            expected="an object with the record's columns",
+        )
+    dataset, rows = rows_of(sealed, fields, identity=Identity.load(identity))
+    where = ", ".join(str(row + 1) for row in rows[:10]) + (", …" if len(rows) > 10 else "")
+    emit(
+        as_json,
+        {"dataset": dataset, "contained": bool(rows), "rows": list(rows)},
+        [
+            f"dataset  {dataset}, your own",
+            f"record   {len(rows)} times, as record {where}" if rows else "record   not in it",
+        ],
+    )
 
 
 def _form_of(out: Path) -> str:

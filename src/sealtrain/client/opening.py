@@ -7,9 +7,10 @@ write one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.connection import own_key
@@ -22,6 +23,7 @@ from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.description import MANIFEST_NAME
 from sealtrain.sealing.export import export
+from sealtrain.sealing.opened import SealedDataset, contains_record
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, holds_sealed_files
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = [
     "open_dataset",
     "open_model",
     "open_sealed",
+    "rows_of",
 ]
 
 
@@ -144,6 +147,31 @@ def open_dataset(sealed: Path, out: Path, *, identity: Identity, to: str = "json
     manifest = load_dataset_manifest(sealed, identity.public)
     export(sealed, out, key=own_key(sealed, identity), root=manifest.root, to=to)
     return OpenedFiles(out=out, files=[out.name], dataset=manifest.name)
+
+
+def rows_of(
+    sealed: Path, record: Mapping[str, Any], *, identity: Identity
+) -> tuple[str, tuple[int, ...]]:
+    """A dataset's name, and the row numbers at which a record lies; none where it is not in.
+
+    Args:
+        sealed: An owner's dataset that was sealed with commitments.
+        record: Column names and values; null ones may be left out.
+        identity: The owner's.
+
+    Raises:
+        NotSealed: It is no sealed dataset, or a run's folder.
+        SignatureInvalid: It is another owner's.
+        FormatUnknown: It was sealed without commitments.
+        SealRefused: Its commitments do not open.
+    """
+    if _is_run(sealed) or not (sealed / MANIFEST_NAME).exists():
+        raise NotSealed(
+            f"no sealed dataset at {sealed}", hint="name a folder that `sealtrain seal` made"
+        )
+    manifest = load_dataset_manifest(sealed, identity.public)
+    with SealedDataset.open(sealed, own_key(sealed, identity), root=manifest.root) as dataset:
+        return manifest.name, contains_record(dataset, record)
 
 
 def open_model(
