@@ -1,4 +1,4 @@
-"""``open`` and ``contains``: what a recipient or an owner learns of sealed files on their machine."""
+"""``open`` and ``contains``: what owners and recipients learn of files that were sealed to them."""
 
 from __future__ import annotations
 
