@@ -74,7 +74,7 @@ class Desk:
             "signed_at": to_rfc3339(system_clock()),
             "recipe_hash": self.locked.recipe_hash,
             "image": read_image(self.image.layout, keeps).digest,
-            "code": self.locked.lock.code.sha256,
+            "code": self.locked.lock.code_sha256,
         }
 
     def run(self, *words: str | Path) -> Result:

@@ -19,6 +19,7 @@ from hub import FakeHub, serving_hub
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.client.hub import Hub, bring_models
 from sealtrain.errors import HubUnreachable, LockInvalid, ModelInvalid
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, Installation, PackagePin
@@ -92,7 +93,9 @@ def lock(hub: FakeHub, site: Path, tmp_path: Path) -> Lock:
             consortium_id="c0" * 32,
             brokers=["b0" * 32],
             installation=Installation(
-                code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
+                code=tuple(
+                    CodePin(name=name, version="0.1.0", sha256="11" * 32) for name in DISTRIBUTIONS
+                ),
                 environment=EnvironmentPin(
                     python="3.11.7",
                     packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},

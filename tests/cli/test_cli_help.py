@@ -23,7 +23,7 @@ import sealtrain
 from sealtrain.cli import app
 from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun, load
-from sealtrain.recipe.installation import measure_code
+from sealtrain.recipe.installation import code_sha256, measure_code
 
 
 @cache
@@ -199,7 +199,7 @@ def test_every_command_is_loaded_without_any_extra(repository: Path) -> None:
 
 def test_the_version_comes_with_the_digest_of_the_code() -> None:
     result = CliRunner().invoke(app, ["--version"])
-    told = f"{sealtrain.__version__}\ncode {measure_code().sha256}\n"
+    told = f"{sealtrain.__version__}\ncode {code_sha256(measure_code())}\n"
     assert (result.exit_code, result.stdout) == (0, told)
 
 

@@ -58,4 +58,5 @@ def test_the_pins_are_the_versions_that_tests_run_with(name: str) -> None:
 
 
 def test_there_are_images() -> None:
-    assert NAMES == ["broker", "guest-cpu", "guest-cuda", "guest-federated"]
+    guests = [f"guest-{what}" for what in ("cpu", "cuda", "federated", "nodes", "together")]
+    assert ["broker", *guests] == NAMES

@@ -135,6 +135,12 @@ def locks(folder: Path) -> dict[str, Any]:
     return found | {f"vector {case['name']}": json.loads(case["lock"]) for case in cases}
 
 
+def lock_with(folder: Path, changes: str | None) -> Any:
+    """A lock of the recipe of ``world``, or of one of ``FURTHER``."""
+    recipe = RECIPE if changes is None else RECIPE | FURTHER[changes]
+    return _locked(folder / str(changes), yaml_text(recipe).encode())
+
+
 def _locked(folder: Path, recipe: bytes) -> Any:
     path = folder / "recipes/recipe.yaml"
     path.parent.mkdir(parents=True)

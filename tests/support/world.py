@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.base.secret import Secret
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
@@ -81,7 +82,7 @@ RECIPE: dict[str, Any] = {
     },
 }
 INSTALLATION = Installation(
-    code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
+    code=tuple(CodePin(name=name, version="0.1.0", sha256="11" * 32) for name in DISTRIBUTIONS),
     environment=EnvironmentPin(
         python="3.11.7",
         packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},

@@ -37,7 +37,7 @@ from sealtrain.image.layout import (
 )
 from sealtrain.image.own import CONFIG, folders_of, own_files
 from sealtrain.image.packages import code_of, keeps
-from sealtrain.image.pins import Pins, load_pins
+from sealtrain.image.pins import Pins, load_image_recipe, load_pins
 from sealtrain.recipe.installation import record_digest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def build(source: Path, name: str, out: Path, cache: Path) -> str:
     pins = load_pins(source, name)
     debian = _debian(pins, cache)
     wheels = _wheels(pins, cache)
-    own = own_files(source)
+    own = own_files(source, load_image_recipe(source, name).rooms)
     folders = folders_of([*debian, *wheels, *own])
     layout = _Layout(out)
     layout.add(debian | {one: (entry, io.BytesIO) for one, entry in folders.items()})

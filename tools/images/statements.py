@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.image.pins import Pins
 from sealtrain.keys.identity import Identity
-from sealtrain.recipe.installation import CodePin
+from sealtrain.recipe.installation import CodePin, code_sha256
 from sealtrain.signing import dsse
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build
 
@@ -19,12 +20,11 @@ BUILD_TYPE = "https://sealtrain.dev/images/v1"
 SLSA = "https://slsa.dev/provenance/v1"
 
 
-def sbom(pins: Pins, digest: str, code: CodePin) -> dict[str, JsonValue]:
+def sbom(pins: Pins, digest: str, code: Sequence[CodePin]) -> dict[str, JsonValue]:
     """CycloneDX 1.6: the image's packages with their digests. The same image gives the same."""
     parts: list[JsonValue] = [
-        _component(
-            "application", "sealtrain", code.sealtrain, f"pkg:pypi/sealtrain@{code.sealtrain}", None
-        )
+        _component("application", pin.name, pin.version, f"pkg:pypi/{pin.name}@{pin.version}", None)
+        for pin in code
     ]
     parts += [
         _component("library", name, pin.version, _debian(name, pin.version), pin.sha256)
@@ -44,13 +44,13 @@ def sbom(pins: Pins, digest: str, code: CodePin) -> dict[str, JsonValue]:
     }
 
 
-def provenance(pins: Pins, digest: str, code: CodePin, *, key: Path | None) -> bytes:
+def provenance(pins: Pins, digest: str, code: Sequence[CodePin], *, key: Path | None) -> bytes:
     """SLSA provenance v1 as an in-toto statement; in a DSSE envelope where a key signs it.
 
     Args:
         pins: Of the image.
         digest: Of the image, ``sha256:…``.
-        code: sealtrain in it.
+        code: sealtrain in it, the core first.
         key: File of an identity.
     """
     inputs: list[JsonValue] = [
@@ -64,7 +64,7 @@ def provenance(pins: Pins, digest: str, code: CodePin, *, key: Path | None) -> b
     predicate: dict[str, JsonValue] = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": {"image": pins.name, "code": code.sha256},
+            "externalParameters": {"image": pins.name, "code": code_sha256(code)},
             "internalParameters": {},
             "resolvedDependencies": inputs,
         },

@@ -152,7 +152,7 @@ def lock(description: str, hardware: Json) -> Json:
             "monitoring": None,
             "hardware": {"app_id": None, **hardware},
         },
-        "code": {"sealtrain": "0.1.0", "sha256": "11" * 32},
+        "code": [{"name": "sealtrain", "version": "0.1.0", "sha256": "11" * 32}],
         "environment": {
             "python": "3.11.7",
             "packages": {"trl": {"version": "1.16.0", "record_sha256": "22" * 32}},

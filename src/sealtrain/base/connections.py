@@ -1,7 +1,7 @@
 """A server's connections: how many, the stage of each, and which gives way to a new one.
 
 Every server of this package counts its callers here: brokers, small HTTP servers (``base.wsgi``),
-the ports of parties (``sealtrain_collab.channel.ports``), at which nodes of a run meet too, and
+the ports of parties (``channel.ports``), at which nodes of a run meet too, and
 ranks that meet (``training.distributed.wire``).
 
 A connection counts for the address group that holds it until its caller proves to be one that the

@@ -1,18 +1,25 @@
-"""Version of sealtrain, and the top-level packages that its wheel consists of."""
+"""Version of sealtrain, and the top-level packages that it consists of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+from sealtrain.base.distributions import DISTRIBUTIONS
 
 __all__ = ["PACKAGES", "VERSION", "own_folders"]
 
 VERSION = "0.1.0"
 
-PACKAGES = ("sealtrain", "sealtrain_chain", "sealtrain_collab", "sealtrain_simulator")
-"""Everything that is measured as sealtrain's code, and that a guest may import as its own."""
+PACKAGES = tuple(sorted(set(DISTRIBUTIONS.values())))
+"""Everything that is sealtrain's code; a lock pins what its recipe needs of it."""
 
 
-def own_folders() -> dict[str, Path]:
-    """Folder of each package, by its name."""
+def own_folders(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, Path]:
+    """Folder of each package, by its name, whether it is installed or not.
+
+    Args:
+        distributions: Of which; all when not given.
+    """
     home = Path(__file__).absolute().parents[2]
-    return {name: home / name for name in PACKAGES}
+    return {name: home / name for name in (DISTRIBUTIONS[each] for each in distributions)}

@@ -105,9 +105,9 @@ def root(
 ) -> None:
     """Train on data you are not allowed to see."""
     if version:
-        from sealtrain.recipe.installation import measure_code
+        from sealtrain.recipe.installation import code_sha256, measure_code
 
-        typer.echo(f"{VERSION}\ncode {measure_code().sha256}")
+        typer.echo(f"{VERSION}\ncode {code_sha256(measure_code())}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from sealtrain.base.distributions import TOGETHER
 from sealtrain.cli.lazy import CommandEntry, Entries, Noun
 
 __all__ = ["COMMANDS", "SECTIONS"]
@@ -324,16 +325,16 @@ _CONSOLE: Final[Entries] = {
 
 _SPLIT: Final[Entries] = {
     "accelerator": CommandEntry(
-        "sealtrain_collab.pads.cli:accelerator",
+        f"{TOGETHER}.pads.cli:accelerator",
         "Multiply public matrices for guests, which hide and check what they ask for.",
         measured=True,
     ),
     "try": CommandEntry(
-        "sealtrain_collab.pads.cli:try_out",
+        f"{TOGETHER}.pads.cli:try_out",
         "Train at home twice, on records you may show: the int8 model, and as it is under pads.",
     ),
     "client": CommandEntry(
-        "sealtrain_collab.cut.cli:client",
+        f"{TOGETHER}.cut.cli:client",
         "Send activations of your records to a guest you approved; the records stay with you.",
     ),
     "demo": CommandEntry(
@@ -351,7 +352,7 @@ _TRAVEL: Final[Entries] = {
 
 _FEDERATE: Final[Entries] = {
     "relay": CommandEntry(
-        "sealtrain_collab.federated.cli:relay",
+        f"{TOGETHER}.federated.cli:relay",
         "Write the Flower app that carries messages between lead and parties, for: flwr run.",
     ),
     "demo": CommandEntry(

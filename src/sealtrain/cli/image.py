@@ -21,6 +21,7 @@ from sealtrain.image.layout import Image, Progress, read_image
 from sealtrain.image.own import STATUS_FOLDER
 from sealtrain.image.packages import code_of, keeps, python_of, wheels_of
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.installation import code_sha256
 from sealtrain.recipe.lock import Lock, load_lock
 
 __all__ = ["opened", "reading", "show", "verify"]
@@ -65,7 +66,7 @@ def verify(
     shown: dict[str, Any] = {
         "digest": found.digest,
         "name": found.name,
-        "code": code.sha256,
+        "code": code_sha256(code),
         "python": account.pins.python,
         "files": kinds["file"],
         "debian": len(account.pins.debian),
@@ -74,7 +75,7 @@ def verify(
     }
     lines = [
         f"✓ image        {found.digest}",
-        f"✓ sealtrain    {code.sealtrain}, code {code.sha256}: the bytes of {source}",
+        f"✓ sealtrain    {code[0].version}, code {code_sha256(code)}: the bytes of {source}",
         f"✓ Debian       {len(account.pins.debian)} packages, Python {account.pins.python}",
         f"✓ wheels       {len(account.pins.wheels)} packages, every file as its RECORD says",
         f"✓ files        {kinds['file']} files and {kinds['link']} links; none is left over",
@@ -151,15 +152,15 @@ def show(image: ImagePath, as_json: Json = False) -> None:
             "digest": found.digest,
             "name": found.name,
             "config": dict(found.config),
-            "sealtrain": code.sealtrain,
-            "code": code.sha256,
+            "sealtrain": code[0].version,
+            "code": code_sha256(code),
             "python": python_of(found),
             "wheels": wheels,
             "debian": debian,
         },
         [
             f"image      {found.name} {found.digest}",
-            f"sealtrain  {code.sealtrain}, code {code.sha256}",
+            f"sealtrain  {code[0].version}, code {code_sha256(code)}",
             f"python     {python_of(found)}",
             *(f"{key:<10} {value}" for key, value in found.config.items()),
             f"debian     {', '.join(debian)}",

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import click
 import typer.core
 import typer.main
 
+from sealtrain.base import distributions
 from sealtrain.base.collector import uncollected
 from sealtrain.cli.command import Command, SettledCommand
 from sealtrain.cli.options import spread
@@ -119,10 +119,9 @@ class LazyGroup(SettledCommand, typer.core.TyperGroup):
 
 def load(place: str) -> Callable[..., None]:
     """Import the function at ``module:function``."""
-    module, _, name = place.partition(":")
+    module, _, _ = place.partition(":")
     with nullcontext() if module in sys.modules else uncollected():
-        loaded = import_module(module)
-    function: Callable[..., None] = getattr(loaded, name)
+        function: Callable[..., None] = distributions.load(place)
     return function
 
 

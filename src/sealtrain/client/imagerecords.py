@@ -78,7 +78,7 @@ def sign_image_record(keys: Identity, lock: Lock, *, now: int) -> Envelope:
     document = ImageVerification.of(
         recipe_hash=lock.recipe_hash,
         image=require_image(lock),
-        code=lock.code.sha256,
+        code=lock.code_sha256,
         consortium_id=lock.consortium_id,
         owner=keys.public,
         signed_at=now,
@@ -118,7 +118,7 @@ def verified_records(
             consortium,
             recipe_hash=lock.recipe_hash,
             image=image_of(lock),
-            code=lock.code.sha256,
+            code=lock.code_sha256,
             now=now,
         )
         known = newest.get(signed.owner.name)

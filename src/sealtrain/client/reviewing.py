@@ -97,7 +97,8 @@ def facts(
     count = len(lock.environment.packages)
     yield (
         "code",
-        f"sealtrain {lock.code.sealtrain}, {count} package{'' if count == 1 else 's'}, Python "
+        f"{', '.join(f'{pin.name} {pin.version}' for pin in lock.code)}, "
+        f"{count} package{'' if count == 1 else 's'}, Python "
         f"{lock.environment.python}, all pinned by digest",
     )
 

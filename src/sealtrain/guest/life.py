@@ -102,7 +102,7 @@ class Workload:
     @property
     def readable(self) -> list[Path]:
         """Files and folders that it may read, there or not."""
-        return readable_places(self.importable.roots, self.copies)
+        return readable_places(self.importable.roots, self.copies, self.importable.own)
 
     def live(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it, in an interpreter that begins anew.
@@ -117,6 +117,7 @@ class Workload:
         given = {
             "lock": to_base64(self.lock_bytes),
             "packages": self.importable.listed,
+            "own": self.importable.own,
             "base": str(self.base),
             "copies": str(self.copies),
             "out": str(self.out),
@@ -207,7 +208,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
     try:
         leave_no_memory()
         packages = {name: distribution(name) for name in given["packages"]}
-        importable = Importable(packages, given["packages"])
+        importable = Importable(packages, given["packages"], given["own"])
         only_pinned(importable)
         lock_bytes = from_base64(given["lock"])
         workload = Workload(

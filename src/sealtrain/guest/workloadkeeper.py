@@ -1,7 +1,7 @@
 """What the keepers of all workloads answer: records, the base model, checkpoints, connections.
 
 ``guest.keeper`` keeps the workload of a run. Of a run of several nodes that is node 0's; the others
-have a keeper that answers no more than this (``sealtrain_collab.nodes``).
+have a keeper that answers no more than this (kind ``nodes``).
 """
 
 from __future__ import annotations

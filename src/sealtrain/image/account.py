@@ -79,7 +79,7 @@ def account_for(image: Image, source: Path, *, lock: Lock | None = None) -> Acco
         DataInvalid: The source is none, or has no recipe of the image.
     """
     recipe, pins = load_image_recipe(source, image.name), load_pins(source, image.name)
-    known = {name: file.entry for name, file in own_files(source).items()}
+    known = {name: file.entry for name, file in own_files(source, recipe.rooms).items()}
     findings = _Findings()
     if dict(image.config) != dict(CONFIG):
         differ = sorted(

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import file_sha256, sha256_hex, tree_files
+from sealtrain.base.distributions import CORE, DISTRIBUTIONS
 from sealtrain.errors import DataInvalid
 from sealtrain.image.layer import LayerEntry
 from sealtrain.recipe.installation import as_recorded, requirements_in
@@ -75,11 +76,12 @@ class OwnFile:
         return self.content.open("rb")
 
 
-def own_files(source: Path) -> dict[str, OwnFile]:
+def own_files(source: Path, rooms: Iterable[str] = ()) -> dict[str, OwnFile]:
     """Every file and link of an image that comes from the source or from the specification.
 
     Args:
         source: A checkout of sealtrain, or its unpacked source archive.
+        rooms: Distributions of sealtrain that the image has beside the core.
 
     Raises:
         DataInvalid: The folder is no source of sealtrain.
@@ -95,8 +97,10 @@ def own_files(source: Path) -> dict[str, OwnFile]:
     if version is None:
         raise _no_source(source)
     code: dict[str, bytes | Path] = {}
+    packages = {DISTRIBUTIONS[name] for name in (CORE, *rooms)}
     for folder in folders:
-        code |= _tree(source / folder, PurePosixPath(folder).name)
+        if (package := PurePosixPath(folder).name) in packages:
+            code |= _tree(source / folder, package)
     for inside, place in sorted(beside.items()):
         code |= _tree(source / inside, f"{_UP}{place}")
     metadata = f"sealtrain-{version[1]}.dist-info"

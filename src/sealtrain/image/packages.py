@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import PurePosixPath
 from typing import Final
 
 from sealtrain.base.digests import map_sha256
-from sealtrain.base.version import PACKAGES
+from sealtrain.base.distributions import CORE, DISTRIBUTIONS
 from sealtrain.image.layer import LayerEntry, refused
 from sealtrain.image.layout import Image
 from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
@@ -45,7 +45,7 @@ _MARKERS: Final = {
     "platform_system": "Linux",
     "sys_platform": "linux",
 }
-_OWN: Final = "sealtrain"
+_OWN: Final = CORE
 
 
 def keeps(name: str) -> bool:
@@ -143,11 +143,15 @@ def python_of(image: Image) -> str:
     raise refused("the image has no interpreter", check="debian", expected=INTERPRETER)
 
 
-def code_of(image: Image) -> CodePin:
-    """Digest of sealtrain in an image, as ``recipe.installation.measure_code`` has it.
+def code_of(image: Image, distributions: Iterable[str] | None = None) -> tuple[CodePin, ...]:
+    """Digests of sealtrain in an image, as ``recipe.installation.measure_code`` has them.
+
+    Args:
+        image: The image.
+        distributions: Of which; every one in the image when ``None``.
 
     Raises:
-        ImageRefused: sealtrain is not there, or is there twice.
+        ImageRefused: One is not there, or sealtrain is there twice.
     """
     versions = [
         name.removeprefix(f"{PACKAGES_FOLDER}/{_OWN}-").removesuffix(".dist-info/METADATA")
@@ -160,9 +164,14 @@ def code_of(image: Image) -> CodePin:
             check="sealtrain",
             got=", ".join(versions)[:200] or "none",
         )
-    trees = {package: _tree(image.entries, f"{PACKAGES_FOLDER}/{package}/") for package in PACKAGES}
-    digests = {package: map_sha256(tree) for package, tree in trees.items()}
-    return CodePin(sealtrain=versions[0], sha256=map_sha256(digests))
+    pins = []
+    for name in DISTRIBUTIONS if distributions is None else distributions:
+        tree = _tree(image.entries, f"{PACKAGES_FOLDER}/{DISTRIBUTIONS[name]}/")
+        if tree:
+            pins.append(CodePin(name=name, version=versions[0], sha256=map_sha256(tree)))
+        elif distributions is not None:
+            raise refused("the image lacks a part of sealtrain", check="sealtrain", expected=name)
+    return tuple(pins)
 
 
 def _tree(entries: Mapping[str, LayerEntry], folder: str) -> dict[str, str]:
@@ -202,10 +211,10 @@ def measure_image(image: Image, recipe: Recipe, *, compared: bool = False) -> In
         except KeyError:
             raise PackageNotFoundError(name) from None
 
-    code, python = code_of(image), python_of(image)
-    own = ImageDistribution(f"{_OWN}-{code.sealtrain}.dist-info", image.kept)
+    (core,), python = code_of(image, [CORE]), python_of(image)
+    own = ImageDistribution(f"{_OWN}-{core.version}.dist-info", image.kept)
     place = InstallationPaths(
-        code=lambda: code,
+        code=lambda names: code_of(image, names),
         python=python,
         requirements=lambda: own.requires or [],
         distribution=distribution,

@@ -44,12 +44,17 @@ Extra = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
 
 
 class ImageRecipe(StrictModel):
-    """``image.yaml``: what a person decides about an image."""
+    """``image.yaml``: what a person decides about an image.
+
+    Attributes:
+        rooms: Distributions of sealtrain in it beside the core.
+    """
 
     name: ImageName
     debian: Annotated[tuple[DebianName, ...], Field(min_length=1)]
     extras: tuple[Extra, ...]
     packages: tuple[Requirement, ...]
+    rooms: tuple[Literal["sealtrain-chain", "sealtrain-nodes", "sealtrain-together"], ...] = ()
 
 
 class DebianPin(StrictModel):

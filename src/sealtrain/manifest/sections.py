@@ -149,7 +149,7 @@ def what_ran(predicate: Predicate, facts: Facts) -> Html:
                 ("Script that trained", join((name, " ", tag("code", digest))))
                 for name, digest in lock.script_digests.items()
             ),
-            ("sealtrain", join((lock.code.sealtrain, " ", tag("code", lock.code.sha256)))),
+            *((pin.name, join((pin.version, " ", tag("code", pin.sha256)))) for pin in lock.code),
             ("Base model", _pin(lock.model)),
             ("Tokenizer", _pin(lock.tokenizer)),
         ]

@@ -2147,6 +2147,16 @@ const TOKENIZER = either(
   record({ kind: literal("bytes", "sealed", "none"), sha256: none }),
 );
 
+/** Kind of collaboration → sealtrain's distributions that its guests need beside the core. */
+const TOGETHER = "sealtrain-together";
+const ROOMS_OF = {
+  travelling: [TOGETHER],
+  federated: [TOGETHER],
+  pads: [TOGETHER],
+  cut: [TOGETHER],
+  nodes: ["sealtrain-nodes", TOGETHER],
+};
+
 const LOCK = record(
   {
     version: literal(2),
@@ -2154,7 +2164,7 @@ const LOCK = record(
     brokers: (value) =>
       list(hex64, { min: 1, max: 16 })(value) && value.every((one, i) => i === 0 || value[i - 1] < one),
     recipe: isRecipe,
-    code: record({ sealtrain: version, sha256: hex64 }),
+    code: list(record({ name: literal("sealtrain", ...ROOMS_OF.nodes), version, sha256: hex64 }), { min: 1, max: 8 }),
     environment: record({
       python: match(/^3\.[0-9]{1,2}\.[0-9]{1,3}((a|b|rc)[0-9]{1,2})?\+?$/),
       packages: map(match(/^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$/), record({ version, record_sha256: hex64 })),
@@ -2183,6 +2193,11 @@ function modelsOf({ model, reward }) {
 function scriptsFit({ recipe, scripts }) {
   const bytes = Object.values(scripts).reduce((sum, text) => sum + utf8(text).length, 0);
   return [...recipe.scripts].sort().join("\n") === Object.keys(scripts).sort().join("\n") && bytes <= MOST_SCRIPT;
+}
+
+function codeFits({ recipe, code }) {
+  const needed = ["sealtrain", ...(ROOMS_OF[recipe.collaboration?.kind] ?? [])];
+  return code.map(({ name }) => name).join() === needed.join();
 }
 
 function handOnFits({ recipe, handed_on: pin, brokers }) {
@@ -2215,6 +2230,7 @@ async function isLock(value) {
   const fits =
     scriptsFit(value) &&
     (policy === undefined) === (typeof recipe.collaboration?.policy !== "string") &&
+    codeFits(value) &&
     handOnFits(value) &&
     hubFits(value) &&
     (recipe.schedule?.continue !== "last" || brokers.length === 1) &&

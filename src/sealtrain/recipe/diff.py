@@ -166,6 +166,10 @@ def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, JsonValue]]:
     elif path == "brokers":
         # Each by itself: an owner compares single ids, not a list of them.
         yield from ((f"{path}[{name}]", "named") for name in value)
+    elif path == "code":
+        for item in value:
+            told = {key: part for key, part in item.items() if key != "name"}
+            yield from _leaves(told, f"{path}[{item['name']}]")
     elif isinstance(value, dict) and value and not path.startswith("environment.packages["):
         bracket = path in ("environment.packages", "scripts", "recipe.model.config")
         for key, item in value.items():

@@ -13,6 +13,8 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.metadata import Distribution
 from pathlib import Path
 
+from sealtrain.base.distributions import CORE
+
 __all__ = ["Importable"]
 
 # The order in which Python itself prefers them.
@@ -24,19 +26,23 @@ class Importable:
 
     Attributes:
         distributions: Packages by normalised name.
+        own: Distributions of sealtrain itself, as a lock's ``code`` names them.
     """
 
     def __init__(
         self,
         distributions: Mapping[str, Distribution] | None = None,
         paths: Mapping[str, Iterable[str]] | None = None,
+        own: Iterable[str] = (CORE,),
     ) -> None:
         """Remember the listed files; the first look-up of a module sorts them.
 
         Args:
             distributions: Packages by normalised name; none when ``None``.
             paths: Name of each package → files that its RECORD lists, relative to its folder.
+            own: Distributions of sealtrain itself.
         """
+        self.own = tuple(own)
         self.distributions: dict[str, Distribution] = dict(distributions or {})
         self._paths = dict(paths or {})
 

@@ -20,7 +20,7 @@ import os
 import platform
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import Distribution, PackageMetadata
@@ -30,12 +30,14 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from sealtrain.base.digests import file_sha256, map_sha256, tree_sha256
+from sealtrain.base.distributions import CORE, DISTRIBUTIONS, room_missing
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.base.shipped import shipped
 from sealtrain.base.version import VERSION, own_folders
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe.importable import Importable
+from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "PackagesWanted",
     "as_recorded",
     "check_package_files",
+    "code_sha256",
     "measure_code",
     "measure_installation",
     "normalised",
@@ -59,7 +62,7 @@ __all__ = [
 ]
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
-_OWN = "sealtrain"
+_OWN = CORE
 _INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"
 _BACKENDS = "tools/backends/install.sh"
 _ALTERNATIVE = re.compile(r"\bor\b")
@@ -70,12 +73,14 @@ PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,9
 
 
 class CodePin(StrictModel):
-    """The installed sealtrain: its version, and a digest of its Python files.
+    """One of sealtrain's distributions: its version, and ``tree_sha256`` of its Python files.
 
-    The digest is SHA-256 of the canonical map from package name to ``tree_sha256`` of its files.
+    A distribution is measured by its files: the RECORD of one that is used from its source folder
+    lists no code.
     """
 
-    sealtrain: Version
+    name: PackageName
+    version: Version
     sha256: Hex64
 
 
@@ -100,20 +105,39 @@ class Installation:
     """The code and the packages of a recipe as they are installed on this machine.
 
     Attributes:
-        code: Digest of sealtrain.
+        code: Digests of the core, and of the rooms that the recipe's kind names.
         environment: Digests of the packages.
         importable: The modules that these packages have.
     """
 
-    code: CodePin
+    code: tuple[CodePin, ...]
     environment: EnvironmentPin
     importable: Importable = field(default_factory=Importable, compare=False)
 
 
-def measure_code() -> CodePin:
-    """Measure the sealtrain that runs."""
-    trees = {name: tree_sha256(folder, suffixes=(".py",)) for name, folder in own_folders().items()}
-    return CodePin(sealtrain=VERSION, sha256=map_sha256(trees))
+def measure_code(distributions: Iterable[str] | None = None) -> tuple[CodePin, ...]:
+    """Measure the sealtrain that runs.
+
+    Args:
+        distributions: Of which; every one that is installed when ``None``.
+
+    Raises:
+        ExtraMissing: One is not installed.
+    """
+    pins = []
+    for name in DISTRIBUTIONS if distributions is None else distributions:
+        (folder,) = own_folders([name]).values()
+        if folder.is_dir():
+            digest = tree_sha256(folder, suffixes=(".py",))
+            pins.append(CodePin(name=name, version=VERSION, sha256=digest))
+        elif distributions is not None:
+            raise room_missing(name)
+    return tuple(pins)
+
+
+def code_sha256(pins: Iterable[CodePin]) -> str:
+    """One digest for several: of the canonical map from name to digest, 64 hex digits."""
+    return map_sha256({pin.name: pin.sha256 for pin in pins})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +145,14 @@ class InstallationPaths:
     """Where sealtrain and packages are installed.
 
     Attributes:
-        code: Measures sealtrain there.
+        code: Measures these distributions of sealtrain there.
         python: Full version of the interpreter.
         requirements: Requirement lines of sealtrain.
         distribution: Finds a package by its normalised name, or raises ``PackageNotFoundError``.
         markers: Values of markers (PEP 508) that differ from those of this interpreter.
     """
 
-    code: Callable[[], CodePin]
+    code: Callable[[Iterable[str]], tuple[CodePin, ...]]
     python: str
     requirements: Callable[[], list[str]]
     distribution: Callable[[str], Distribution]
@@ -155,6 +179,7 @@ def measure_installation(recipe: Recipe, place: InstallationPaths | None = None)
         ExtraMissing: A required package is missing, of another version, or not measurable.
     """
     place = place or _here()
+    own = distributions_of(recipe.collaboration)
     found = _closure(packages_of(recipe), place)
     files = {name: dict(recorded(_record(name, dist))) for name, dist in sorted(found.items())}
     pins = {
@@ -162,9 +187,9 @@ def measure_installation(recipe: Recipe, place: InstallationPaths | None = None)
         for name, listed in files.items()
     }
     return Installation(
-        code=place.code(),
+        code=place.code(own),
         environment=EnvironmentPin(python=place.python, packages=pins),
-        importable=Importable(found, files),
+        importable=Importable(found, files, own),
     )
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, Union
+from typing import TYPE_CHECKING, Annotated, Final, Union
 
 from pydantic import Field
 
+from sealtrain.base.distributions import CORE, NODES, TOGETHER, load
 from sealtrain.recipe.collaboration import CollaborationSettings
 
-__all__ = ["KINDS", "Collaboration", "Kind", "load", "settings_of"]
+__all__ = ["KINDS", "Collaboration", "Kind", "distributions_of", "load", "settings_of"]
+
+_TOGETHER: Final = ("sealtrain-together",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Kind:
     """Where a kind has what the core asks of it, each as ``module:name``.
 
     Attributes:
+        rooms: Distributions that have its roles, sorted; a lock pins them beside the core.
         settings: Class of its settings in a recipe (``CollaborationSettings``).
         rule: Check 18 for its runs (``manifest.checks.collaboration``).
         summary: Sums up its run log for a report (``manifest.joint_sections``), or ``None``.
@@ -40,6 +43,7 @@ class Kind:
             name; called with its settings and the ticket. None for a kind whose guest trains.
     """
 
+    rooms: tuple[str, ...]
     settings: str
     rule: str
     summary: str | None = None
@@ -58,54 +62,58 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "travelling": Kind(
+        rooms=_TOGETHER,
         settings="sealtrain.recipe.collaborations.travelling:Travelling",
         rule="sealtrain.manifest.checks.collaborations.travelling:trips_hold",
         roles={
-            "accelerator": "sealtrain_collab.travelling.cli:accelerate_by_ticket",
-            "holder": "sealtrain_collab.travelling.cli:hold_by_ticket",
-            "orchestrator": "sealtrain_collab.travelling.cli:orchestrate_by_ticket",
-            "standby": "sealtrain_collab.travelling.cli:orchestrate_by_ticket",
+            "accelerator": f"{TOGETHER}.travelling.cli:accelerate_by_ticket",
+            "holder": f"{TOGETHER}.travelling.cli:hold_by_ticket",
+            "orchestrator": f"{TOGETHER}.travelling.cli:orchestrate_by_ticket",
+            "standby": f"{TOGETHER}.travelling.cli:orchestrate_by_ticket",
         },
     ),
     "federated": Kind(
+        rooms=_TOGETHER,
         settings="sealtrain.recipe.collaborations.federated:Federated",
         rule="sealtrain.manifest.checks.collaborations.federated:rounds_hold",
         summary="sealtrain.manifest.checks.collaborations.federated:sum_up",
         roles={
-            "lead": "sealtrain_collab.federated.cli:lead_by_ticket",
-            "party": "sealtrain_collab.federated.cli:join_by_ticket",
-            "dealer": "sealtrain_collab.pads.cli:deal_by_ticket",
+            "lead": f"{TOGETHER}.federated.cli:lead_by_ticket",
+            "party": f"{TOGETHER}.federated.cli:join_by_ticket",
+            "dealer": f"{TOGETHER}.pads.cli:deal_by_ticket",
         },
     ),
     "pads": Kind(
+        rooms=_TOGETHER,
         settings="sealtrain.recipe.collaborations.pads:Pads",
         rule="sealtrain.manifest.checks.collaborations.pads:pads_hold",
         summary="sealtrain.manifest.checks.collaborations.pads:sum_up",
-        helper_desk="sealtrain_collab.pads.guest.keeping:KeptPads",
-        stand_ins="sealtrain_collab.pads.guest.stand_ins:PadStandIns",
-        roles={"dealer": "sealtrain_collab.pads.cli:deal_by_ticket"},
+        helper_desk=f"{TOGETHER}.pads.guest.keeping:KeptPads",
+        stand_ins=f"{TOGETHER}.pads.guest.stand_ins:PadStandIns",
+        roles={"dealer": f"{TOGETHER}.pads.cli:deal_by_ticket"},
     ),
     "cut": Kind(
+        rooms=_TOGETHER,
         settings="sealtrain.recipe.collaborations.cut:Cut",
         rule="sealtrain.manifest.checks.collaborations.cut:cut_holds",
-        roles={"server": "sealtrain_collab.cut.cli:serve_by_ticket"},
+        roles={"server": f"{TOGETHER}.cut.cli:serve_by_ticket"},
     ),
     "nodes": Kind(
+        rooms=("sealtrain-nodes", "sealtrain-together"),
         settings="sealtrain.recipe.collaborations.nodes:Nodes",
         rule="sealtrain.manifest.checks.collaborations.nodes:nodes_hold",
-        fellows="sealtrain_collab.nodes.guest.lead:LeadNode",
+        fellows=f"{NODES}.guest.lead:LeadNode",
         guests="sealtrain.manifest.checks.collaborations.nodes:guests_in",
         stays="sealtrain.manifest.checks.collaborations.nodes:stays_of_nodes",
-        roles={"node": "sealtrain_collab.nodes.cli:join_by_ticket"},
+        roles={"node": f"{NODES}.cli:join_by_ticket"},
     ),
 }
 """By the name that ``collaboration.kind`` has in recipes and manifests."""
 
 
-def load(place: str) -> Any:
-    """What is at a place of ``KINDS``, ``module:name``."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+def distributions_of(collaboration: CollaborationSettings | None) -> tuple[str, ...]:
+    """What of sealtrain a guest of a recipe needs, and no more: the core, and its kind's rooms."""
+    return (CORE,) if collaboration is None else (CORE, *KINDS[collaboration.kind].rooms)
 
 
 def settings_of(kind: str) -> type[CollaborationSettings] | None:

@@ -19,6 +19,7 @@ from sealtrain.recipe.diff import RecipeChange, diff
 from sealtrain.recipe.document import require_same
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
+from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.lockfile import MAX_BROKERS, HandOnPin, HubPin, Lock, load_lock, parse_lock
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import Recipe, load_recipe
@@ -196,12 +197,13 @@ def lock_recipe(
     measured = installation or measure_installation(recipe)
     base_dir = recipe_path.parent
     models = measure_models(recipe, base_dir)
+    wanted = distributions_of(recipe.collaboration)
     unresolved = {
         "version": 2,
         "consortium_id": consortium_id,
         "brokers": tuple(sorted(brokers)),
         "recipe": recipe,
-        "code": measured.code,
+        "code": tuple(pin for pin in measured.code if pin.name in wanted),
         "environment": measured.environment,
         "scripts": require_scripts(recipe, base_dir, measured),
         "model": models.model,

@@ -10,7 +10,8 @@
 6. it names 1 to ``MAX_BROKERS`` brokers, sorted, without a duplicate;
 7. it pins the recipe that the model is handed on to, or none if its recipe names none, and the
    brokers can share the model's key as the recipe says;
-8. it names the commit of each model of the hub that its recipe names, and of no other.
+8. it names the commit of each model of the hub that its recipe names, and of no other;
+9. its ``code`` pins sealtrain, and the rooms that the recipe's kind of collaboration names.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -29,7 +30,8 @@ from sealtrain.base.models import Hex40, Hex64, OwnerName, StrictModel, load_mod
 from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid, TrustInvalid
 from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import RecipePath, Text
-from sealtrain.recipe.installation import CodePin, EnvironmentPin
+from sealtrain.recipe.installation import CodePin, EnvironmentPin, code_sha256
+from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.modelspec import Model, ModelFromConfig
 from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
 from sealtrain.recipe.scripts import MAX_SCRIPT_BYTES, ScriptText, too_long
@@ -136,7 +138,7 @@ class Lock(StrictModel):
     consortium_id: Hex64
     brokers: tuple[Hex64, ...] = Field(min_length=1, max_length=MAX_BROKERS)
     recipe: AnyRecipe
-    code: CodePin
+    code: tuple[CodePin, ...] = Field(min_length=1, max_length=8)
     environment: EnvironmentPin
     scripts: dict[RecipePath, ScriptText]
     model: Annotated[ModelPin | SealedModelPin, Discriminator("kind")]
@@ -179,6 +181,11 @@ class Lock(StrictModel):
     def script_digests(self) -> dict[str, str]:
         """SHA-256 of each script by path, beginning with the main script."""
         return {path: sha256_hex(self.scripts[path].encode()) for path in self.recipe.scripts}
+
+    @property
+    def code_sha256(self) -> str:
+        """One digest of all code that it pins, 64 hex digits (spec/recipe.md §3)."""
+        return code_sha256(self.code)
 
     @property
     def recipe_hash(self) -> str:
@@ -263,6 +270,15 @@ def parse_lock(data: bytes) -> Lock:
 
 
 def _fits(lock: Lock, recipe: Recipe) -> None:
+    pinned = tuple(pin.name for pin in lock.code)
+    if pinned != (needed := distributions_of(recipe.collaboration)):
+        raise LockInvalid(
+            "lock pins other parts of sealtrain than a guest of its recipe needs",
+            check="code",
+            got=", ".join(pinned),
+            expected=", ".join(needed),
+            hint="lock again: sealtrain lock",
+        )
     if lock.scripts.keys() != set(recipe.scripts):
         raise LockInvalid("lock holds other scripts than its recipe names", check="scripts")
     if too_long(lock.scripts):

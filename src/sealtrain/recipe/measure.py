@@ -95,8 +95,11 @@ def check_installation(here: Installation, lock: Lock) -> None:
     Raises:
         EnvironmentChanged: Names the first difference, with got and expected.
     """
-    _same("sealtrain's version", here.code.sealtrain, lock.code.sealtrain)
-    _same("sealtrain's code", here.code.sha256, lock.code.sha256)
+    measured = {pin.name: pin for pin in here.code}
+    for pin in lock.code:
+        own = measured.get(pin.name)
+        _same(f"the version of {pin.name}", own.version if own else "absent", pin.version)
+        _same(f"the code of {pin.name}", own.sha256 if own else "absent", pin.sha256)
     _check_packages(here.environment, lock.environment)
 
 

@@ -95,7 +95,7 @@ def test_a_lock_of_other_code_refuses_the_image(world: ImageWorld, tmp_path: Pat
     image = read_image(world.layout, keeps)
     lock = locked(world, written(tmp_path))
     for changed in (
-        {"code": lock.code.model_copy(update={"sha256": "00" * 32})},
+        {"code": (lock.code[0].model_copy(update={"sha256": "00" * 32}),)},
         {"environment": lock.environment.model_copy(update={"python": "3.11.9"})},
         {"environment": lock.environment.model_copy(update={"packages": {}})},
     ):

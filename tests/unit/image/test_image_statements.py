@@ -14,6 +14,7 @@ from cyclonedx_schema import judge
 from sealtrain.image.layout import read_image
 from sealtrain.image.packages import code_of, keeps
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.installation import code_sha256
 from sealtrain.signing import dsse
 from sealtrain.signing.statement import PAYLOAD_TYPE, parse
 
@@ -43,7 +44,7 @@ def test_the_provenance_names_digest_code_and_every_package(world: ImageWorld) -
     (subject,) = statement.subjects
     assert f"sha256:{subject.sha256}" == image.digest
     definition = statement.predicate["buildDefinition"]
-    assert definition["externalParameters"] == {"image": NAME, "code": code_of(image).sha256}
+    assert definition["externalParameters"] == {"image": NAME, "code": code_sha256(code_of(image))}
     pins = json.loads((world.source / "deploy/images/toy/pins.json").read_bytes())
     assert {one["digest"]["sha256"] for one in definition["resolvedDependencies"]} == {
         pin["sha256"] for kind in ("debian", "wheels") for pin in pins[kind].values()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
@@ -81,7 +82,7 @@ def on_dstack(sft: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def installation() -> Installation:
     return Installation(
-        code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
+        code=tuple(CodePin(name=name, version="0.1.0", sha256="11" * 32) for name in DISTRIBUTIONS),
         environment=EnvironmentPin(
             python="3.11.7",
             packages={

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.base.version import PACKAGES, own_folders
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe import installation
@@ -239,17 +240,22 @@ def test_a_checkout_says_itself_what_its_code_needs(monkeypatch: pytest.MonkeyPa
 
 def test_code_is_measured_by_its_python_files() -> None:
     assert measure_code() == measure_code()
-    assert len(measure_code().sha256) == 64
+    assert [pin.name for pin in measure_code()] == list(DISTRIBUTIONS)
+    assert measure_code(["sealtrain"]) == measure_code()[:1]
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))
-def test_the_code_digest_changes_with_a_file_of_every_package(package: str, tmp_path: Path) -> None:
+def test_a_digest_changes_with_a_file_of_its_package_alone(package: str, tmp_path: Path) -> None:
     for name, folder in own_folders().items():
         shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    before = code_digest_at(tmp_path)
+    before = code_digests_at(tmp_path)
     with (tmp_path / package / "__init__.py").open("a") as file:
         file.write("# another line\n")
-    assert before == measure_code().sha256 != code_digest_at(tmp_path)
+    after = code_digests_at(tmp_path)
+    assert before == {pin.name: pin.sha256 for pin in measure_code()}
+    assert {name for name in after if after[name] != before[name]} == {
+        name for name, its in DISTRIBUTIONS.items() if its == package
+    }
 
 
 def test_every_package_of_the_wheel_is_measured(repository: Path) -> None:
@@ -261,13 +267,15 @@ def test_every_package_of_the_wheel_is_measured(repository: Path) -> None:
     )
 
 
-def code_digest_at(folder: Path) -> str:
-    """The code digest that a process computes whose sealtrain lies in ``folder``."""
+def code_digests_at(folder: Path) -> dict[str, str]:
+    """The digests that a process computes whose sealtrain lies in ``folder``."""
     program = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); "
-        "from sealtrain.recipe.installation import measure_code; print(measure_code().sha256)"
+        "from sealtrain.recipe.installation import measure_code; "
+        "import json; print(json.dumps({pin.name: pin.sha256 for pin in measure_code()}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
+    digests: dict[str, str] = json.loads(done.stdout)
+    return digests

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.client.ticket import Role
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.limits import TEXTS
@@ -21,6 +22,11 @@ def test_what_the_table_names_is_there(name: str) -> None:
     kind = KINDS[name]
     named = {field.name: getattr(kind, field.name) for field in fields(kind)}
     assert named.pop("roles").keys() <= set(get_args(Role))
+    rooms = named.pop("rooms")
+    assert rooms == tuple(sorted(rooms))
+    assert {place.partition(".")[0] for place in kind.roles.values()} <= {
+        DISTRIBUTIONS[room] for room in rooms
+    }
     for place in (*named.values(), *kind.roles.values()):
         assert place is None or callable(load(place))
     settings = settings_of(name)

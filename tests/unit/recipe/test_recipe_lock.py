@@ -69,7 +69,7 @@ def test_other_code_packages_or_owners_give_another_lock(
     sft: Document, lock_of: LockOf, installation: Installation
 ) -> None:
     base = lock_of(sft).recipe_hash
-    code = installation.code.model_copy(update={"sha256": "12" * 32})
+    code = (installation.code[0].model_copy(update={"sha256": "12" * 32}),)
     packages = dict(installation.environment.packages)
     del packages["trl"]
     environment = installation.environment.model_copy(update={"packages": packages})

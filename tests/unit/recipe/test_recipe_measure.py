@@ -26,15 +26,16 @@ def with_packages(installation: Installation, **packages: PackagePin | None) -> 
 
 
 def with_code(installation: Installation, **fields: str) -> Installation:
-    code = installation.code.model_copy(update=fields)
-    return dataclasses.replace(installation, code=code)
+    core, *rooms = installation.code
+    return dataclasses.replace(installation, code=(core.model_copy(update=fields), *rooms))
 
 
 @pytest.mark.parametrize(
     ("change", "problem", "got", "expected"),
     [
-        (lambda i: with_code(i, sealtrain="0.2.0"), "version", "0.2.0", "0.1.0"),
+        (lambda i: with_code(i, version="0.2.0"), "version", "0.2.0", "0.1.0"),
         (lambda i: with_code(i, sha256="99" * 32), "code", "99" * 32, "11" * 32),
+        (lambda i: dataclasses.replace(i, code=i.code[1:]), "version", "absent", "0.1.0"),
         (lambda i: with_packages(i, trl=None), "trl", "absent", "1.16.0"),
         (
             lambda i: with_packages(i, xtra=PackagePin(version="1", record_sha256="0" * 64)),

@@ -45,7 +45,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from sealtrain.base.version import own_folders
+from sealtrain.base.version import PACKAGES, own_folders
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
@@ -70,7 +70,7 @@ __all__ = ["Logs", "Named", "Restated", "described", "restated", "told"]
 
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
-_PACKAGES: Final = ("sealtrain.", "sealtrain_collab.")
+_PACKAGES: Final = tuple(f"{name}." for name in PACKAGES)
 _FOR_SCRIPTS: Final = (
     "sealtrain.guest.script",
     "sealtrain.guest.lightning",
@@ -441,7 +441,8 @@ def _sayings_of(
             neither.
     """
     begun = [text[:_BEGINNING].encode() for text in about if text is not None]
-    for folder in own_folders().values() if begun else ():
+    loaded = [folder for name, folder in own_folders().items() if name in sys.modules]
+    for folder in loaded if begun else ():
         for path in folder.rglob("*.py"):
             source = path.read_bytes()
             if kind.__name__.encode() in source and any(beginning in source for beginning in begun):

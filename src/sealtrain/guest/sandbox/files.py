@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.attest.registry import TEES
+from sealtrain.base.distributions import CORE
 from sealtrain.base.version import own_folders
 from sealtrain.errors import UsageError
 
@@ -82,17 +83,20 @@ def devices() -> list[Path]:
     return sorted(path for path in found if _DEVICES.fullmatch(str(path)) and not path.is_dir())
 
 
-def readable_places(packages: Iterable[str], copies: Path) -> list[Path]:
+def readable_places(
+    packages: Iterable[str], copies: Path, own: Iterable[str] = (CORE,)
+) -> list[Path]:
     """Files and folders that a workload reads, there or not, without links.
 
     Args:
         packages: Folders in which pinned packages are installed.
         copies: Folder of the copies of what the lock pins.
+        own: Distributions of sealtrain itself that the lock pins.
     """
     found = [sys.base_prefix, *packages]
     if sys.prefix != sys.base_prefix:
         found += [f"{sys.prefix}/{name}" for name in _INSTALLED]
-    found += map(str, own_folders().values())
+    found += map(str, own_folders(own).values())
     found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     found += [str(copies), *_MACHINE]
     return list(dict.fromkeys(Path(os.path.realpath(name)) for name in found if name))

@@ -3,7 +3,7 @@
 ``only_pinned`` replaces all of Python's finders by a single one. It finds a module only in
 
 1. the interpreter and its standard library;
-2. sealtrain's own measured files;
+2. the measured files of sealtrain itself: of the core, and of the rooms that the lock pins;
 3. files that the records of pinned packages list.
 
 Everything else is as if it were not installed: ``ModuleNotFoundError`` for an import, ``None`` for
@@ -49,7 +49,6 @@ from sealtrain.recipe.installation import normalised
 
 __all__ = ["PinnedFinder", "only_pinned"]
 
-_OWN: Final = tuple(own_folders().values())
 _EXTENSIONS: Final = tuple(EXTENSION_SUFFIXES)
 _GENERATED: Final = "_sysconfigdata_"
 _ADDED: Final = re.compile(r"/(site|dist)-packages/")
@@ -86,7 +85,9 @@ class PinnedFinder(DistributionFinder):
     def __init__(self, importable: Importable) -> None:
         self._importable = importable
         self._library = tuple(_library())
-        self._own_files = frozenset(_own_files())
+        own = tuple(own_folders(importable.own).values())
+        self._home = str(own[0].parent)
+        self._own_files = frozenset(_own_files(own))
         self._distributions = dict(importable.distributions)
         with contextlib.suppress(PackageNotFoundError):
             self._distributions["sealtrain"] = distribution("sealtrain")
@@ -98,7 +99,7 @@ class PinnedFinder(DistributionFinder):
         parent, _, name = fullname.rpartition(".")
         if not parent:
             return self._of_interpreter(fullname) or self._find(
-                fullname, name, (str(_OWN[0].parent), *self._importable.roots)
+                fullname, name, (self._home, *self._importable.roots)
             )
         return self._find(fullname, name, path or ())
 
@@ -178,8 +179,8 @@ def _library() -> Iterator[str]:
         yield f"{os.path.normpath(folder)}/"
 
 
-def _own_files() -> Iterator[str]:
-    for folder in _OWN:
+def _own_files(folders: Iterable[Path]) -> Iterator[str]:
+    for folder in folders:
         for path in folder.rglob("*.py"):
             if not any(part.startswith(".") for part in path.relative_to(folder).parts):
                 yield str(path)

@@ -26,6 +26,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from sealtrain.base.distributions import CORE
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.version import own_folders
 from sealtrain.errors import (
@@ -196,7 +197,7 @@ def close_border(places: Sequence[Path]) -> BorderClosed:
         sys.prefix,
         sys.base_prefix,
         *(entry for entry in sys.path if entry.startswith("/")),
-        *map(str, own_folders().values()),
+        *map(str, own_folders([CORE]).values()),
         *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
         *_MACHINE,
         *(str(file) for place in places for file in (place, *_list_linked(place))),
