@@ -144,6 +144,7 @@ def timed(words: list[Any]) -> list[float]:
 
 
 def sealtrain(*words: Any) -> list[Any]:
+    """The words of one of our commands."""
     return [sys.executable, "-m", "sealtrain", *words]
 
 
