@@ -51,7 +51,7 @@ from sealtrain.signing.parties import node_run_id
 from sealtrain.signing.runlog import RunLog
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = 80
+SAMPLE = 150
 CORPUS = (
     "tests/attack/test_manifest_negative.py",
     "tests/attack/test_manifest_tampering.py",
