@@ -15,7 +15,7 @@ The learning rate of each way, collection and number of parties is chosen from
 its twin's.
 
 ``--base random`` starts every way from random weights in the pretrained encoder's place, and keeps
-its cells in a file of their own; the page is that of the pretrained encoder.
+its cells in a file of their own; ``--write`` then makes the page that sets both beside each other.
 
 What is real and what is not: docs/reference/benchmarks/medical-method.md.
 """
@@ -398,8 +398,6 @@ def main() -> None:
             parser.error(f"no such {what}: {one}; there are {', '.join(known)}")
     if given.seeds < 1 or min(given.parties) < 2:
         parser.error("at least one seed and two parties")
-    if given.write and given.base != PRETRAINED:
-        parser.error(f"--write makes the page of {PRETRAINED}; --json prints these cells")
     path = given.cells or CELLS[given.base]
     digests = {name: divided_of(name, reads[name]).digest for name in reads}
     cells = read_cells(path, digests, given.base)
@@ -418,7 +416,13 @@ def main() -> None:
         if given.write:
             whole = Grid(collections=list(reads), partitions=PARTITIONS, parties=PARTIES,
                          ways=list(WAYS), seeds=SEEDS)  # fmt: skip
-            write(results_of(whole, cells, reads), DOCS)
+            if given.base == PRETRAINED:
+                write(results_of(whole, cells, reads), DOCS)
+            else:
+                from medical_beside import write as write_beside
+
+                others = read_cells(CELLS[PRETRAINED], digests)
+                write_beside(whole, cells, others, reads, DOCS)
     if given.json:
         print(json.dumps(results_of(grid, cells, reads), indent=2))
 

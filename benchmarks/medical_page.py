@@ -48,7 +48,9 @@ def results_of(grid: Grid, cells: Cells, reads: dict[str, Read]) -> Told:
         for parties in grid.parties
     ]
     measured = [
-        place for place in places if any(_seeds(cells, place, way) for way in dealt_ways(place[1]))
+        place
+        for place in places
+        if any(seeds_of(cells, place, way) for way in dealt_ways(place[1]))
     ]
     return {
         "machine": {
@@ -120,7 +122,7 @@ def _shape(name: str, read: Read) -> Told:
     }
 
 
-def _seeds(cells: Cells, place: Place, way: str) -> dict[int, Told]:
+def seeds_of(cells: Cells, place: Place, way: str) -> dict[int, Told]:
     """Cells of a way at its chosen rate, by seed."""
     name, partition, parties = place
     best = chosen(cells, name, parties, way)
@@ -139,7 +141,7 @@ def _seeds(cells: Cells, place: Place, way: str) -> dict[int, Told]:
 def _place(cells: Cells, place: Place) -> Told:
     """The tables of one collection, partition and number of parties."""
     name, partition, parties = place
-    found = {way: _seeds(cells, place, way) for way in WAYS}
+    found = {way: seeds_of(cells, place, way) for way in WAYS}
     dealt = dealt_ways(partition)
     own = {way: told for way, told in found.items() if way in dealt}
     return {
@@ -287,7 +289,7 @@ def _missing(grid: Grid, cells: Cells) -> Iterator[Told]:
                     if WAYS[way].kind == "words" or partition_of(way, partition) != partition:
                         continue  # that of another line
                     place = (name, partition, parties)
-                    lacking = grid.seeds - len(_seeds(cells, place, way))
+                    lacking = grid.seeds - len(seeds_of(cells, place, way))
                     if lacking <= 0:
                         continue
                     rates = 0
@@ -330,7 +332,7 @@ def page(results: Told) -> str:
     parts = [_head(results), *_goal(results["places"]), *_collections(results)]
     for place in results["places"]:
         parts += _tables(place, results["words"].get(place["collection"]))
-    parts += _lacking(results["missing"])
+    parts += lacking(results["missing"])
     return "\n".join(parts) + "\n"
 
 
@@ -460,8 +462,8 @@ def _tables(place: Told, words: Told | None) -> Iterator[str]:
         )
     for row in place["rows"]:
         yield (
-            f"| {row['title']} | {_mean(row['at_steps_accuracy'])} "
-            f"| {_mean(row['at_records_accuracy'])} | {_mean(row['at_records_f1'])} "
+            f"| {row['title']} | {shown(row['at_steps_accuracy'])} "
+            f"| {shown(row['at_records_accuracy'])} | {shown(row['at_records_f1'])} "
             f"| {row['seeds']} | {row['cpu']:.0f} | {row['bytes'] / 1e6:.1f} |"
         )
     yield ""
@@ -490,7 +492,13 @@ def _tables(place: Told, words: Told | None) -> Iterator[str]:
         yield ""
 
 
-def _lacking(missing: list[Told]) -> Iterator[str]:
+def lacking(missing: list[Told], more: str = "") -> Iterator[str]:
+    """What was not measured.
+
+    Args:
+        missing: As ``results_of`` says.
+        more: Further words of each command.
+    """
     yield "## Not measured\n"
     if not missing:
         yield "Every cell of the grid is measured.\n"
@@ -505,7 +513,7 @@ def _lacking(missing: list[Told]) -> Iterator[str]:
     yield "|---|---|---:|"
     for line in missing:
         command = f"{line['collection']} --partitions {line['partition']} "
-        command += f"--parties {line['parties']} --write"
+        command += f"--parties {line['parties']} {more}--write"
         hours = "unknown" if line["hours"] is None else f"{line['hours']:.1f}"
         yield f"| `{command}` | {_ways_lacking(line['ways'])} | {hours} |"
     yield ""
@@ -526,7 +534,8 @@ def _points(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _mean(told: list[float | None]) -> str:
+def shown(told: list[float | None]) -> str:
+    """A mean of shares with its interval, in percent."""
     mean, half = told
     return _points(mean or 0.0) + ("" if half is None else f" ± {100 * half:.1f}")
 
