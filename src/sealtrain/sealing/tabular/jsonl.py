@@ -200,7 +200,7 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
         ),
     )
     # A longer file would be cut within an object. Blank lines are counted where there may be some.
-    if table.num_rows != lines.number and table.num_rows != _line_count(block):
+    if table.num_rows != lines.total and table.num_rows != _line_count(block):
         raise pa.ArrowInvalid("an object of several lines, or several objects in one")
     if is_deep(table.schema):
         raise pa.ArrowInvalid("too many types inside each other")
@@ -211,12 +211,12 @@ class _Lines(NamedTuple):
     """Lines of a block, counted by numpy: ``bytes.count`` takes a quarter of a parser's time.
 
     Attributes:
-        number: How many there are.
+        total: How many there are.
         whole: Between any two of them one object ends and another begins.
         opened: Brackets that open in all of them, in texts too.
     """
 
-    number: int
+    total: int
     whole: bool
     opened: int
 
@@ -240,7 +240,7 @@ def _has_too_many_brackets(block: bytes, lines: _Lines) -> bool:
     Arrow reads on where a record goes over several lines; then the block is looked at as a whole.
     """
     # Every line but the first begins with a bracket, so no line has more than these.
-    if lines.whole and lines.opened - lines.number + 2 <= _OPEN:
+    if lines.whole and lines.opened - lines.total + 2 <= _OPEN:
         return False
     brackets = block.translate(None, _OTHERS)
     if not lines.whole:
