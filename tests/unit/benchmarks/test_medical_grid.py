@@ -18,6 +18,7 @@ if not COLLECTING:
     from scipy.stats import ttest_rel
 
     import medical_task
+    from medical_beside import page as beside
     from medical_page import interval, page, paired, results_of
     from medical_task import FEWEST, RATES, SERVER_RATES, Settings
     from medical_ways import WAYS, chooser_of
@@ -298,6 +299,20 @@ def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
     results = results_of(grid, cells, reads)
     assert [line["ways"] for line in results["missing"]] == [{"fedavg": 2}]
     assert [row["seeds"] for place in results["places"] for row in place["rows"]] == [1]
+
+
+def test_ways_from_random_weights_stand_beside_the_same_seeds_of_the_encoder() -> None:
+    grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=2)
+    pretrained: dict[str, Any] = {}
+    for one in grid.wanted(pretrained):
+        pretrained.setdefault(one.key, told(one, accuracy=0.5 + one.seed / 10))
+    rates = [replace(one, base="random") for one in choosing("notes", 3, "fedavg")]
+    cells = {one.key: told(one, accuracy=0.25) for one in rates}
+    whole = beside(grid, cells, pretrained, [])
+    assert "| `notes` | iid | 3 | FedAvg, LoRA, in the clear | 5 of 5 | 1 | 25.0 | 60.0 |" in whole
+    some = beside(grid, dict(list(cells.items())[:2]), pretrained, [])
+    assert "| 2 of 5 | 1 | 25.0 | 60.0 |" in some
+    assert "25.0" not in beside(grid, {}, pretrained, [])
 
 
 def test_a_table_of_dirichlet_parties_tests_only_what_was_dealt_out(tmp_path: Path) -> None:
