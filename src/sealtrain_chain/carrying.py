@@ -78,7 +78,7 @@ def votes_of(decisions: Sequence[ChainDecision]) -> list[tuple[int, int, bytes, 
             bytes.fromhex(decision.statement),
             bytes.fromhex(decision.signature),
         )
-        for decision in sorted(decisions, key=lambda one: one.owner)
+        for decision in sorted(decisions, key=lambda signed: signed.owner)
     ]
 
 

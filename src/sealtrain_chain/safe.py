@@ -109,8 +109,8 @@ class SafeProposal(Document):
 
 def sign_proposal(account: LocalAccount, proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
     """The proposal with one more signature. Raises as ``verify_proposal``."""
-    one = SafeSignature(owner=address(account), signature=signed(account, proposal.message()))
-    return joined([proposal, proposal.model_copy(update={"signatures": (one,)})], chain)
+    signature = SafeSignature(owner=address(account), signature=signed(account, proposal.message()))
+    return joined([proposal, proposal.model_copy(update={"signatures": (signature,)})], chain)
 
 
 def joined(copies: Sequence[SafeProposal], chain: ChainFile) -> SafeProposal:

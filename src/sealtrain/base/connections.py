@@ -275,11 +275,11 @@ class Connections:
         # A proxy speaks for many callers and weighs as one of them.
         victim = min(
             idle,
-            key=lambda one: (
-                served_last and one.stage is ConnectionStage.SERVED,
-                -1 if one.group in self._exempt else -weights[one.group],
-                one.stage,
-                one.number,
+            key=lambda candidate: (
+                served_last and candidate.stage is ConnectionStage.SERVED,
+                -1 if candidate.group in self._exempt else -weights[candidate.group],
+                candidate.stage,
+                candidate.number,
             ),
         )
         self.close(victim)

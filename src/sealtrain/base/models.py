@@ -310,9 +310,9 @@ def _suggest(unknown: dict[str, str | None]) -> str:
     return f"did you mean {told}?" if told else ""
 
 
-def _plural(things: Collection[object], one: str) -> str:
+def _plural(things: Collection[object], singular: str) -> str:
     """``the field`` and ``an unknown field`` of one thing or of several."""
-    return one if len(things) == 1 else f"{one.removeprefix('an ')}s"
+    return singular if len(things) == 1 else f"{singular.removeprefix('an ')}s"
 
 
 def _missing_beside(invalid: ValidationError) -> list[str]:

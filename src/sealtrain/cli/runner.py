@@ -187,7 +187,7 @@ class Runner:
                     break
                 before = page[-1].index
         now = self._monotonic()
-        for shown in sorted(found, key=lambda one: one.index):
+        for shown in sorted(found, key=lambda submission: submission.index):
             ours = shown.runner is not None and shown.runner.instance == self._instance
             free = shown.state in ("waiting", "silent") or (ours and shown.state != "completed")
             waits = self._not_before.get(shown.submission_id, now) > now

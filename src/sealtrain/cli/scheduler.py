@@ -200,9 +200,9 @@ def _step(
     from sealtrain.client.scheduling import advance, said
     from sealtrain.keys.identity import Identity
 
-    def on_decided(one: Decided) -> None:
-        decided.append(one)
-        say(said(one))
+    def on_decided(decision: Decided) -> None:
+        decided.append(decision)
+        say(said(decision))
 
     def on_clock_back(newest: int) -> None:
         say(f"this clock says {to_rfc3339(now)}, and {to_rfc3339(newest)} was decided already")

@@ -91,20 +91,20 @@ def shown_lines(shown: Mapping[str, Any]) -> Iterator[str]:
             yield f"  and {sequence['characters_left_out']} characters that are not shown"
 
 
-def _sequence(one: Any, tokenizer: Any) -> dict[str, Any]:
+def _sequence(sequence: Any, tokenizer: Any) -> dict[str, Any]:
     room, left_out = _MOST_CHARACTERS, 0
     spans: list[dict[str, str]] = []
-    for use, text in one.spans(tokenizer):
+    for use, text in sequence.spans(tokenizer):
         part = text[:room] if len(spans) < _MOST_SPANS else ""
         room -= len(part)
         left_out += len(text) - len(part)
         if part:
             spans.append({"use": use, "text": part})
     return {
-        "name": one.name,
-        "tokens": len(one.ids),
-        "learned": one.learned,
-        "cut": one.cut,
+        "name": sequence.name,
+        "tokens": len(sequence.ids),
+        "learned": sequence.learned,
+        "cut": sequence.cut,
         "spans": spans,
         "characters_left_out": left_out,
     }

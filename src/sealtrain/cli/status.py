@@ -283,11 +283,11 @@ def _in_order(obstacles: Sequence[Obstacle]) -> list[Obstacle]:
     return sorted(obstacles, key=lambda obstacle: obstacle.error.code in _APPROVED_LAST)
 
 
-def _as_json(one: Readiness, deployment: Path, broker: Path) -> dict[str, Any]:
-    told = one.to_dict()
+def _as_json(readiness: Readiness, deployment: Path, broker: Path) -> dict[str, Any]:
+    told = readiness.to_dict()
     told["obstacles"] = [
         obstacle.to_dict() | {"commands": _commands(obstacle, deployment, broker)}
-        for obstacle in _in_order(one.obstacles)
+        for obstacle in _in_order(readiness.obstacles)
     ]
     return told
 

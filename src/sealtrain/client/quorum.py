@@ -580,8 +580,8 @@ def _place(
 ) -> int:
     """Where a decision goes among those that another broker lists: before the first later one."""
 
-    def signed(one: dict[str, JsonValue]) -> int:
-        return verify_decision(Envelope.from_dict(one), consortium).decision.signed
+    def signed(decision: dict[str, JsonValue]) -> int:
+        return verify_decision(Envelope.from_dict(decision), consortium).decision.signed
 
     at = signed(document)
     later = (place for place, earlier in enumerate(listed) if signed(earlier) > at)

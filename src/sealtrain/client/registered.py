@@ -84,7 +84,7 @@ def registered_at(
             for dataset in found.values()
             if (dataset.owner, dataset.dataset_id) not in withdrawn
         ),
-        key=lambda one: (one.owner, one.name, one.sealed_at),
+        key=lambda dataset: (dataset.owner, dataset.name, dataset.sealed_at),
     )
 
 
@@ -113,7 +113,11 @@ def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetMa
                 hint="name the folder that you sealed last with --data, and register it again",
             )
         newest[owned] = manifest if ages[0] >= ages[1] else known
-    return tuple(sorted(newest.values(), key=lambda one: (one.owner, one.name, one.sealed_at)))
+    return tuple(
+        sorted(
+            newest.values(), key=lambda dataset: (dataset.owner, dataset.name, dataset.sealed_at)
+        )
+    )
 
 
 def _read_owned(body: dict[str, Any]) -> OwnedId:

@@ -174,7 +174,7 @@ def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tup
 def _read_of_series(members: list[DatasetManifest]) -> list[DatasetManifest]:
     """The members that a run would read now, of those that are registered."""
     known = [member for member in members if member.series is not None]
-    known.sort(key=lambda one: block_of(one).number)
+    known.sort(key=lambda dataset: block_of(dataset).number)
     return list(members_read(known))
 
 

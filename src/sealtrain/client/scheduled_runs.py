@@ -155,7 +155,7 @@ class BrokerBoard:
             for shown in self._shown.values()
             if shown.broker is not None and shown.broker.manifest is not None
         ]
-        return max(recorded, key=lambda one: one[1].index, default=None)
+        return max(recorded, key=lambda pair: pair[1].index, default=None)
 
     def new_data(self) -> int | None:
         """As ``Board.new_data``."""

@@ -63,7 +63,7 @@ def follow(
     proof = client.ledger_proof(0)
     entry = verify_proof(proof, key, origin=origin)
     (small, first), (large, second) = sorted(
-        [(after.size, newer), (proof.size, proof.checkpoint)], key=lambda one: one[0]
+        [(after.size, newer), (proof.size, proof.checkpoint)], key=lambda pair: pair[0]
     )
     path = client.ledger_consistency(small, large) if small < large else ()
     verify_extension(first, second, path, key, origin=origin)

@@ -146,7 +146,7 @@ def witnessed(
         note, kept.public_key, origin=origin, witnesses=consortium.owners, quorum=quorum
     )
     (small, first), (large, second) = sorted(
-        [(found.head.size, note), (own.size, kept.note)], key=lambda one: one[0]
+        [(found.head.size, note), (own.size, kept.note)], key=lambda pair: pair[0]
     )
     path = client.ledger_consistency(small, large) if 0 < small < large else ()
     verify_extension(first, second, path, kept.public_key, origin=origin)

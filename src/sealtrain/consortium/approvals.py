@@ -320,7 +320,14 @@ def tally_as_stated(
         for needs in stated or {Needs(actions=("approve",), owners=())}
     ]
     # The text decides between equals, so that every party shows the same tally.
-    return max(tallies, key=lambda one: (not one.sealed, one.progress, one.needs.to_text()))
+    return max(
+        tallies,
+        key=lambda counted_tally: (
+            not counted_tally.sealed,
+            counted_tally.progress,
+            counted_tally.needs.to_text(),
+        ),
+    )
 
 
 def require(tally: ApprovalTally) -> ApprovalTally:
@@ -442,8 +449,8 @@ def _changed(runs: Target, approved: Target) -> RecipeChanged:
     )
 
 
-def _end(one: SignedDecision) -> int:
-    ends = one.decision.ends
+def _end(signed: SignedDecision) -> int:
+    ends = signed.decision.ends
     return -1 if ends is None else ends
 
 

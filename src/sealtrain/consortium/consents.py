@@ -95,7 +95,7 @@ class Consent(OwnedDocument):
             StatementInvalid: The document would break its format.
         """
         listed: list[JsonValue] = [
-            dataset.to_dict() for dataset in sorted(datasets, key=lambda one: one.dataset_id)
+            dataset.to_dict() for dataset in sorted(datasets, key=lambda named: named.dataset_id)
         ]
         own: dict[str, JsonValue] = {
             "run_id": run_id,

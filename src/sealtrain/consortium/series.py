@@ -140,7 +140,7 @@ def chain_of(members: Iterable[DatasetManifest]) -> tuple[DatasetManifest, ...]:
         SeriesMismatch: A gap, a fork, another owner or mode, a broken link or bound.
     """
     found: list[DatasetManifest] = []
-    for member in sorted(members, key=lambda one: block_of(one).number):
+    for member in sorted(members, key=lambda manifest: block_of(manifest).number):
         found.append(follows(member, found))
     return tuple(found)
 
@@ -199,7 +199,7 @@ def by_series(
     found: dict[tuple[str, str], list[DatasetManifest]] = {}
     for manifest in sorted(
         (member for member in manifests if member.series is not None),
-        key=lambda one: (one.owner, one.name, block_of(one).number),
+        key=lambda manifest: (manifest.owner, manifest.name, block_of(manifest).number),
     ):
         found.setdefault((manifest.owner, manifest.name), []).append(manifest)
     return found

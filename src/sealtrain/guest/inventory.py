@@ -85,7 +85,7 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
         )
         for checkpoint in found
     ]
-    return sorted(judged, key=lambda one: (-(one.counter or 0), one.name))
+    return sorted(judged, key=lambda checkpoint: (-(checkpoint.counter or 0), checkpoint.name))
 
 
 def _look_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
@@ -111,13 +111,13 @@ def _look_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
     )
 
 
-def _follows(one: FoundCheckpoint, digests: dict[int | None, str | None]) -> bool | None:
-    if one.counter is None:
+def _follows(checkpoint: FoundCheckpoint, digests: dict[int | None, str | None]) -> bool | None:
+    if checkpoint.counter is None:
         return None
-    if one.counter == 1:
-        return one.previous == ""
-    before = digests.get(one.counter - 1)
-    return None if before is None else one.previous == before
+    if checkpoint.counter == 1:
+        return checkpoint.previous == ""
+    before = digests.get(checkpoint.counter - 1)
+    return None if before is None else checkpoint.previous == before
 
 
 def _list_known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict[int, str]:
@@ -144,10 +144,10 @@ def _list_known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) ->
     return known
 
 
-def _is_anchored(one: FoundCheckpoint, known: dict[int, str]) -> bool | None:
-    if one.counter is None or one.counter not in known:
+def _is_anchored(checkpoint: FoundCheckpoint, known: dict[int, str]) -> bool | None:
+    if checkpoint.counter is None or checkpoint.counter not in known:
         return None
-    return known[one.counter] == one.digest
+    return known[checkpoint.counter] == checkpoint.digest
 
 
 def _anchor(path: Path, run_id: str) -> tuple[int, str] | None:

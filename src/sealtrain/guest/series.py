@@ -238,25 +238,25 @@ def remembered(out: Path) -> dict[_Key, int]:
     return numbers
 
 
-def _verify_members(one: ListedSeries, consortium: Consortium) -> SeriesMembers:
-    envelopes = [document.envelope() for document in one.members]
+def _verify_members(series: ListedSeries, consortium: Consortium) -> SeriesMembers:
+    envelopes = [document.envelope() for document in series.members]
     members = [verify_dataset(envelope, consortium) for envelope in envelopes]
     for member in members:
-        if (member.owner, member.name) != (one.owner, one.name):
+        if (member.owner, member.name) != (series.owner, series.name):
             raise SeriesMismatch(
                 "a broker lists a member of another series",
                 check="series",
-                owner=one.owner,
-                dataset=one.name,
+                owner=series.owner,
+                dataset=series.name,
                 got=f"{member.owner}/{member.name}",
-                expected=f"{one.owner}/{one.name}",
+                expected=f"{series.owner}/{series.name}",
             )
     if [block_of(member).number for member in members] != list(range(1, len(members) + 1)):
         raise SeriesMismatch(
             "a broker lists members of a series out of their order, or with a gap",
             check="series",
-            owner=one.owner,
-            dataset=one.name,
+            owner=series.owner,
+            dataset=series.name,
         )
     return SeriesMembers(members=chain_of(members), envelopes=tuple(envelopes))
 

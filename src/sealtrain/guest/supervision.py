@@ -356,13 +356,13 @@ def _outcome(told: bytes, out: Path) -> Outcome | None:
         return None
     if answer.result is None:
         raise RuntimeError(answer.bug or "the run's process said nothing")
-    one = answer.result
+    outcome = answer.result
     return Outcome(
-        run_id=one.run_id,
-        simulated=one.simulated,
-        steps=one.steps,
-        metrics=one.metrics,
-        history=list(one.history),
+        run_id=outcome.run_id,
+        simulated=outcome.simulated,
+        steps=outcome.steps,
+        metrics=outcome.metrics,
+        history=list(outcome.history),
         model=out / MODEL_FOLDER,
         manifest=out / RUN_MANIFEST,
     )

@@ -157,7 +157,7 @@ def verify_chain(reports: Sequence[Report]) -> Chain:
     if not 1 <= len(reports) <= MAX_CHAIN:
         raise _broken("members", f"{len(reports)} manifests", f"1 to {MAX_CHAIN}")
     read = sorted(
-        (_read(report) for report in reports), key=lambda one: number_of(one[1].continues)
+        (_read(report) for report in reports), key=lambda pair: number_of(pair[1].continues)
     )
     _require_once([report.digest for report, _ in read], "manifest")
     _require_once([predicate.run.run_id for _, predicate in read], "run")

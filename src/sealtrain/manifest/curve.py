@@ -114,7 +114,10 @@ def _thin_out(points: Points) -> Points:
         if not finite:
             kept.append(bucket[0])
             continue
-        extremes = {min(finite, key=lambda one: one[1]), max(finite, key=lambda one: one[1])}
+        extremes = {
+            min(finite, key=lambda point: point[1]),
+            max(finite, key=lambda point: point[1]),
+        }
         kept.extend(sorted(extremes))
     kept.append(points[-1])
     return kept

@@ -57,7 +57,7 @@ def refuse_settings(texts: Mapping[str, str]) -> None:
     endless = not any(_read_keyword(call, "map_style") is True for call in calls)
     endless = endless and not any("max_steps" in text for text in texts.values())
     for path, tree in trees.items():
-        for found in sorted(_find_in(tree, endless=endless), key=lambda one: one.line):
+        for found in sorted(_find_in(tree, endless=endless), key=lambda place: place.line):
             raise RecipeInvalid(
                 f"script {path}, line {found.line}, sets what a run on sealed data cannot follow",
                 check="scripts",

@@ -204,7 +204,7 @@ def decide_boot(
     for tally in tallies:
         if tally.revoked:
             require(tally)
-    return require(max(tallies, key=lambda one: (not one.sealed, one.progress)))
+    return require(max(tallies, key=lambda tally: (not tally.sealed, tally.progress)))
 
 
 def _image_fits(info: BootInfo, policy: DstackPolicy) -> None:

@@ -438,16 +438,16 @@ def _require_equal(loaded: Mapping[str, Any], trained: Mapping[str, Any]) -> Non
             )
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def _equal(own: Tensor, other: Tensor) -> bool:
     import torch
 
-    if one.shape != other.shape:
+    if own.shape != other.shape:
         return False
-    one, other = one.detach().cpu(), other.detach().cpu()
-    if one.dtype != other.dtype:  # the type that a library loads in is its caller's choice
-        wide = torch.promote_types(one.dtype, other.dtype)
-        one, other = one.to(wide), other.to(wide)
-    return torch.equal(_flat(one), _flat(other))
+    own, other = own.detach().cpu(), other.detach().cpu()
+    if own.dtype != other.dtype:  # the type that a library loads in is its caller's choice
+        wide = torch.promote_types(own.dtype, other.dtype)
+        own, other = own.to(wide), other.to(wide)
+    return torch.equal(_flat(own), _flat(other))
 
 
 def _flat(tensor: Tensor) -> Tensor:

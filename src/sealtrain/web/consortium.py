@@ -212,7 +212,9 @@ def _facts(request: Request, compose_hash: Hash) -> Response:
     known = {
         (dataset.owner, dataset.dataset_id): dataset for at in answers for dataset in at.registered
     }
-    registered = sorted(known.values(), key=lambda one: (one.owner, one.name, one.sealed_at))
+    registered = sorted(
+        known.values(), key=lambda dataset: (dataset.owner, dataset.name, dataset.sealed_at)
+    )
     return part("facts.html", facts=_group_facts(sources, locked.lock, members, registered))
 
 
@@ -240,7 +242,11 @@ def _furthest(asked: Sequence[BrokerAnswer[RecipeCounts]]) -> RecipeCounts | Non
     answers = [broker_answer.answer for broker_answer in asked if broker_answer.answer is not None]
     return min(
         answers,
-        key=lambda one: (not one.tally.revoked, not one.tally.sealed, one.tally.progress),
+        key=lambda counts: (
+            not counts.tally.revoked,
+            not counts.tally.sealed,
+            counts.tally.progress,
+        ),
         default=None,
     )
 
@@ -305,4 +311,4 @@ def _changes(before: Lock, after: Lock) -> list[tuple[str, list[_Shown]]]:
         for change in diff(before, after)
         if not (is_empty(change.before) and is_empty(change.after))
     ]
-    return [(area, list(found)) for area, found in groupby(rows, key=lambda one: one.area)]
+    return [(area, list(found)) for area, found in groupby(rows, key=lambda change: change.area)]

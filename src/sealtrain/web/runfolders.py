@@ -99,7 +99,7 @@ def local_runs(places: Sequence[Path]) -> list[LocalRun]:
         if len(found) >= _MOST_RUNS:
             break
         found.append(_read(path))
-    return sorted(found, key=lambda one: (-_read_change_time(one.path), one.path.name))
+    return sorted(found, key=lambda folder: (-_read_change_time(folder.path), folder.path.name))
 
 
 def _folders(places: Sequence[Path]) -> Iterator[Path]:
@@ -193,7 +193,7 @@ def chains_of(runs: Sequence[LocalRun]) -> list[list[LocalRun]]:
             seen.add(first)
         chains.setdefault(first, []).append(run)
     return [
-        sorted(chain, key=lambda one: one.chain_number or 0)
+        sorted(chain, key=lambda run: run.chain_number or 0)
         for chain in chains.values()
         if len(chain) > 1
     ]

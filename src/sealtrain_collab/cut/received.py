@@ -252,9 +252,7 @@ class Clients:
             "joined": {name: client.joined_at for name, client in self._clients.items()},
             "datasets": {
                 dataset_id: {
-                    "digests": {
-                        str(number): digest for number, digest in dict(came.digests).items()
-                    },
+                    "digests": {str(row): digest for row, digest in dict(came.digests).items()},
                     "size": came.size,
                 }
                 for dataset_id, came in dict(self._received).items()

@@ -160,8 +160,8 @@ class RunControl:
         with self._parts.store.reading() as transaction:
             now = self._now(transaction)
             if name is not None:
-                one = transaction.submissions.named(name)
-                found = [] if one is None else [one]
+                submission = transaction.submissions.named(name)
+                found = [] if submission is None else [submission]
             else:
                 found = transaction.submissions.newest(
                     limit=min(limit, MAX_PAGE),

@@ -99,7 +99,7 @@ class Portable:
         found.update(data[at + 4 : certificates])
         found.update(data[certificates + 8 : headers])
         hashed = headers
-        for section in sorted(self.sections, key=lambda one: one.offset):
+        for section in sorted(self.sections, key=lambda part: part.offset):
             found.update(data[section.offset : section.offset + section.size])
             hashed += section.size
         (signed,) = struct.unpack_from("<I", data, certificates + 4)

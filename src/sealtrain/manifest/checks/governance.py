@@ -165,15 +165,15 @@ def _moments(case: Case) -> list[_Moment]:
     return found
 
 
-def _was_known(one: SignedDecision, moment: int) -> bool:
+def _was_known(signed: SignedDecision, moment: int) -> bool:
     """Whether a decision bears on a release at ``moment``.
 
     A later revocation stopped later releases and does not undo this one. Within one second only
     the broker knows the order, and its receipt says that none stood.
     """
-    if one.decision.decision == "revoke":
-        return one.decision.signed < moment
-    return one.decision.signed <= moment + CLOCK_SKEW
+    if signed.decision.decision == "revoke":
+        return signed.decision.signed < moment
+    return signed.decision.signed <= moment + CLOCK_SKEW
 
 
 def _refuse_other_pins(case: Case, approval: SignedDecision) -> None:

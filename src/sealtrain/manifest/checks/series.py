@@ -99,34 +99,36 @@ def begins_as_allowed(case: Case, counted: CountedReceipt, body: Mapping[str, Js
 
 
 def _chain(
-    case: Case, one: SeriesRead, by_id: Mapping[str, DatasetManifest]
+    case: Case, read_series: SeriesRead, by_id: Mapping[str, DatasetManifest]
 ) -> tuple[DatasetManifest, ...]:
     former = [
         verify_dataset(dsse.Envelope.from_dict(document), case.predicate.consortium)
-        for document in one.former
+        for document in read_series.former
     ]
-    missing = [member for member in one.members if member not in by_id]
+    missing = [member for member in read_series.members if member not in by_id]
     if missing:
         raise ClaimContradicted(
             "a series lists a member that is not among the datasets",
             check="series",
-            owner=one.owner,
+            owner=read_series.owner,
             got=missing[0],
         )
-    read = [by_id[member] for member in one.members]
+    read = [by_id[member] for member in read_series.members]
     members = [*former, *read]
     for member in members:
-        if (member.owner, member.name) != (one.owner, one.name):
-            raise _broken(one, "lists a dataset of another owner or name")
+        if (member.owner, member.name) != (read_series.owner, read_series.name):
+            raise _broken(read_series, "lists a dataset of another owner or name")
         block_of(member)
     chain = chain_of(members)
     if list(chain) != members or list(members_read(chain)) != read:
-        raise _broken(one, "does not list the members that a run of its mode reads")
+        raise _broken(read_series, "does not list the members that a run of its mode reads")
     own = {
-        key for key, known in by_id.items() if (known.owner, known.name) == (one.owner, one.name)
+        key
+        for key, known in by_id.items()
+        if (known.owner, known.name) == (read_series.owner, read_series.name)
     }
-    if own != set(one.members):
-        raise _broken(one, "leaves out a dataset of its name that the run read")
+    if own != set(read_series.members):
+        raise _broken(read_series, "leaves out a dataset of its name that the run read")
     return chain
 
 
@@ -236,9 +238,12 @@ def _unproven(problem: str) -> ProofInvalid:
     )
 
 
-def _broken(one: SeriesRead, problem: str) -> SeriesMismatch:
+def _broken(read_series: SeriesRead, problem: str) -> SeriesMismatch:
     return SeriesMismatch(
-        f"a series of the manifest {problem}", check="series", owner=one.owner, dataset=one.name
+        f"a series of the manifest {problem}",
+        check="series",
+        owner=read_series.owner,
+        dataset=read_series.name,
     )
 
 

@@ -199,25 +199,25 @@ def _hashes(sha256: str | None) -> dict[str, Any]:
     return {} if sha256 is None else {"hashes": [{"alg": "SHA-256", "content": sha256}]}
 
 
-def _dataset(one: Data) -> dict[str, Any]:
-    records = "withheld" if one.records is None else str(one.records)
+def _dataset(dataset: Data) -> dict[str, Any]:
+    records = "withheld" if dataset.records is None else str(dataset.records)
     return {
         "type": "data",
-        "bom-ref": f"dataset:{one.owner}/{one.name}",
-        "name": f"{one.owner}/{one.name}",
+        "bom-ref": f"dataset:{dataset.owner}/{dataset.name}",
+        "name": f"{dataset.owner}/{dataset.name}",
         "data": [
             {
                 "type": "dataset",
-                "name": one.name,
+                "name": dataset.name,
                 "classification": "sealed",
-                "governance": {"owners": [{"organization": {"name": one.owner}}]},
+                "governance": {"owners": [{"organization": {"name": dataset.owner}}]},
             }
         ],
         "properties": [
-            _property("role", one.role),
+            _property("role", dataset.role),
             _property("records", records),
-            _property("ciphertext-root", one.root),
-            *_state_use(one.data_use),
+            _property("ciphertext-root", dataset.root),
+            *_state_use(dataset.data_use),
         ],
     }
 

@@ -183,7 +183,7 @@ def _there(store: BlobStore, complete: Collection[int] | None) -> list[Checkpoin
     refs = [CheckpointRef(counter=int(match[1]), step=int(match[2])) for match in found if match]
     return sorted(
         (ref for ref in refs if complete is None or ref.counter in complete),
-        key=lambda one: (-one.counter, -one.step),
+        key=lambda stored: (-stored.counter, -stored.step),
     )
 
 

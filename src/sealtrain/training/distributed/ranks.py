@@ -182,9 +182,9 @@ class Ranks:
                 other.ended = True
 
     @staticmethod
-    def _lost(one: _Other) -> RankLost:
-        one.process.join(GRACE_SECONDS)
-        code = one.process.exitcode
+    def _lost(other: _Other) -> RankLost:
+        other.process.join(GRACE_SECONDS)
+        code = other.process.exitcode
         return RankLost(
             "a rank of this training ended without a report",
             check="ranks",

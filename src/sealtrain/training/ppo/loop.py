@@ -137,8 +137,8 @@ class PpoLoop:
 
     @property
     def _round_size(self) -> int:
-        one = self._arguments
-        return minibatch_size(one) * int(one.num_mini_batches)
+        arguments = self._arguments
+        return minibatch_size(arguments) * int(arguments.num_mini_batches)
 
     def _round(self, prompts: list[Prompt]) -> None:
         arguments = self._arguments
