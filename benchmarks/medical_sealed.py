@@ -29,7 +29,8 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
-from sealtrain.errors import PeerUnreachable, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.training.errors import PeerUnreachable
 from sealtrain_collab.channel.answers import Done
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest

@@ -26,8 +26,9 @@ from collaboration.federate_story import HOSPITALS, RECIPE, Stage, records
 from sealtrain.base.digests import sha256_hex
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.rehearsal import result_lines, run_log
-from sealtrain.errors import ProductAltered, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.schema import load_recipe
+from sealtrain_collab.errors import ProductAltered
 
 WITHIN_S = 600.0
 CLOSE = 0.02

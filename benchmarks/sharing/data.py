@@ -14,7 +14,8 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import ChannelRefused, DataInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.training.errors import ChannelRefused
 from sealtrain_collab.channel.streams import (
     Address,
     Stream,

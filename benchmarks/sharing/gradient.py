@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import ChannelBroken, DataInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.travelling.parties import Progress
 from sealtrain_collab.travelling.program import Program
 from sealtrain_collab.travelling.states import MAX_STATE_BYTES

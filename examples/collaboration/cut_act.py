@@ -13,10 +13,12 @@ from typing import Any
 
 from split_acts import CLINICS, DATASETS, Played, made_up
 
+from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines
-from sealtrain.errors import ClaimContradicted, ComposeHashMismatch, SealtrainError, UsageError
+from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.manifest.errors import ClaimContradicted
 
 __all__ = ["RECIPE", "Stage", "note", "play"]
 

@@ -22,7 +22,8 @@ from split_acts import CLINICS, made_up
 
 from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import free_ports, run_log
-from sealtrain.errors import CheckpointRefused, SealtrainError, Unreachable
+from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.sealing.errors import CheckpointRefused
 
 __all__ = ["play_cut", "play_pads"]
 

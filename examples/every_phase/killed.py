@@ -27,7 +27,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import Rehearsal
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import load_recipe
 
 POLL_S = 0.01

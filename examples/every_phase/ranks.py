@@ -25,7 +25,7 @@ from typing import Any, Final
 from run import RECIPES, prepare, rehearsed
 
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
 PAGE: Final = RECIPES.parent / "docs" / "reference" / "ranks.md"

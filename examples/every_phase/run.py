@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parents[1] / "recipes"

@@ -54,7 +54,7 @@ from pinned_models import (  # noqa: E402 - it lies beside this file
 
 from sealtrain.base.processes import end_with_starter  # noqa: E402
 from sealtrain.base.yamltext import parse_yaml, yaml_text  # noqa: E402
-from sealtrain.errors import RecipeInvalid  # noqa: E402
+from sealtrain.recipe.errors import RecipeInvalid  # noqa: E402
 from staging import emptied  # noqa: E402
 
 PARTS = ("chat", "search")

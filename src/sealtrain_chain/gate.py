@@ -16,7 +16,8 @@ from contextlib import contextmanager
 
 from sealtrain.base.clock import Clock
 from sealtrain.consortium.chainword import ChainWord, compose_slot, counts_until
-from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
+from sealtrain.errors import ChainRefused, ChainUnreachable
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.reading import Reader, Reading, open_reader
 

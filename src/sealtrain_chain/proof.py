@@ -19,7 +19,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.models import load_model
 from sealtrain.consortium.patricia import proof_path
-from sealtrain.errors import ProofInvalid
+from sealtrain.signing.errors import ProofInvalid
 
 __all__ = ["Account", "proven", "require_extra"]
 

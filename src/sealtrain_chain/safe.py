@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from sealtrain.base.models import Document, Hex64, StrictModel
-from sealtrain.errors import StatementInvalid
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address, signed, signed_by, typed
 from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain_chain.decision import Signature

@@ -16,12 +16,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuClaims, GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import DIGEST_BYTES, NONCE_BYTES, FeatureFlag, OpaqueField
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed, TrustInvalid
+from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain_simulator.gpu_pki import GpuPki, SimulatedDevice
 
 __all__ = [

@@ -23,11 +23,11 @@ from signxml.algorithms import (
 )
 from signxml.signer import XMLSigner
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.rim import rim_ids
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceMalformed
 from sealtrain_simulator.gpu import (
     DRIVER_BLOCKS,
     DRIVER_VERSION,

@@ -23,7 +23,8 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import DataInvalid, LockInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain_simulator.devices import Devices
 from sealtrain_simulator.faults import FAULTS, check_fault
 from sealtrain_simulator.pki import SimulatedPki

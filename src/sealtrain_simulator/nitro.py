@@ -22,11 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.attest.nitro.parse import PCR_BYTES
 from sealtrain.attest.nitro.verify import PARENT_PCR, extended
 from sealtrain.base.clock import Clock
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.errors import DataInvalid
 from sealtrain_simulator.seeds import key_of, octets
 
 __all__ = [

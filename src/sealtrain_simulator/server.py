@@ -24,7 +24,8 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.errors import AlreadyExists, DataInvalid, LockInvalid, UsageError
+from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain_simulator.cloud_guests import agent_fault, cloud_driver
 from sealtrain_simulator.devices import devices_of
 from sealtrain_simulator.guest import SimulatedGuest

@@ -18,9 +18,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli import app
 from sealtrain.client.reviewing import machines
-from sealtrain.errors import LockInvalid, RecipeChanged, SealtrainError
+from sealtrain.errors import RecipeChanged, SealtrainError
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, require_additions, script_digest
 from sealtrain.recipe.compose import compose_hash
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.signing.target import Target
 from sealtrain_simulator.server import running

@@ -23,23 +23,21 @@ from sealtrain.client.sealing import Publication, Sealed, register, seal
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import read_dataset_envelope, reissue_dataset
 from sealtrain.consortium.decisions import Decision, sign_decision
-from sealtrain.consortium.members import Consortium
-from sealtrain.errors import (
-    AnswerInvalid,
+from sealtrain.consortium.errors import (
     ApprovalUnknown,
-    BrokerMismatch,
-    BrokerNotApproved,
     ConsortiumInvalid,
     ConsortiumMismatch,
     DatasetMismatch,
-    DatasetUnknown,
-    SignatureInvalid,
-    UsageError,
 )
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import BrokerNotApproved, SignatureInvalid, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.diff import RecipeChange
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import BrokerMismatch
 
 pytestmark = pytest.mark.claim("C129")
 

@@ -18,6 +18,20 @@ from policies import changed, intel
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack.parse import runtime_digest
+from sealtrain.attest.errors import (
+    CollateralExpired,
+    CollateralMismatch,
+    ComposeHashMismatch,
+    DebugGuest,
+    EventLogMismatch,
+    MigratableGuest,
+    PlatformMismatch,
+    QuoteInvalid,
+    QuoteRootUntrusted,
+    ReportDataMismatch,
+    SimulatedEvidence,
+    TcbStatusRefused,
+)
 from sealtrain.attest.evidence import Collateral, Evidence, LogEntry
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -27,22 +41,7 @@ from sealtrain.attest.verify import Verified
 from sealtrain.attest.verify import verify as verify_any
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    CollateralExpired,
-    CollateralMismatch,
-    ComposeHashMismatch,
-    DebugGuest,
-    EventLogMismatch,
-    EvidenceRefused,
-    KeyProviderMismatch,
-    MigratableGuest,
-    PlatformMismatch,
-    QuoteInvalid,
-    QuoteRootUntrusted,
-    ReportDataMismatch,
-    SimulatedEvidence,
-    TcbStatusRefused,
-)
+from sealtrain.errors import EvidenceRefused, KeyProviderMismatch
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 

@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 
 from sealtrain.attest.bundle import Attachments, Bundle
+from sealtrain.attest.errors import (
+    ComposeHashMismatch,
+    EvidenceMalformed,
+    GpuNonceMismatch,
+    ReportDataMismatch,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
@@ -18,12 +24,6 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    ComposeHashMismatch,
-    EvidenceMalformed,
-    GpuNonceMismatch,
-    ReportDataMismatch,
-)
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki

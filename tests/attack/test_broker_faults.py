@@ -13,17 +13,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.grant import renew
-from sealtrain.errors import (
-    ApprovalRevoked,
-    ApprovalsMissing,
-    ChallengeExpired,
-    ChallengeReplayed,
-    ChallengeUnknown,
-    LeaseStale,
-    Refused,
-    RunMismatch,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import ApprovalRevoked, ApprovalsMissing
+from sealtrain.errors import LeaseStale, Refused, RunMismatch, SealtrainError
+from sealtrain.release.errors import ChallengeExpired, ChallengeReplayed, ChallengeUnknown
 from sealtrain.release.messages import ReleaseRequest, load_message
 
 pytestmark = pytest.mark.claim("C17")

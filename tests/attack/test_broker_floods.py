@@ -33,11 +33,8 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant
-from sealtrain.errors import (
-    ApprovalRevoked,
-    ApprovalUnknown,
-    TooManyRequests,
-)
+from sealtrain.consortium.errors import ApprovalRevoked, ApprovalUnknown
+from sealtrain.errors import TooManyRequests
 from sealtrain.keys.derive import recipe_key
 from sealtrain.release.lease_code import (
     LEASE_HEADER,

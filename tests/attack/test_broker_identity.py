@@ -26,6 +26,7 @@ from sealtrain.client.attested import pinned_identity
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.quorum import Quorum
+from sealtrain.consortium.errors import ApprovalRevoked
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import (
     Anchor,
@@ -36,20 +37,12 @@ from sealtrain.consortium.receipts import (
     sign_receipt,
     verify_receipt,
 )
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalRevoked,
-    BrokerMismatch,
-    BrokerNotApproved,
-    ProofInvalid,
-    SealtrainError,
-    SignatureInvalid,
-    TrustInvalid,
-)
+from sealtrain.errors import BrokerNotApproved, SealtrainError, SignatureInvalid, TrustInvalid
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.proofs import LedgerProof
 from sealtrain.ledger.rotation import rotation_entry, sign_rotation
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import (
     IDENTITY_PURPOSE,
     KEYS_PURPOSE,
@@ -66,6 +59,7 @@ from sealtrain.release.messages import (
 )
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.errors import BrokerMismatch, ProofInvalid
 from sealtrain.signing.identity import broker_id
 from sealtrain_simulator.pki import SimulatedPki
 

@@ -20,18 +20,14 @@ from world import DAY, NOW
 from sealtrain.base.background import in_background
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.errors import TokenRefused
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.tokens import TokenState, make_token
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import KeyRequest, obtain
-from sealtrain.errors import (
-    BrokerUnreachable,
-    ChainUnreachable,
-    SealtrainError,
-    TokenRefused,
-    Unreachable,
-)
+from sealtrain.errors import ChainUnreachable, SealtrainError, Unreachable
 from sealtrain.ledger.postgres import Postgres
 
 pytestmark = pytest.mark.claim("C99")

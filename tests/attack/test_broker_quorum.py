@@ -16,27 +16,18 @@ from world import OWNERS
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import AskedKey, KeyRequest, obtain
 from sealtrain.client.grants import Grants
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalRevoked,
-    ApprovalsMissing,
-    BrokerUnreachable,
-    CheckpointRefused,
-    ClaimContradicted,
-    DatasetUnknown,
-    LeaseStale,
-    LeaseUnknown,
-    NoStanza,
-    SealtrainError,
-    TooManyRequests,
-    UsageError,
-    WrongKey,
-)
+from sealtrain.consortium.errors import ApprovalRevoked, ApprovalsMissing
+from sealtrain.errors import LeaseStale, SealtrainError, TooManyRequests, UsageError
 from sealtrain.keys.shares import join_key, split_key
+from sealtrain.manifest.errors import ClaimContradicted
+from sealtrain.recipe.errors import DatasetUnknown
+from sealtrain.release.errors import AnswerInvalid, LeaseUnknown
 from sealtrain.release.lease_code import Closing
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused, NoStanza, WrongKey
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C66")]
 

@@ -17,8 +17,10 @@ from world import DAY, OWNERS
 from sealtrain.client.standing import used_of
 from sealtrain.consortium.approvals import tally
 from sealtrain.consortium.decisions import verify_decision
-from sealtrain.errors import ApprovalsMissing, ApprovalSpent, BrokerMismatch, SealtrainError
+from sealtrain.consortium.errors import ApprovalsMissing, ApprovalSpent
+from sealtrain.errors import SealtrainError
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import BrokerMismatch
 
 A, B, C = OWNERS
 RUNS = 4

@@ -9,7 +9,8 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import ChainRefused, ChainUnreachable, SignatureInvalid, StatementInvalid
+from sealtrain.errors import ChainRefused, ChainUnreachable, SignatureInvalid
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address
 from sealtrain_chain.account import signed as sign
 from sealtrain_chain.carrying import carry_out, votes_of

@@ -19,7 +19,8 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.chainword import compose_slot, read_word
 from sealtrain.consortium.decisions import Decision
-from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid, SealtrainError
+from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.carrying import carry_out
@@ -559,7 +560,7 @@ def test_a_broker_releases_and_renews_only_while_the_chain_allows(
 def test_the_chain_adds_a_condition_and_replaces_none(
     chain: TestChain, contract: str, tmp_path: Path
 ) -> None:
-    from sealtrain.errors import ApprovalsMissing
+    from sealtrain.consortium.errors import ApprovalsMissing
 
     with (
         gate_over(chain, contract, None) as (gate, file),

@@ -25,20 +25,11 @@ from channel_world import (
 )
 from world import signer
 
+from sealtrain.attest.errors import ComposeHashMismatch, QuoteRootUntrusted, ReportDataMismatch
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelCut,
-    ChannelRefused,
-    ComposeHashMismatch,
-    LimitExceeded,
-    PeerUnreachable,
-    QuoteRootUntrusted,
-    ReportDataMismatch,
-    SealtrainError,
-    SignatureInvalid,
-)
+from sealtrain.errors import LimitExceeded, SealtrainError, SignatureInvalid
+from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
 from sealtrain_collab.channel import channel as channels
 from sealtrain_collab.channel.frames import MAX_PLAINTEXT, FrameReader, FrameWriter, derive_next
 from sealtrain_collab.channel.handshake import Conversation

@@ -20,15 +20,9 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import (
-    ChunkDamaged,
-    HeaderDamaged,
-    Refused,
-    RootMismatch,
-    SealRefused,
-    StorageFailed,
-)
+from sealtrain.errors import Refused, StorageFailed
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import ChunkDamaged, HeaderDamaged, RootMismatch, SealRefused
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef, newest, write
 

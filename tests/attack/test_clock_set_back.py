@@ -10,7 +10,8 @@ from world import DAY
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ApprovalExpired, SealtrainError
+from sealtrain.consortium.errors import ApprovalExpired
+from sealtrain.errors import SealtrainError
 from sealtrain.ledger.audit import BACKWARDS_SECONDS, AuditFailure, Auditor
 
 pytestmark = pytest.mark.claim("C97")

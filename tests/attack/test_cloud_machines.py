@@ -30,27 +30,25 @@ from machines_world import (
 )
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.explain.explanation import explain
-from sealtrain.attest.forms import OwnEvidence
-from sealtrain.attest.policy import policy_from_dict
-from sealtrain.attest.presets import preset
-from sealtrain.attest.tpm.hcl import parse_runtime
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
     ComposeHashMismatch,
     EventLogMismatch,
     EvidenceMalformed,
-    EvidenceRefused,
     MeasurementMismatch,
     PlatformMismatch,
     QuoteInvalid,
     QuoteRootUntrusted,
     ReportDataMismatch,
     SimulatedEvidence,
-    TierRefused,
-    TrustInvalid,
 )
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.explain.explanation import explain
+from sealtrain.attest.forms import OwnEvidence
+from sealtrain.attest.policy import policy_from_dict
+from sealtrain.attest.presets import preset
+from sealtrain.attest.tpm.hcl import parse_runtime
+from sealtrain.errors import EvidenceRefused, TierRefused, TrustInvalid
 from sealtrain.image.machine.disk import document_register
 from sealtrain_simulator.cloud_machines import Paravisor
 from sealtrain_simulator.tpm import SimulatedTpm

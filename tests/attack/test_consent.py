@@ -11,13 +11,8 @@ import pytest
 from release_world import ReleaseWorld, audited, release_world, renewed
 from world import DAY
 
-from sealtrain.errors import (
-    ApprovalExpired,
-    ApprovalRevoked,
-    ApprovalsMissing,
-    RecipeChanged,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import ApprovalExpired, ApprovalRevoked, ApprovalsMissing
+from sealtrain.errors import RecipeChanged, SealtrainError
 from sealtrain.signing.needs import Needs
 
 pytestmark = pytest.mark.claim("C45")

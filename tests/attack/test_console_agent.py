@@ -19,17 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from world import signed_dataset
 
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import (
-    AgentDeclined,
-    AgentUnreachable,
-    DataInvalid,
-    KeyFileInvalid,
-    PageUnknown,
-    PasskeyInvalid,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, KeyFileInvalid, SealtrainError, UsageError
 from sealtrain.web.agentlink import ask_agent
+from sealtrain.web.errors import AgentDeclined, AgentUnreachable, PageUnknown, PasskeyInvalid
 from sealtrain.web.passkeys import passkey_file, url_text
 
 pytestmark = pytest.mark.claim("C208")

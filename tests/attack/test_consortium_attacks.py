@@ -23,20 +23,18 @@ from sealtrain.consortium.approvals import (
 from sealtrain.consortium.datasets import PAYLOAD_TYPE as DATASET_TYPE
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import PAYLOAD_TYPE as DECISION_TYPE
-from sealtrain.consortium.members import Consortium
-from sealtrain.errors import (
+from sealtrain.consortium.errors import (
     ApprovalExpired,
     ApprovalRevoked,
     ApprovalsMissing,
     ApprovalUnknown,
-    RecipeChanged,
-    Refused,
-    SignatureInvalid,
-    StatementInvalid,
 )
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import RecipeChanged, Refused, SignatureInvalid
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing import dsse, statement
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target

@@ -20,6 +20,7 @@ from stage import interpreter
 from toy_container import ENDS_WITH, containers_start, make_toy
 from world import founded
 
+from sealtrain.attest.errors import SimulatedEvidence
 from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.policy import load_policy
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
@@ -31,11 +32,12 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.container import ContainerPaths, container
 from sealtrain.cli.programs import SideProgram
-from sealtrain.errors import EvidenceRefused, LockInvalid, SimulatedEvidence
+from sealtrain.errors import EvidenceRefused
 from sealtrain.image.own import CONFIG
 from sealtrain.image.unpacked import unpacked
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import frame_of
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain_simulator.state import ensure
 
 pytestmark = [

@@ -30,7 +30,8 @@ from world import OWNERS, RECIPE, digest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ClaimContradicted, EgressRefused, Refused
+from sealtrain.errors import EgressRefused, Refused
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain_collab.parties.joint import checked_report
 from sealtrain_collab.parties.party import PartyReport

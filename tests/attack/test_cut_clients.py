@@ -12,21 +12,13 @@ from collecting import COLLECTING
 from polling import wait_until
 from world import digest, identity
 
+from sealtrain.attest.errors import ComposeHashMismatch, QuoteRootUntrusted
 from sealtrain.consortium.consents import Consent, ConsentedDataset, verify_consent
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.owned import sign_owned
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelRefused,
-    ComposeHashMismatch,
-    DataInvalid,
-    DatasetMismatch,
-    PeerUnreachable,
-    QuoteRootUntrusted,
-    RunMismatch,
-    SealtrainError,
-    SignatureInvalid,
-)
+from sealtrain.errors import DataInvalid, RunMismatch, SealtrainError, SignatureInvalid
 from sealtrain.signing.dsse import Envelope
+from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
 from sealtrain_collab.channel.proofs import ProveKey
 from sealtrain_collab.cut.messages import (
     Ask,

@@ -18,11 +18,14 @@ from variants import variants
 from world import digest
 
 from sealtrain.consortium.consents import SignedConsent
-from sealtrain.errors import CheckpointRefused, DatasetMismatch, PeerUnreachable, RunMismatch
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.errors import RunMismatch
 from sealtrain.guest.journal import Journal
 from sealtrain.keys.derive import joint_key
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.runlog import RunLog
+from sealtrain.training.errors import PeerUnreachable
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 from sealtrain_collab.cut.messages import (
     Ask,

@@ -10,16 +10,12 @@ from world import DAY, OWNERS, signed_dataset
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.grant import Grant
-from sealtrain.errors import (
-    DatasetMismatch,
-    LeaseStale,
-    PurposeMismatch,
-    RetentionEnded,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.errors import LeaseStale, SealtrainError
 from sealtrain.guest.lease import RunLease
 from sealtrain.signing.datause import DataUse
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import PurposeMismatch, RetentionEnded
 
 A, B, C = OWNERS
 HOUR = 3600

@@ -18,18 +18,12 @@ from relays import Meddle, Relay, answered, expect_only_a_handshake, honest, rel
 from world import signer
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelRefused,
-    DealerUnreachable,
-    LimitExceeded,
-    PadsRefused,
-    Refused,
-    SealtrainError,
-)
+from sealtrain.errors import LimitExceeded, PadsRefused, Refused, SealtrainError
+from sealtrain.training.errors import ChannelBroken, ChannelRefused
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.proofs import ProveKey
+from sealtrain_collab.errors import DealerUnreachable
 
 if not COLLECTING:
     import torch

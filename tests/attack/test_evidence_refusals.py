@@ -21,6 +21,13 @@ from exhibit_world import accepted, exhibit_of, gpu_rules, nitro_rules, snp_rule
 from gpu_world import NONCE, machine, nvat_file
 
 from sealtrain.attest.bundle import Attachments, Bundle
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    EvidenceMalformed,
+    PlatformMismatch,
+    QuoteInvalid,
+    RemoteVerdictRefused,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
@@ -29,18 +36,7 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    DataInvalid,
-    EvidenceMalformed,
-    EvidenceRefused,
-    FormatUnknown,
-    LimitExceeded,
-    PlatformMismatch,
-    QuoteInvalid,
-    Refused,
-    RemoteVerdictRefused,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused, FormatUnknown, LimitExceeded, Refused
 
 pytestmark = pytest.mark.claim("C117")
 

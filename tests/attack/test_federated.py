@@ -27,8 +27,8 @@ from federated_world import (
 from polling import wait_until
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import TooFewParties
 from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.errors import TooFewParties
 from sealtrain_collab.federated.frames import HEAD, LOST, NODES, REPLY, TAKEN
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import PURPOSE, Asked

@@ -16,7 +16,8 @@ import pytest
 from collecting import COLLECTING
 from training_world import OWNERS, seal_records, write_records
 
-from sealtrain.errors import AcceleratorUnreachable, ProductAltered
+from sealtrain.errors import AcceleratorUnreachable
+from sealtrain_collab.errors import ProductAltered
 
 if not COLLECTING:
     import torch

@@ -33,9 +33,11 @@ from polling import wait_until
 from variants import variants
 
 from sealtrain.base.secret import Random
-from sealtrain.errors import CheckpointRefused, SealtrainError, TooFewParties, UpdateRefused
+from sealtrain.errors import SealtrainError
 from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.runlog import RunLog, verify
+from sealtrain_collab.errors import TooFewParties, UpdateRefused
 from sealtrain_collab.federated.federation import Merged
 from sealtrain_collab.federated.mathematics import Merging
 from sealtrain_collab.federated.messages import PartyJoined, SealedState

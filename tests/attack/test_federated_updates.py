@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.errors import UpdateRefused
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.update import (
     MAX_WEIGHT,

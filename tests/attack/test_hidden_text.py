@@ -20,10 +20,11 @@ from sealtrain.base.models import load_model
 from sealtrain.base.visible import cells, is_visible
 from sealtrain.cli.output import emit, say
 from sealtrain.cli.review import change_lines, page, screen_width, within
-from sealtrain.errors import ConfigError, RecipeInvalid
+from sealtrain.errors import ConfigError
 from sealtrain.manifest.exports.model_facts import plain
 from sealtrain.manifest.markup import tag
 from sealtrain.recipe.diff import RecipeChange
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.scripts import read_scripts, script_problem
 from sealtrain.signing.datause import DataUse

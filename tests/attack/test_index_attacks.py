@@ -25,8 +25,9 @@ from sealing_world import (
 from storage_world import serving
 from training_world import source_of
 
-from sealtrain.errors import DataInvalid, FileTruncated, LimitExceeded, RecordInvalid
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.sealing.description import ShardInfo
+from sealtrain.sealing.errors import FileTruncated, RecordInvalid
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, BatchTable, Index, IndexedShard
 from sealtrain.sealing.opened import SealedDataset

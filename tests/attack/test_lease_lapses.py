@@ -17,22 +17,16 @@ from sealing_world import SealedFolder, json_lines, sealed_folder
 from world import signed_dataset
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import renew
-from sealtrain.errors import (
-    ApprovalExpired,
-    ApprovalRevoked,
-    BrokerUnreachable,
-    LeaseStale,
-    ProofInvalid,
-    RetentionEnded,
-    SealtrainError,
-    SignatureInvalid,
-)
+from sealtrain.consortium.errors import ApprovalExpired, ApprovalRevoked
+from sealtrain.errors import LeaseStale, SealtrainError, SignatureInvalid
 from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.datause import DataUse
+from sealtrain.signing.errors import ProofInvalid, RetentionEnded
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 pytestmark = pytest.mark.claim("C64")

@@ -32,12 +32,9 @@ from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.tables import metadata
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import ApprovalRevoked, ConsortiumMismatch
 from sealtrain.errors import (
-    ApprovalRevoked,
-    BrokerUnreachable,
-    ChallengeUnknown,
-    ConsortiumMismatch,
-    DatasetWithdrawn,
     LeaseStale,
     LedgerInconsistent,
     Refused,
@@ -49,6 +46,7 @@ from sealtrain.ledger.audit import Auditor
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.ledger.reading import audit_stored
+from sealtrain.release.errors import ChallengeUnknown, DatasetWithdrawn
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C95"), pytest.mark.claim("C43")]
 

@@ -18,10 +18,11 @@ from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import LedgerInconsistent, ProofInvalid, SignatureInvalid
+from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.errors import ProofInvalid
 
 pytestmark = pytest.mark.claim("C13")
 

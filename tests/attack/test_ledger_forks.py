@@ -18,8 +18,9 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
-from sealtrain.errors import AnswerInvalid, LedgerInconsistent, SignatureInvalid
+from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head

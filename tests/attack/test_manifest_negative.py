@@ -24,29 +24,21 @@ from manifest_world import FINISHED, NOW, World, make_world
 from run_logs import fields_of
 from world import OWNERS, RECIPE, signer, simulated_pki
 
+from sealtrain.attest.errors import CollateralExpired, ReportDataMismatch
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
-from sealtrain.errors import (
-    ClaimContradicted,
-    CollateralExpired,
-    ManifestMalformed,
-    RecipeChanged,
-    Refused,
-    ReportDataMismatch,
-    RunLogBroken,
-    SealtrainError,
-    SignatureInvalid,
-    SubjectMismatch,
-)
+from sealtrain.errors import RecipeChanged, Refused, SealtrainError, SignatureInvalid
 from sealtrain.manifest import form
+from sealtrain.manifest.errors import ClaimContradicted, ManifestMalformed, SubjectMismatch
 from sealtrain.manifest.files import examine_file, manifest_bytes, verify_file
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.signing import dsse, statement
+from sealtrain.signing.errors import RunLogBroken
 from sealtrain.signing.runlog import RunLog
 
 pytestmark = pytest.mark.claim("C25")

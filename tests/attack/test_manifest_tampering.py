@@ -14,21 +14,14 @@ import pytest
 from manifest_world import NOW, World, make_world
 from world import signer, simulated_pki
 
+from sealtrain.attest.errors import QuoteRootUntrusted, ReportDataMismatch
 from sealtrain.attest.evidence import Evidence
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
-from sealtrain.errors import (
-    ManifestMalformed,
-    QuoteRootUntrusted,
-    Refused,
-    ReportDataMismatch,
-    SealtrainError,
-    SignatureInvalid,
-    TrustInvalid,
-    TrustMismatch,
-)
+from sealtrain.errors import Refused, SealtrainError, SignatureInvalid, TrustInvalid
 from sealtrain.manifest import form
+from sealtrain.manifest.errors import ManifestMalformed, TrustMismatch
 from sealtrain.manifest.trust import parse_trust
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.signing import dsse, statement

@@ -21,9 +21,10 @@ from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.measured import lay_out
 from sealtrain.cli.programs import SideProgram
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import LockInvalid, Unreachable
+from sealtrain.errors import Unreachable
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.document import FROM_DOCUMENT
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import parse_lock
 from sealtrain_simulator.state import ensure
 

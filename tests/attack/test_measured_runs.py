@@ -23,7 +23,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.programs import Process, SideProgram
-from sealtrain.errors import LockInvalid
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_simulator.state import ensure
 

@@ -20,19 +20,14 @@ from sealtrain.broker.service.counting import Counting
 from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
-from sealtrain.errors import (
-    ApprovalUnknown,
-    ChallengeUnknown,
-    ConsortiumMismatch,
-    DatasetMismatch,
-    SealtrainError,
-    SignatureInvalid,
-    StatementInvalid,
-)
+from sealtrain.consortium.errors import ApprovalUnknown, ConsortiumMismatch, DatasetMismatch
+from sealtrain.errors import SealtrainError, SignatureInvalid
 from sealtrain.ledger.witness import cosign_tree_head
+from sealtrain.release.errors import ChallengeUnknown
 from sealtrain.release.messages import ReleaseRequest
 from sealtrain.signing import dsse
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.target import Target
 

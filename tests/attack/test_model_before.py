@@ -34,27 +34,18 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant
 from sealtrain.client.grants import WantedModel
 from sealtrain.client.readiness import PlannedRun, ask
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import (
-    AnswerInvalid,
-    DatasetMismatch,
-    DatasetWithdrawn,
-    LockInvalid,
-    NoStanza,
-    RootMismatch,
-    RunChainBroken,
-    RunMismatch,
-    SealRefused,
-    SealtrainError,
-    WrongContext,
-    WrongKey,
-)
+from sealtrain.errors import RunChainBroken, RunMismatch, SealtrainError
 from sealtrain.guest.model_before import ModelBefore
 from sealtrain.guest.outputs import NextRun, seal_model
 from sealtrain.ledger.entry_rules import EntryRules
+from sealtrain.recipe.errors import LockInvalid
+from sealtrain.release.errors import AnswerInvalid, DatasetWithdrawn
 from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import NoStanza, RootMismatch, SealRefused, WrongContext, WrongKey
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, TrainedModel, sealed_names

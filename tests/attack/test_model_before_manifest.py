@@ -15,8 +15,9 @@ from world import DAY, digest, signer
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease
-from sealtrain.errors import ClaimContradicted, RunChainBroken
+from sealtrain.errors import RunChainBroken
 from sealtrain.manifest.chain import verify_chain
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.identity import broker_id
 

@@ -22,35 +22,29 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.quorum import Quorum
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.owned import sign_owned
-from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import (
-    AnswerInvalid,
+from sealtrain.consortium.errors import (
     ApprovalRevoked,
     ApprovalsMissing,
     ApprovalUnknown,
-    BrokerNotApproved,
-    BrokerUnreachable,
     DatasetMismatch,
-    DatasetWithdrawn,
-    NoStanza,
-    RootMismatch,
-    SealtrainError,
-    SignatureInvalid,
-    SubjectMismatch,
-    WrongContext,
-    WrongKey,
 )
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import BrokerNotApproved, SealtrainError, SignatureInvalid
 from sealtrain.guest.outputs import NextRecipe, hand_on_model
+from sealtrain.manifest.errors import SubjectMismatch
 from sealtrain.manifest.outputs import require_named_files
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.errors import AnswerInvalid, DatasetWithdrawn
 from sealtrain.release.messages import BrokerKeys, load_message
 from sealtrain.release.sealing_key import SealingKey, SignedSealingKey, sign_sealing_key
 from sealtrain.sealing.description import DatasetDescription
+from sealtrain.sealing.errors import NoStanza, RootMismatch, WrongContext, WrongKey
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.sealing.openedmodel import unnamed_model
 from sealtrain.sealing.rewrap import read_stanzas

@@ -32,14 +32,11 @@ from nitro_world import (
 )
 from pydantic import ValidationError
 
-from sealtrain.attest.nitro.collect import attestation
-from sealtrain.attest.nitro.verify import verify_document
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
     ComposeHashMismatch,
     DebugGuest,
     EvidenceMalformed,
-    EvidenceRefused,
     EvidenceStale,
     MeasurementMismatch,
     QuoteInvalid,
@@ -47,6 +44,9 @@ from sealtrain.errors import (
     ReportDataMismatch,
     SimulatedEvidence,
 )
+from sealtrain.attest.nitro.collect import attestation
+from sealtrain.attest.nitro.verify import verify_document
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.nitro import SimulatedNsm
 
 pytestmark = pytest.mark.claim("C14")

@@ -24,15 +24,10 @@ from manifest_world import World as Consortium
 from meeting_world import Lead, Node, Run, joining, nodes_world
 from relays import altering, carried
 
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelCut,
-    ChannelRefused,
-    PeerUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import SealtrainError
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
 
 if not COLLECTING:
     import torch

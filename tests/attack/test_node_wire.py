@@ -20,17 +20,11 @@ from carrying import carries
 from collecting import COLLECTING
 from polling import wait_until
 
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelCut,
-    ChannelRefused,
-    PeerUnreachable,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
 
 if not COLLECTING:
     import torch

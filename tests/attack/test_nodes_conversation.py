@@ -19,28 +19,18 @@ from polling import wait_until
 from world import digest
 
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    ApprovalRevoked,
-    ChannelBroken,
-    ChannelCut,
-    DatasetWithdrawn,
-    LeaseStale,
-    LimitExceeded,
-    NodeLost,
-    NodeRefused,
-    NotSealed,
-    PeerUnreachable,
-    RankLost,
-    Refused,
-    SealRefused,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import ApprovalRevoked
+from sealtrain.errors import LeaseStale, LimitExceeded, NodeLost, Refused, SealtrainError
+from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import NotSealed, SealRefused
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef, load
+from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable, RankLost
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.nodes.company import NodeCompany
+from sealtrain_collab.nodes.errors import NodeRefused
 from sealtrain_collab.nodes.guest.lead import LeadNode
 from sealtrain_collab.nodes.guest.leadchannel import LeadChannel
 from sealtrain_collab.nodes.messages import PURPOSE, send

@@ -30,17 +30,12 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
-from sealtrain.errors import (
-    ClaimContradicted,
-    LeaseStale,
-    Refused,
-    RunLogBroken,
-    SealtrainError,
-    SignatureInvalid,
-)
+from sealtrain.errors import LeaseStale, Refused, SealtrainError, SignatureInvalid
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import VerifiedManifest, examine, verify_manifest
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.errors import RunLogBroken
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.parties import node_run_id
 

@@ -30,31 +30,22 @@ from polling import wait_until
 from relays import altering, answered, carried, expect_only_a_handshake
 from world import signer
 
+from sealtrain.attest.errors import ComposeHashMismatch, QuoteRootUntrusted, ReportDataMismatch
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    ApprovalRevoked,
-    ChannelBroken,
-    ComposeHashMismatch,
-    DatasetWithdrawn,
-    LeaseStale,
-    NodeLost,
-    NodeMissing,
-    NodeRefused,
-    NodeTaken,
-    QuoteRootUntrusted,
-    Refused,
-    ReportDataMismatch,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import ApprovalRevoked
+from sealtrain.errors import LeaseStale, NodeLost, Refused, SealtrainError
 from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
+from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.signing.parties import node_run_id
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import ProveKey
 from sealtrain_collab.nodes.company import NodeCompany
+from sealtrain_collab.nodes.errors import NodeMissing, NodeRefused, NodeTaken
 from sealtrain_collab.nodes.guest.lead import LeadNode
 from sealtrain_collab.nodes.messages import PURPOSE, FromLead, receive
 

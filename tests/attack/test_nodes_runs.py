@@ -17,12 +17,9 @@ from relays import altering, carried
 from stage import OWNERS, Stage, stage
 
 from sealtrain.cli.programs import SideProgram
-from sealtrain.errors import (
-    ApprovalRevoked,
-    BrokerUnreachable,
-    NodeLost,
-    SealtrainError,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import ApprovalRevoked
+from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.manifest import form
 
 if not COLLECTING:

@@ -21,7 +21,7 @@ from opener_here import OpenerHere
 from training_world import RUN_ID, PlainDataset, checkpoint_store
 
 from sealtrain.base.models import load_model
-from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, RankLost, SealtrainError
+from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, SealtrainError
 from sealtrain.guest.sandbox.events import Restated
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds, connections
@@ -54,6 +54,7 @@ from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import form_of
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.scratch import FrameBuffers
+from sealtrain.training.errors import RankLost
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
 from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
 

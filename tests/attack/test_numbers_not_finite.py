@@ -27,9 +27,10 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, TrainingDiverged
 from sealtrain.guest.sandbox.events import told
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.monitoring import Alert, Monitoring
+from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import (
     first_not_finite,
     refuse_not_finite,

@@ -28,6 +28,7 @@ from gpu_world import (
 )
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.errors import GpuModeRefused, GpuNonceMismatch, GpuSetRefused
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain
@@ -35,12 +36,7 @@ from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.spdm import OpaqueField
 from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.errors import (
-    EvidenceRefused,
-    GpuModeRefused,
-    GpuNonceMismatch,
-    GpuSetRefused,
-)
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.gpu_pki import SimulatedDevice
 from sealtrain_simulator.pki import SimulatedPki

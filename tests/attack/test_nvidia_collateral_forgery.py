@@ -37,9 +37,9 @@ from nvidia_world import (
 from signxml.algorithms import CanonicalizationMethod, DigestAlgorithm, SignatureMethod
 from signxml.signer import XMLSigner
 
+from sealtrain.attest.errors import ReferenceValueInvalid
 from sealtrain.attest.nvidia.collateral import MAX_RIM_BYTES, GpuCollateral
 from sealtrain.attest.nvidia.rim import check_reference_values, parse_rim, verify_rim
-from sealtrain.errors import ReferenceValueInvalid
 from sealtrain_simulator.gpu_pki import Signed
 
 pytestmark = [pytest.mark.claim("C41"), pytest.mark.negative(50)]

@@ -32,16 +32,8 @@ from gpu_world import (
     take_apart,
 )
 
-from sealtrain.attest.nvidia.device import verify_device
-from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
-from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.nvidia.spdm import OpaqueField
-from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
-from sealtrain.base.encoding import to_base64
-from sealtrain.base.models import load_model
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
-    EvidenceRefused,
     GpuModeRefused,
     GpuNonceMismatch,
     GpuReportInvalid,
@@ -50,8 +42,15 @@ from sealtrain.errors import (
     RemoteVerdictRefused,
     RevocationUnknown,
     SimulatedEvidence,
-    TrustInvalid,
 )
+from sealtrain.attest.nvidia.device import verify_device
+from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.nvidia.spdm import OpaqueField
+from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.models import load_model
+from sealtrain.errors import EvidenceRefused, TrustInvalid
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 

@@ -15,14 +15,10 @@ from carrying import carries
 from collecting import COLLECTING
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    ModelInvalid,
-    PadsRefused,
-    ProductAltered,
-    SealtrainError,
-    UsageError,
-    WrongKey,
-)
+from sealtrain.errors import PadsRefused, SealtrainError, UsageError
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.sealing.errors import WrongKey
+from sealtrain_collab.errors import ProductAltered
 
 if not COLLECTING:
     import torch

@@ -20,7 +20,6 @@ from sealing_world import SealedFolder, json_lines, sealed_folder
 
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
-from sealtrain.errors import DecryptionLost, RecordInvalid, SealRefused, StorageUnreachable
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.frames import (
@@ -39,6 +38,9 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opener import Opener
 from sealtrain.guest.workload.opening import close_border
 from sealtrain.recipe.importable import Importable
+from sealtrain.sealing.errors import RecordInvalid, SealRefused
+from sealtrain.storage.errors import StorageUnreachable
+from sealtrain.training.errors import DecryptionLost
 
 if not COLLECTING:
     import torch  # noqa: F401  # with it an opener goes on in this image, and starts in no time

@@ -17,11 +17,12 @@ from world import DAY, NOW
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.errors import TokenRefused
 from sealtrain.broker.logs import configure
 from sealtrain.broker.store.tokens import MAX_TOKENS, Scope, TokenState, make_token
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, Unreachable, UsageError
+from sealtrain.errors import AlreadyExists, LimitExceeded, Unreachable, UsageError
 
 pytestmark = pytest.mark.claim("C50")
 

@@ -21,10 +21,11 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.errors import SealtrainError, SubjectMismatch
+from sealtrain.errors import SealtrainError
 from sealtrain.guest.outputs import seal_model
 from sealtrain.manifest import form
 from sealtrain.manifest import opening as opening_files
+from sealtrain.manifest.errors import SubjectMismatch
 from sealtrain.manifest.opening import named_outputs, unnamed_outputs, write_opened
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.file import read_header, seal_file

@@ -17,23 +17,18 @@ from release_world import ReleaseWorld, audited, document_of, renewed, served_wo
 from series_world import NAME, follow, sealed_member, use_series
 from world import OWNERS, identity
 
+from sealtrain.attest.errors import ReportDataMismatch
 from sealtrain.base.canonical import canonical_json
 from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin
+from sealtrain.consortium.errors import DatasetMismatch, SeriesMismatch
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import (
-    AnswerInvalid,
-    DataInvalid,
-    DatasetMismatch,
-    DatasetUnknown,
-    DatasetWithdrawn,
-    ReportDataMismatch,
-    SealtrainError,
-    SeriesMismatch,
-)
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.ledger.uses import Uses
+from sealtrain.recipe.errors import DatasetUnknown
+from sealtrain.release.errors import AnswerInvalid, DatasetWithdrawn
 from sealtrain.release.messages import (
     REGISTERED_PAGE,
     SERIES_PAGE,

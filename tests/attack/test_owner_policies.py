@@ -11,20 +11,15 @@ from owner_acts import Asking
 from release_world import ReleaseWorld, audited, document_of, release_world
 from world import identity, simulated_policy
 
+from sealtrain.attest.errors import QuoteRootUntrusted
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.client.grant import renew
+from sealtrain.consortium.errors import ApprovalUnknown, DatasetMismatch
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
-from sealtrain.errors import (
-    ApprovalUnknown,
-    ChainRefused,
-    DatasetMismatch,
-    QuoteRootUntrusted,
-    SealtrainError,
-    SignatureInvalid,
-    StatementInvalid,
-)
+from sealtrain.errors import ChainRefused, SealtrainError, SignatureInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 
 pytestmark = pytest.mark.claim("C69")
 

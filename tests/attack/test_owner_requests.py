@@ -27,8 +27,9 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.tokens import TokenState, make_token
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError
+from sealtrain.errors import SignatureInvalid, TooManyRequests, UsageError
 from sealtrain.ledger.ledger import Ledger
+from sealtrain.signing.errors import RequestStale
 from sealtrain.signing.http_signature import verify_head
 from sealtrain.signing.target import Target
 

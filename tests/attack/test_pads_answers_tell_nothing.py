@@ -14,7 +14,8 @@ import pytest
 from collecting import COLLECTING
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import AcceleratorUnreachable, ProductAltered, SealtrainError
+from sealtrain.errors import AcceleratorUnreachable, SealtrainError
+from sealtrain_collab.errors import ProductAltered
 
 if TYPE_CHECKING:
     from sealtrain_collab.pads.matrix import Direction, PublicMatrix

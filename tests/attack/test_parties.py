@@ -24,20 +24,15 @@ from world import OWNERS, digest
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.receipts import Lease
-from sealtrain.errors import (
-    ClaimContradicted,
-    DatasetMismatch,
-    DatasetUnknown,
-    LeaseStale,
-    Refused,
-    SealtrainError,
-    TranscriptInvalid,
-)
+from sealtrain.errors import LeaseStale, Refused, SealtrainError
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.collaboration import RULES
+from sealtrain.manifest.errors import ClaimContradicted, TranscriptInvalid
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import VerifiedManifest, examine, verify_manifest
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.signing.parties import party_run_id
 
 pytestmark = pytest.mark.claim("C80")

@@ -24,17 +24,19 @@ from federated_world import (
 )
 from polling import wait_until
 
-from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
 from sealtrain.manifest.checks.collaborations.federated import (
     FederatedTerms,
     RoundResults,
     merged_rounds,
 )
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.channel.answers import Done
+from sealtrain_collab.errors import TooFewParties
 from sealtrain_collab.federated.guest.merging import PatientMerge
 from sealtrain_collab.federated.mathematics import Taken
 from sealtrain_collab.federated.messages import Asked, PartyJoined

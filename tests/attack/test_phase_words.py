@@ -17,7 +17,7 @@ from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, priva
 
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.hostport import written
-from sealtrain.errors import DataInvalid, SealRefused
+from sealtrain.errors import DataInvalid
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent
 from sealtrain.guest.sandbox.landlock import KernelBorder
@@ -42,6 +42,7 @@ from sealtrain.guest.workload.messages import (
     Stop,
     TallyRecords,
 )
+from sealtrain.sealing.errors import SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 

@@ -33,7 +33,6 @@ from sealtrain.errors import (
     ConfigError,
     KeyFileInvalid,
     LedgerInconsistent,
-    ProofInvalid,
     SealtrainError,
     Unreachable,
     UsageError,
@@ -41,6 +40,7 @@ from sealtrain.errors import (
 from sealtrain.ledger.ledger import Ledger, verify_extension
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.errors import ProofInvalid
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C13"), pytest.mark.claim("C63")]
 

@@ -14,7 +14,10 @@ from carrying import carries
 from collecting import COLLECTING
 from polling import wait_until
 
-from sealtrain.errors import ChannelBroken, PadsRefused, ProductAltered, WrongKey
+from sealtrain.errors import PadsRefused
+from sealtrain.sealing.errors import WrongKey
+from sealtrain.training.errors import ChannelBroken
+from sealtrain_collab.errors import ProductAltered
 
 if not COLLECTING:
     import torch

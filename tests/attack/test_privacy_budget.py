@@ -14,7 +14,8 @@ from carrying import carries
 from release_world import ReleaseWorld, release_world
 from world import OWNERS
 
-from sealtrain.errors import BudgetSpent, LedgerInconsistent
+from sealtrain.consortium.errors import BudgetSpent
+from sealtrain.errors import LedgerInconsistent
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.checks import within_budget

@@ -44,20 +44,15 @@ from sealtrain.cli.command import Command
 from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.project import NAME
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.pin import certificates_of, load_pin, new_pin
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.client.transport import Transport
-from sealtrain.errors import (
-    BrokerUnreachable,
-    ConfigError,
-    EgressRefused,
-    SealtrainError,
-    StorageUnreachable,
-    TrustInvalid,
-)
+from sealtrain.errors import ConfigError, EgressRefused, SealtrainError, TrustInvalid
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.release.messages import Health
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import StorageUnreachable
 
 QUICK = Bounds(connect=5.0, read=5.0, total=10.0, tries=3, pause=0.01)
 

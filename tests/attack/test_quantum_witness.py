@@ -16,8 +16,9 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.secret import Secret
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
+from sealtrain.consortium.errors import ConsortiumInvalid
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ConsortiumInvalid, KeyFileInvalid, SignatureInvalid
+from sealtrain.errors import KeyFileInvalid, SignatureInvalid
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import cosign_tree_head
 from sealtrain.signing.identity import PublicIdentity

@@ -12,9 +12,9 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.compose import build_compose, compose_hash
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import Lock, LockedRecipe, parse_lock
 from sealtrain.recipe.schema import load_recipe, parse_recipe
 

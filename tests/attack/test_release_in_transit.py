@@ -14,6 +14,12 @@ import pytest
 from release_world import ROOT, ReleaseWorld, Wire, release_world
 from world import simulated_pki
 
+from sealtrain.attest.errors import (
+    ComposeHashMismatch,
+    QuoteRootUntrusted,
+    ReportDataMismatch,
+    SimulatedEvidence,
+)
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
@@ -22,21 +28,13 @@ from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import renew
 from sealtrain.client.pin import BrokerPin
+from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.receipts import RECEIPT_PAYLOAD_TYPE
-from sealtrain.errors import (
-    AnswerInvalid,
-    BrokerMismatch,
-    ComposeHashMismatch,
-    ConsortiumMismatch,
-    ProofInvalid,
-    QuoteRootUntrusted,
-    ReportDataMismatch,
-    SealtrainError,
-    SignatureInvalid,
-    SimulatedEvidence,
-)
+from sealtrain.errors import SealtrainError, SignatureInvalid
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import BrokerMismatch, ProofInvalid
 
 pytestmark = pytest.mark.claim("C18")
 

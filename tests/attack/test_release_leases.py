@@ -13,17 +13,11 @@ from release_world import ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.client.grant import Grant, renew
-from sealtrain.errors import (
-    ApprovalExpired,
-    ApprovalRevoked,
-    ChallengeReplayed,
-    ChallengeUnknown,
-    CheckpointRefused,
-    LeaseStale,
-    LeaseUnknown,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import ApprovalExpired, ApprovalRevoked
+from sealtrain.errors import LeaseStale, SealtrainError
+from sealtrain.release.errors import ChallengeReplayed, ChallengeUnknown, LeaseUnknown
 from sealtrain.release.messages import RenewalRequest, load_message
+from sealtrain.sealing.errors import CheckpointRefused
 
 pytestmark = pytest.mark.claim("C20")
 

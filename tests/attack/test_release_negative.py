@@ -20,6 +20,12 @@ from release_world import BROKER_COMPOSE, ReleaseWorld, Wire, release_world
 from world import booted, simulated_pki
 
 from sealtrain.attest.appraise import appraise
+from sealtrain.attest.errors import (
+    CollateralExpired,
+    ComposeHashMismatch,
+    EventLogMismatch,
+    ReportDataMismatch,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
@@ -29,24 +35,13 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.client.grant import KeyRequest, obtain
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalRevoked,
-    BrokerMismatch,
-    ChallengeReplayed,
-    ChallengeUnknown,
-    CollateralExpired,
-    ComposeHashMismatch,
-    DataInvalid,
-    EventLogMismatch,
-    Refused,
-    ReportDataMismatch,
-    RunMismatch,
-    SealtrainError,
-    WrongKey,
-)
+from sealtrain.consortium.errors import ApprovalRevoked
+from sealtrain.errors import DataInvalid, Refused, RunMismatch, SealtrainError
+from sealtrain.release.errors import AnswerInvalid, ChallengeReplayed, ChallengeUnknown
 from sealtrain.release.messages import ReleaseRequest, load_message
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.signing.errors import BrokerMismatch
 from sealtrain_simulator.gpu import SimulatedGpus
 
 pytestmark = pytest.mark.claim("C18")
@@ -544,7 +539,7 @@ def test_a_wrong_key_is_told_the_same_way_wherever_it_is_wrong(world: ReleaseWor
 @pytest.mark.negative(63)
 def test_an_invented_lease_is_told_like_one_that_nearly_exists(world: ReleaseWorld) -> None:
     from sealtrain.client.grant import renew
-    from sealtrain.errors import LeaseUnknown
+    from sealtrain.release.errors import LeaseUnknown
 
     grant = world.obtain()
     first = grant.receipts[0]

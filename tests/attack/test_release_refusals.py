@@ -13,6 +13,14 @@ import pytest
 from release_world import ReleaseWorld, SealedSet, ids_of, release_world, served_world
 from world import DAY, identity, lock_changed, simulated_pki
 
+from sealtrain.attest.errors import (
+    AppIdMismatch,
+    ComposeHashMismatch,
+    EventLogMismatch,
+    PlatformMismatch,
+    QuoteRootUntrusted,
+    ReportDataMismatch,
+)
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
@@ -21,40 +29,33 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import AskedKey
-from sealtrain.errors import (
-    AppIdMismatch,
+from sealtrain.consortium.errors import (
     ApprovalExpired,
     ApprovalRevoked,
     ApprovalsMissing,
     ApprovalUnknown,
-    ChallengeExpired,
-    ChallengeReplayed,
-    ChallengeUnknown,
-    ComposeHashMismatch,
     ConsortiumMismatch,
     DatasetMismatch,
-    DatasetUnknown,
-    EventLogMismatch,
+)
+from sealtrain.errors import (
     KeyProviderMismatch,
-    NoStanza,
-    PlatformMismatch,
-    QuoteRootUntrusted,
     RecipeChanged,
     Refused,
-    ReportDataMismatch,
     RunMismatch,
     SealtrainError,
-    StatementInvalid,
     TooManyRequests,
     Unreachable,
-    WrongKey,
 )
 from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.errors import ChallengeExpired, ChallengeReplayed, ChallengeUnknown
 from sealtrain.release.messages import ReleaseRequest
+from sealtrain.sealing.errors import NoStanza, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.signing.errors import StatementInvalid
 
 pytestmark = pytest.mark.claim("C19")
 

@@ -21,6 +21,18 @@ from tpm_world import ACTION, BOOT, boot_log, hcl_report
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.dstack.parse import runtime_preimage
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    DebugGuest,
+    EventLogMismatch,
+    EvidenceMalformed,
+    MeasurementMismatch,
+    PlatformMismatch,
+    QuoteInvalid,
+    QuoteRootUntrusted,
+    ReportDataMismatch,
+    SimulatedEvidence,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.forms import OwnEvidence
@@ -28,20 +40,7 @@ from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import preset
 from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
 from sealtrain.attest.tpm.log import MAX_LOG_BYTES, check_replay, parse_log
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    DebugGuest,
-    EventLogMismatch,
-    EvidenceMalformed,
-    EvidenceRefused,
-    MeasurementMismatch,
-    PlatformMismatch,
-    QuoteInvalid,
-    QuoteRootUntrusted,
-    ReportDataMismatch,
-    SimulatedEvidence,
-    TrustInvalid,
-)
+from sealtrain.errors import EvidenceRefused, TrustInvalid
 from sealtrain_simulator.state import ensure
 from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm
 

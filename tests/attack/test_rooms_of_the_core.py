@@ -16,8 +16,9 @@ from lock_mutants import lock_with
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.distributions import CORE, DISTRIBUTIONS, load
 from sealtrain.base.version import own_folders
-from sealtrain.errors import ExtraMissing, LockInvalid
+from sealtrain.errors import ExtraMissing
 from sealtrain.guest.sandbox.imports import PinnedFinder
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import KINDS, distributions_of
 from sealtrain.recipe.lock import parse_lock
@@ -131,7 +132,7 @@ def test_a_guest_finds_no_room_that_its_lock_does_not_pin(package: str, tmp_path
 def test_a_process_that_loaded_a_room_before_is_refused(package: str) -> None:
     program = (
         f"import sys, {package}\n"
-        "from sealtrain.errors import ImportRefused\n"
+        "from sealtrain.guest.errors import ImportRefused\n"
         "from sealtrain.guest.sandbox.imports import only_pinned\n"
         "from sealtrain.recipe.importable import Importable\n"
         "listed = [name for name in sys.modules if 'site-packages' in str(\n"

@@ -26,15 +26,7 @@ from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe
-from sealtrain.errors import (
-    BrokerMismatch,
-    LedgerInconsistent,
-    NoStanza,
-    SealtrainError,
-    SignatureInvalid,
-    StatementInvalid,
-    UsageError,
-)
+from sealtrain.errors import LedgerInconsistent, SealtrainError, SignatureInvalid, UsageError
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger
@@ -42,7 +34,9 @@ from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.rotation import read_rotation, rotation_entry, sign_rotation
 from sealtrain.ledger.witness import memory
 from sealtrain.release.messages import ledger_origin
+from sealtrain.sealing.errors import NoStanza
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import BrokerMismatch, StatementInvalid
 
 pytestmark = pytest.mark.claim("C68")
 

@@ -22,11 +22,13 @@ from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import verify_receipt
-from sealtrain.errors import BrokerMismatch, BrokerNotApproved, NoStanza
+from sealtrain.errors import BrokerNotApproved
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.release.messages import ledger_origin
+from sealtrain.sealing.errors import NoStanza
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import BrokerMismatch
 from sealtrain.signing.identity import broker_id
 
 pytestmark = [pytest.mark.claim("C68"), pytest.mark.claim("C90")]

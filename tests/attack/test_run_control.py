@@ -24,25 +24,25 @@ from sealtrain.broker.store import group_commit
 from sealtrain.broker.store.database import commit
 from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.memory import Store
+from sealtrain.client.errors import SubmissionConflict, SubmissionUnknown, TicketInvalid
+from sealtrain.consortium.errors import (
+    ClaimTaken,
+    ConsortiumMismatch,
+    RunEventRefused,
+    SignerUnknown,
+    SubmissionEnded,
+)
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import RunStop, Submission, sign_control
 from sealtrain.errors import (
-    ClaimTaken,
-    ConsortiumMismatch,
     LimitExceeded,
-    RunEventRefused,
     RunMismatch,
     SealtrainError,
     SignatureInvalid,
-    SignerUnknown,
-    StatementInvalid,
-    SubmissionConflict,
-    SubmissionEnded,
-    SubmissionUnknown,
-    TicketInvalid,
     UsageError,
 )
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 
 ONCE = pytest.mark.claim("C180")
 WHO = pytest.mark.claim("C181")

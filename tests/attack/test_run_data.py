@@ -22,8 +22,9 @@ from sealtrain.broker.store.memory import Store
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.grants import WantedKey
 from sealtrain.client.wrapping import wrap_for_brokers
+from sealtrain.consortium.errors import BudgetSpent
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import BudgetSpent, LeaseStale, RunMismatch, SealtrainError
+from sealtrain.errors import LeaseStale, RunMismatch, SealtrainError
 from sealtrain.keys.derive import run_key
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.sealing.datakey import DataKey

@@ -11,8 +11,8 @@ import pytest
 from world import simulated_policy
 
 from sealtrain.base.encoding import to_base64
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import MAX_TICKET_BYTES, load_ticket, parse_ticket
-from sealtrain.errors import TicketInvalid
 
 pytestmark = [pytest.mark.claim("C133")]
 

@@ -24,11 +24,12 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
 from sealtrain.cli.starter import own_program
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.places import Places
 from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
-from sealtrain.errors import AlreadyExists, TicketInvalid, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
 
 ONCE = pytest.mark.claim("C180")
 PLACES = pytest.mark.claim("C183")

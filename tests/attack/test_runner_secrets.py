@@ -23,20 +23,18 @@ from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
     LeaseStale,
-    ModelInvalid,
-    RecordInvalid,
-    SchemaMismatch,
-    ScriptFailed,
     SealtrainError,
     StorageFailed,
-    TrainingFailed,
     UsageError,
 )
+from sealtrain.guest.errors import ScriptFailed, TrainingFailed
 from sealtrain.guest.sandbox.events import Named, told
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.output import OutputTally, hushed
 from sealtrain.guest.sandbox.programs import ProgramRefused
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.tokenizerfacts import without_template
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C35")]
 SECRET = "secret-4be1a7"  # noqa: S105

@@ -14,8 +14,8 @@ from carrying import carries
 from collecting import COLLECTING
 from training_world import LLAMA
 
-from sealtrain.errors import ModelNotReloaded
 from sealtrain.training.basefiles import BASE_FILES, read_list
+from sealtrain.training.errors import ModelNotReloaded
 from sealtrain.training.saved import BaseFolder, saved_files
 
 if not COLLECTING:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from image_world import png, tar
 from sealing_world import CANARY
 
-from sealtrain.errors import DataInvalid, LimitExceeded, RecordInvalid
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.sealing.tabular.archive import MAX_HEADER_BYTES, members
 from sealtrain.sealing.tabular.batches import open_records
 

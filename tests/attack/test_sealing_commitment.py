@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sealing_world import KEY, content, context, opened, sealed
 
-from sealtrain.errors import RootMismatch, SealRefused, WrongKey
 from sealtrain.sealing.chunked import HEADER_BYTES, ChunkCipher, PayloadShape
 from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
+from sealtrain.sealing.errors import RootMismatch, SealRefused, WrongKey
 from sealtrain.sealing.header import FileKeys, encode_header
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT
 

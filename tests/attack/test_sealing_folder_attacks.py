@@ -18,18 +18,17 @@ from sealing_world import (
     stanza,
 )
 
-from sealtrain.errors import (
-    DataInvalid,
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.sealing.description import ShardInfo, dataset_root
+from sealtrain.sealing.errors import (
     FileTruncated,
     HeaderDamaged,
     NotSealed,
     RecordInvalid,
     RootMismatch,
     SealRefused,
-    SealtrainError,
     WrongKey,
 )
-from sealtrain.sealing.description import ShardInfo, dataset_root
 from sealtrain.sealing.export import export
 from sealtrain.sealing.header import FileKeys, encode_header
 from sealtrain.sealing.index import Index

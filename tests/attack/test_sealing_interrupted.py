@@ -20,7 +20,7 @@ from sealing_world import (
     sealed_folder,
 )
 
-from sealtrain.errors import RecordInvalid, RootMismatch
+from sealtrain.sealing.errors import RecordInvalid, RootMismatch
 from sealtrain.sealing.export import export
 from sealtrain.sealing.file import seal_file
 from sealtrain.sealing.opened import contains_record

@@ -24,8 +24,9 @@ from sealing_world import (
     seal_with,
 )
 
-from sealtrain.errors import AlreadyExists, DataInvalid, UsageError, WrongKey
+from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.opened import contains_record
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.tabular.conversion import Conversion

@@ -17,20 +17,18 @@ from sealing_world import (
     stanza,
 )
 
-from sealtrain.errors import (
+from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
+from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, SEALED_CHUNK_BYTES
+from sealtrain.sealing.chunkreader import Ciphertext
+from sealtrain.sealing.errors import (
     ChunkDamaged,
-    DataInvalid,
     FileTruncated,
     HeaderDamaged,
-    LimitExceeded,
     NotSealed,
     RootMismatch,
     SealRefused,
-    SealtrainError,
     WrongKey,
 )
-from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, SEALED_CHUNK_BYTES
-from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.header import Header, read_header_from
 
 pytestmark = [pytest.mark.claim("C1"), pytest.mark.claim("C2")]
@@ -240,7 +238,7 @@ def test_a_trailer_that_claims_a_huge_payload_is_refused_at_once(tmp_path: Path)
 
 
 def test_the_expected_context_is_compared_before_the_payload() -> None:
-    from sealtrain.errors import WrongContext
+    from sealtrain.sealing.errors import WrongContext
 
     broken = LARGE[:-1] + b"\0"
     with pytest.raises(WrongContext):

@@ -24,19 +24,13 @@ from world import digest, identity
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
+from sealtrain.consortium.errors import ApprovalSpent, BudgetSpent, DatasetMismatch, SeriesMismatch
 from sealtrain.consortium.series import member_digest
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import (
-    ApprovalSpent,
-    BudgetSpent,
-    DatasetMismatch,
-    DatasetWithdrawn,
-    RunMismatch,
-    SealtrainError,
-    SeriesMismatch,
-    StatementInvalid,
-)
+from sealtrain.errors import RunMismatch, SealtrainError
+from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 
 pytestmark = pytest.mark.claim("C187")
 

@@ -20,21 +20,17 @@ from collecting import COLLECTING
 from raw_server import says, server
 
 from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.errors import CollateralUnreachable, GuestApiUnreachable
 from sealtrain.attest.nvidia.fetch import NvidiaServices
 from sealtrain.attest.tdx.fetch import fetch_collateral
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.http import Bounds
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.transport import Transport
-from sealtrain.errors import (
-    BrokerUnreachable,
-    ChainUnreachable,
-    CollateralUnreachable,
-    GuestApiUnreachable,
-    SealtrainError,
-    StorageUnreachable,
-)
+from sealtrain.errors import ChainUnreachable, SealtrainError
 from sealtrain.release.messages import Health
 from sealtrain.storage.address import parse_address
+from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.http import HttpFileSystem
 from sealtrain.storage.patience import Patience

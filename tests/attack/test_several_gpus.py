@@ -18,12 +18,13 @@ from gpu_world import (
 )
 from public_evidence import FILES, devices_in, published
 
+from sealtrain.attest.errors import GpuModeRefused, GpuReportInvalid, GpuSetRefused
 from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import FeatureFlag, parse_report
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.base.models import load_model
-from sealtrain.errors import GpuModeRefused, GpuReportInvalid, GpuSetRefused, TrustInvalid
+from sealtrain.errors import TrustInvalid
 from sealtrain_simulator.gpu import SimulatedGpus
 
 pytestmark = pytest.mark.claim("C40")

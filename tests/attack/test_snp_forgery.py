@@ -22,18 +22,12 @@ from guests import require_rules, verified_guest
 from policies import snp
 
 from sealtrain.attest.claims import Claim
-from sealtrain.attest.snp import chain as chains
-from sealtrain.attest.snp.appraise import RULES
-from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
-from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.verify import verify_report
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
     CertificateRevoked,
     CollateralMismatch,
     ComposeHashMismatch,
     DebugGuest,
-    EvidenceRefused,
     MeasurementMismatch,
     MigratableGuest,
     PlatformMismatch,
@@ -42,6 +36,12 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TcbStatusRefused,
 )
+from sealtrain.attest.snp import chain as chains
+from sealtrain.attest.snp.appraise import RULES
+from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
+from sealtrain.attest.snp.policy import SnpPolicy
+from sealtrain.attest.snp.verify import verify_report
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.snp import SNP_FAULTS, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C14")

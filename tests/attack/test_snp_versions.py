@@ -15,20 +15,19 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from policies import snp
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.errors import (
+    CertificateRevoked,
+    PlatformMismatch,
+    QuoteInvalid,
+    RevocationUnknown,
+    TcbStatusRefused,
+)
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.snp.revocation import check_revocation
-from sealtrain.errors import (
-    CertificateRevoked,
-    EvidenceRefused,
-    PlatformMismatch,
-    QuoteInvalid,
-    Refused,
-    RevocationUnknown,
-    TcbStatusRefused,
-)
+from sealtrain.errors import EvidenceRefused, Refused
 from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C116")

@@ -16,18 +16,12 @@ from world import DAY, OWNERS, identity
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.store.memory import Store
 from sealtrain.consortium.decisions import PAYLOAD_TYPE, Decision
-from sealtrain.errors import (
-    ApprovalExpired,
-    ApprovalRevoked,
-    ApprovalSpent,
-    BudgetSpent,
-    LedgerInconsistent,
-    RunMismatch,
-    StatementInvalid,
-)
+from sealtrain.consortium.errors import ApprovalExpired, ApprovalRevoked, ApprovalSpent, BudgetSpent
+from sealtrain.errors import LedgerInconsistent, RunMismatch
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 
 A, B, C = OWNERS
 

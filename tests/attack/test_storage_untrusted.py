@@ -14,20 +14,12 @@ from carrying import carries
 from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder
 from storage_world import Server, serving
 
-from sealtrain.errors import (
-    DataInvalid,
-    EgressRefused,
-    FileTruncated,
-    LimitExceeded,
-    NotSealed,
-    RootMismatch,
-    SealRefused,
-    StorageUnreachable,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, EgressRefused, LimitExceeded, UsageError
 from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.sealing.errors import FileTruncated, NotSealed, RootMismatch, SealRefused
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.address import parse_address
+from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.patience import Busy, Patience
 
 pytestmark = pytest.mark.claim("C32")

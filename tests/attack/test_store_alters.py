@@ -27,8 +27,8 @@ from sealing_world import (
 from storage_world import serving
 from training_world import source_of
 
-from sealtrain.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES
+from sealtrain.sealing.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.file import Suite, open_file, verify_ciphertext
 from sealtrain.sealing.hashtree import GROUP_CHUNKS
 from sealtrain.sealing.opened import SealedDataset

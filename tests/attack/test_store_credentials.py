@@ -16,6 +16,7 @@ from http_server import running
 from storage_world import serving
 from world import simulated_policy
 
+from sealtrain.attest.errors import ComposeHashMismatch, ReportDataMismatch
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
@@ -24,21 +25,11 @@ from sealtrain.base.http import Bounds
 from sealtrain.base.secret import Secret
 from sealtrain.cli.lender import lending
 from sealtrain.client.storecredentials import Lender, asked, parse_credentials
-from sealtrain.errors import (
-    AnswerInvalid,
-    ChallengeExpired,
-    ChallengeUnknown,
-    ComposeHashMismatch,
-    DataInvalid,
-    EvidenceRefused,
-    LimitExceeded,
-    ReportDataMismatch,
-    SealtrainError,
-    StorageUnreachable,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused, LimitExceeded, SealtrainError, UsageError
+from sealtrain.release.errors import AnswerInvalid, ChallengeExpired, ChallengeUnknown
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import StorageUnreachable
 
 pytestmark = pytest.mark.claim("C137")
 

@@ -15,6 +15,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.store.succession import begin_ledger
+from sealtrain.consortium.errors import ApprovalsMissing, ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.succession import (
@@ -25,18 +26,12 @@ from sealtrain.consortium.succession import (
     with_signature,
 )
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import (
-    ApprovalsMissing,
-    ConfigError,
-    ConsortiumMismatch,
-    SealtrainError,
-    SignatureInvalid,
-    StatementInvalid,
-)
+from sealtrain.errors import ConfigError, SealtrainError, SignatureInvalid
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build
 
 pytestmark = pytest.mark.claim("C62")

@@ -20,18 +20,14 @@ from world import RECIPE
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import (
-    EnvironmentChanged,
-    ImportRefused,
-    LockInvalid,
-    ModelInvalid,
-    RecipeChanged,
-)
+from sealtrain.errors import RecipeChanged
 from sealtrain.guest.admission import Admitted, admit
+from sealtrain.guest.errors import ImportRefused
 from sealtrain.guest.fellows import expect_listening
 from sealtrain.guest.helper_machines import expect_helpers
 from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import build_compose
+from sealtrain.recipe.errors import EnvironmentChanged, LockInvalid, ModelInvalid
 from sealtrain.recipe.lock import Lock, lock_recipe
 from sealtrain.recipe.modelfolder import measure_folder
 from sealtrain.training.models.base import build_causal_model, build_tokenizer

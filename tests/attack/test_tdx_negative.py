@@ -19,6 +19,22 @@ from guests import verified_guest
 from policies import changed, intel
 
 from sealtrain.attest.appraise import Verdict, appraise
+from sealtrain.attest.errors import (
+    CertificateRevoked,
+    CollateralExpired,
+    CollateralMismatch,
+    ComposeHashMismatch,
+    DebugGuest,
+    EventLogMismatch,
+    MeasurementMismatch,
+    MigratableGuest,
+    PlatformMismatch,
+    QuoteInvalid,
+    QuoteRootUntrusted,
+    ReportDataMismatch,
+    SimulatedEvidence,
+    TcbStatusRefused,
+)
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -30,23 +46,7 @@ from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    CertificateRevoked,
-    CollateralExpired,
-    CollateralMismatch,
-    ComposeHashMismatch,
-    DebugGuest,
-    EventLogMismatch,
-    EvidenceRefused,
-    MeasurementMismatch,
-    MigratableGuest,
-    PlatformMismatch,
-    QuoteInvalid,
-    QuoteRootUntrusted,
-    ReportDataMismatch,
-    SimulatedEvidence,
-    TcbStatusRefused,
-)
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.faults import FAULTS
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki

@@ -28,12 +28,14 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, Tier
 from sealtrain.client.reviewing import accepted_tier, facts
 from sealtrain.client.reviewing import left_open as shown_open
-from sealtrain.errors import ClaimContradicted, RecipeInvalid, TrustInvalid
+from sealtrain.errors import TrustInvalid
 from sealtrain.manifest import form
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.limits import TEXTS, left_open, released_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.manifest.report import render
 from sealtrain.manifest.trust import parse_trust
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement
 from sealtrain_simulator.machine import Machine

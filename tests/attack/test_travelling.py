@@ -25,28 +25,20 @@ from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    CapabilityRefused,
-    ChannelBroken,
-    ChannelRefused,
-    CheckpointRefused,
-    DataInvalid,
-    LimitExceeded,
-    PeerUnreachable,
-    SealRefused,
-    SealtrainError,
-    TranscriptInvalid,
-    TripBroken,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, TripBroken
 from sealtrain.manifest.checks.collaborations.travelling import (
     Travelled,
     TravellingTerms,
     travelled,
 )
+from sealtrain.manifest.errors import TranscriptInvalid
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.signing.runlog import RunLog
+from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.errors import CapabilityRefused
 from sealtrain_collab.travelling import accelerator as accelerators
 from sealtrain_collab.travelling.capability import (
     Gate,

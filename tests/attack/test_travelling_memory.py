@@ -12,13 +12,8 @@ import pytest
 from collecting import COLLECTING
 
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import (
-    AlreadyExists,
-    CheckpointRefused,
-    DataInvalid,
-    LimitExceeded,
-    StorageFailed,
-)
+from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, StorageFailed
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
 
 if not COLLECTING:

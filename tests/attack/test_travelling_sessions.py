@@ -16,11 +16,9 @@ from channel_world import keyed
 from collecting import COLLECTING
 
 from sealtrain.errors import (
-    ChannelBroken,
     ConfigError,
     DataInvalid,
     LimitExceeded,
-    PeerUnreachable,
     Refused,
     SealtrainError,
     TripBroken,
@@ -28,6 +26,7 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.ports import listening

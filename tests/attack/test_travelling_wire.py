@@ -15,14 +15,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from relays import Meddle, relayed
 
 from sealtrain.base.hostport import written
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    ChannelBroken,
-    EvidenceRefused,
-    PeerUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
 from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest

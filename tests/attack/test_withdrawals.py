@@ -10,21 +10,16 @@ import pytest
 from release_world import ReleaseWorld, audited, document_of, renewed
 from world import OWNERS, identity
 
+from sealtrain.consortium.errors import ApprovalUnknown, DatasetMismatch
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal
-from sealtrain.errors import (
-    ApprovalUnknown,
-    DatasetMismatch,
-    DatasetWithdrawn,
-    RunMismatch,
-    SealtrainError,
-    SignatureInvalid,
-    StatementInvalid,
-)
+from sealtrain.errors import RunMismatch, SealtrainError, SignatureInvalid
 from sealtrain.ledger.uses import Uses
+from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.release.messages import Accepted
 from sealtrain.signing import dsse
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import StatementInvalid
 
 pytestmark = pytest.mark.claim("C47")
 

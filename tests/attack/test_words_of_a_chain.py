@@ -18,9 +18,10 @@ from sealtrain.base.yamltext import parse_yaml
 from sealtrain.cli.trust import TrustedChainOptions
 from sealtrain.consortium.chainword import ChainWord
 from sealtrain.consortium.receipts import Lease
-from sealtrain.errors import StatementInvalid, TrustInvalid, UsageError
+from sealtrain.errors import TrustInvalid, UsageError
 from sealtrain.manifest.limits import chain_is_open
 from sealtrain.manifest.trust import parse_trust
+from sealtrain.signing.errors import StatementInvalid
 
 pytestmark = pytest.mark.claim("C581")
 

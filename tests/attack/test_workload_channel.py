@@ -21,14 +21,7 @@ from training_world import KEY, RUN_ID, PlainDataset, checkpoint_store
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import load_model
-from sealtrain.errors import (
-    CheckpointRefused,
-    DataInvalid,
-    DecryptionLost,
-    LeaseStale,
-    RankLost,
-    SealtrainError,
-)
+from sealtrain.errors import DataInvalid, LeaseStale, SealtrainError
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.sandbox.events import Restated
 from sealtrain.guest.sandbox.landlock import KernelBorder
@@ -61,10 +54,12 @@ from sealtrain.guest.workload.stubs import KeptLease, KeptMetrics, KeptRecords, 
 from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.sealing.checkpointstore import CheckpointStore
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.sealing.file import read_header
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
+from sealtrain.training.errors import DecryptionLost, RankLost
 
 pytestmark = pytest.mark.claim("C541")
 SCRIPT = """import sealtrain

@@ -19,13 +19,12 @@ from sealtrain.errors import (
     ConfigError,
     DataInvalid,
     FormatUnknown,
-    PurposeMismatch,
-    RetentionEnded,
-    SealRefused,
     SealtrainError,
     SignatureInvalid,
     UsageError,
 )
+from sealtrain.sealing.errors import SealRefused
+from sealtrain.signing.errors import PurposeMismatch, RetentionEnded
 
 A = "hospital-a"
 PURPOSE = "early detection"

@@ -15,18 +15,17 @@ from world import identity, lock_changed
 
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.errors import (
     AlreadyExists,
-    BrokerUnreachable,
-    DatasetMismatch,
-    DatasetUnknown,
     FormatUnknown,
-    RecordInvalid,
-    SchemaMismatch,
     SealtrainError,
     SignatureInvalid,
     UsageError,
 )
+from sealtrain.recipe.errors import DatasetUnknown
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 A, B = "hospital-a", "hospital-b"
 ROWS = [{"prompt": f"case {number}", "completion": "benign"} for number in range(7)]

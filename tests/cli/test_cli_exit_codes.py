@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from sealtrain import cli
-from sealtrain.errors import (
-    ApprovalsMissing,
-    BrokerUnreachable,
-    ExtraMissing,
-    NotSealed,
-    RecipeInvalid,
-    SealtrainError,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import ApprovalsMissing
+from sealtrain.errors import ExtraMissing, SealtrainError
+from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.sealing.errors import NotSealed
 
 SAMPLE = "patient 4711, malignant"
 

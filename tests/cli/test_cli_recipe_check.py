@@ -19,8 +19,9 @@ from sealtrain.cli import app
 from sealtrain.client.fitting import layout_words, seal_words
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.reviewing import facts
-from sealtrain.errors import RecipeInvalid, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.basefolder import base_of, remember_base
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lock import load_lock
 
 ROWS = '{"prompt": "case", "completion": "benign"}\n' * 3

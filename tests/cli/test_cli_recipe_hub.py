@@ -17,7 +17,7 @@ from world import RECIPE, founded, signer, simulated_policy
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.client.pin import BrokerPin
-from sealtrain.errors import EnvironmentChanged, RecipeInvalid
+from sealtrain.recipe.errors import EnvironmentChanged, RecipeInvalid
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.measure import check_environment
 from sealtrain.recipe.schema import parse_recipe

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from world import OWNERS, RECIPE, locked_in
 
 from sealtrain.cli import app
-from sealtrain.errors import DataInvalid, EnvironmentChanged, ModelInvalid, SealtrainError
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.recipe.errors import EnvironmentChanged, ModelInvalid
 
 pytestmark = pytest.mark.claim("C579")
 

@@ -20,7 +20,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import newest
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.telemetry.released import MetricGate

@@ -31,8 +31,8 @@ from training_world import (
 )
 from variants import variants
 
-from sealtrain.errors import CheckpointRefused, SealRefused
 from sealtrain.recipe.schema import Recipe
+from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.training.checkpoints.checkpoint import newest
 
 TEXT_CLASSIFIER: dict[str, Any] = {

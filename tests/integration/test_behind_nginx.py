@@ -24,7 +24,7 @@ from sealtrain.base.outbound import reach_by
 from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.project import NAME
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import BrokerUnreachable
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.signing.dsse import Envelope
 
 pytestmark = pytest.mark.nightly

@@ -13,17 +13,12 @@ from broker_site import BrokerSite, broker_site
 from typer.testing import CliRunner
 from world import lock_changed, signer
 
+from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
-from sealtrain.errors import (
-    BrokerNotApproved,
-    ComposeHashMismatch,
-    SealtrainError,
-    TrustInvalid,
-    UsageError,
-)
+from sealtrain.errors import BrokerNotApproved, SealtrainError, TrustInvalid, UsageError
 
 pytestmark = pytest.mark.claim("C90")
 

@@ -25,18 +25,15 @@ from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import ApprovalTally, DatasetPin
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
+from sealtrain.consortium.errors import ApprovalRevoked, ApprovalsMissing
 from sealtrain.errors import (
-    ApprovalRevoked,
-    ApprovalsMissing,
-    BrokerUnreachable,
     DataInvalid,
-    LeaseUnknown,
     LedgerInconsistent,
-    ManifestMalformed,
     RecipeChanged,
     SealtrainError,
     UsageError,
@@ -45,7 +42,9 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.ledger import sqlite_store as ledger_store
 from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
+from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.errors import LeaseUnknown
 from sealtrain.release.lease_code import Closing, manifest_key
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.sealing.datakey import DataKey

@@ -35,18 +35,15 @@ from sealtrain.broker.store.backup import back_up, restore
 from sealtrain.cli import app
 from sealtrain.cli.programs import SideProgram
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.watch import observe
 from sealtrain.consortium.receipts import Anchor, receipt_digest
-from sealtrain.errors import (
-    BrokerUnreachable,
-    CheckpointRefused,
-    LedgerInconsistent,
-    SealtrainError,
-)
+from sealtrain.errors import LedgerInconsistent, SealtrainError
 from sealtrain.ledger.sqlite_store import LedgerStore
 from sealtrain.ledger.witness import memory
 from sealtrain.release.messages import RenewalAnswer, RenewalRequest
+from sealtrain.sealing.errors import CheckpointRefused
 
 pytestmark = pytest.mark.long
 

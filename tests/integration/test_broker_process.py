@@ -10,7 +10,8 @@ from broker_site import BrokerSite, broker_site, newest_log, start
 from world import OWNERS
 
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import BrokerUnreachable, Unreachable
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.errors import Unreachable
 
 
 @pytest.fixture

@@ -15,15 +15,9 @@ from world import lock_changed
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64
-from sealtrain.errors import (
-    AlreadyExists,
-    ChainRefused,
-    SignatureInvalid,
-    StatementInvalid,
-    TrustInvalid,
-    UsageError,
-)
+from sealtrain.errors import AlreadyExists, ChainRefused, SignatureInvalid, TrustInvalid, UsageError
 from sealtrain.recipe.needs import needs_of
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address
 
 if not COLLECTING:

@@ -11,7 +11,7 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import PeerUnreachable
+from sealtrain.training.errors import PeerUnreachable
 from sealtrain.training.run import Inputs, Reporting, Trained, train
 from sealtrain.training.trained import SPARSE_FILE
 from sealtrain_collab.channel.channel import open_over

@@ -17,9 +17,9 @@ from polling import wait_until
 from world import OWNERS
 
 from sealtrain.base.clock import system_clock
-from sealtrain.errors import CheckpointRefused
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
+from sealtrain.sealing.errors import CheckpointRefused
 
 pytestmark = [
     pytest.mark.long,

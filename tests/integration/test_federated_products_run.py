@@ -18,15 +18,10 @@ from world import OWNERS
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.programs import SideProgram
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    DealerUnreachable,
-    ProductAltered,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import AcceleratorUnreachable, SealtrainError, UsageError
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
+from sealtrain_collab.errors import DealerUnreachable, ProductAltered
 
 pytestmark = [
     pytest.mark.long,

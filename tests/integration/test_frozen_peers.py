@@ -15,12 +15,9 @@ from collecting import COLLECTING
 from polling import wait_until
 from relays import altering, carried
 
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    DealerUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import AcceleratorUnreachable, SealtrainError
 from sealtrain.manifest.checks.collaborations.travelling import travelled
+from sealtrain_collab.errors import DealerUnreachable
 
 if not COLLECTING:
     import torch

@@ -13,10 +13,11 @@ import pytest
 from joint_site import JointSite, joint_site
 from world import OWNERS
 
-from sealtrain.errors import LeaseStale, SealRefused
+from sealtrain.errors import LeaseStale
 from sealtrain.guest import holding
 from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.opened import SealedDataset
 
 pytestmark = pytest.mark.claim("C104")

@@ -11,7 +11,8 @@ from world import signer
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.client.grant import Grant, renew
-from sealtrain.errors import ApprovalRevoked, LeaseStale, Refused
+from sealtrain.consortium.errors import ApprovalRevoked
+from sealtrain.errors import LeaseStale, Refused
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing.dsse import Envelope
 

@@ -17,32 +17,25 @@ from joint_site import JointSite, joint_site, typed
 from run_logs import fields_of
 from world import OWNERS
 
+from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import TEMPORARY_SUFFIX
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.quorum import Quorum
-from sealtrain.errors import (
-    AlreadyExists,
-    ApprovalRevoked,
-    BrokerUnreachable,
-    CheckpointRefused,
-    ClaimContradicted,
-    ComposeHashMismatch,
-    DatasetMismatch,
-    EgressRefused,
-    LeaseStale,
-    RunMismatch,
-    UsageError,
-)
+from sealtrain.consortium.errors import ApprovalRevoked, DatasetMismatch
+from sealtrain.errors import AlreadyExists, EgressRefused, LeaseStale, RunMismatch, UsageError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.ledger.uses import Uses
 from sealtrain.manifest.checks.collaboration import RULES
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.verify import verify_manifest
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.trained import Trained
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest

@@ -30,23 +30,14 @@ from sealtrain.cli.rehearsal import ON_SIMULATOR
 from sealtrain.cli.simulation import Simulation
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import RunTicket
-from sealtrain.errors import (
-    AlreadyExists,
-    ApprovalRevoked,
-    ApprovalsMissing,
-    DatasetWithdrawn,
-    LockInvalid,
-    NoStanza,
-    NotSealed,
-    RecipeChanged,
-    RecipeInvalid,
-    Refused,
-    StatementInvalid,
-    SubjectMismatch,
-    Unreachable,
-    UsageError,
-)
+from sealtrain.consortium.errors import ApprovalRevoked, ApprovalsMissing
+from sealtrain.errors import AlreadyExists, RecipeChanged, Refused, Unreachable, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.manifest.errors import SubjectMismatch
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
+from sealtrain.release.errors import DatasetWithdrawn
+from sealtrain.sealing.errors import NoStanza, NotSealed
+from sealtrain.signing.errors import StatementInvalid
 
 pytestmark = [pytest.mark.long, pytest.mark.slow]
 SHORT: dict[str, Any] = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from every_phase import program
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
 RANKS = program("ranks")

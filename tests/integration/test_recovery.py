@@ -30,24 +30,18 @@ from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.consortium.errors import ApprovalsMissing, ApprovalUnknown, ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalsMissing,
-    ApprovalUnknown,
-    BrokerMismatch,
-    ConsortiumMismatch,
-    LedgerInconsistent,
-    NoStanza,
-    SealtrainError,
-    SignatureInvalid,
-)
+from sealtrain.errors import LedgerInconsistent, SealtrainError, SignatureInvalid
 from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
 from sealtrain.keys.uris import root_secret
+from sealtrain.release.errors import AnswerInvalid
+from sealtrain.sealing.errors import NoStanza
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import BrokerBinding, find_stanza, unwrap_for_owner, unwrap_for_recipe
+from sealtrain.signing.errors import BrokerMismatch
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C62")]
 

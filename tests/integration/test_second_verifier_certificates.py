@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from node_judges import node
 from odd_certificates import PLACES, keys, odd_chain, oddities
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
-from sealtrain.errors import EvidenceMalformed, EvidenceRefused
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.tpm import tpms_attest
 
 pytestmark = [pytest.mark.claim("C170"), pytest.mark.claim("C565")]

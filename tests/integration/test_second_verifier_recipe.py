@@ -21,7 +21,8 @@ from pydantic import BaseModel, ValidationError
 from second_verifier import counted
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import LockInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import parse_lock
 from sealtrain.recipe.schema import PHASES
 

@@ -24,6 +24,7 @@ from node_judges import judge
 from public_evidence import published
 from second_evidence import EvidenceQuestion, compare_codes
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.presets import preset
@@ -31,7 +32,7 @@ from sealtrain.attest.tpm.chain import MACHINE_OID
 from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
-from sealtrain.errors import EvidenceMalformed, EvidenceRefused
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest
 

@@ -17,8 +17,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.foreignyaml import parse_foreign_yaml
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import RecipeInvalid, SealtrainError, TrustInvalid
+from sealtrain.errors import SealtrainError, TrustInvalid
 from sealtrain.manifest.trust import parse_trust
+from sealtrain.recipe.errors import RecipeInvalid
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests/support"

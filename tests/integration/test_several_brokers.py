@@ -16,7 +16,8 @@ from world import OWNERS, lock_changed
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
-from sealtrain.errors import BrokerUnreachable, UsageError
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.errors import UsageError
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.manifest.trust import load_trust

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from machines_world import ASKED, BARE, ELSEWHERE, MACHINES, NOW, MachinePark, judge
 
-from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.policy import policy_from_dict
-from sealtrain.attest.presets import PRESETS, preset
-from sealtrain.attest.report_data import Binding
-from sealtrain.attest.verify import verify
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     GpuModeRefused,
     GpuNonceMismatch,
     GpuSetRefused,
     PlatformMismatch,
     ReportDataMismatch,
-    SealtrainError,
     SimulatedEvidence,
 )
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.policy import policy_from_dict
+from sealtrain.attest.presets import PRESETS, preset
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.verify import verify
+from sealtrain.errors import SealtrainError
 
 pytestmark = pytest.mark.long
 

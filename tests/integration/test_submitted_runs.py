@@ -16,15 +16,9 @@ from storage_world import Server, serving
 
 import sealtrain
 from sealtrain.cli.programs import SideProgram
-from sealtrain.errors import (
-    AlreadyExists,
-    RunNotCompleted,
-    SignatureInvalid,
-    SubmissionConflict,
-    SubmissionEnded,
-    SubmissionUnknown,
-    WaitOver,
-)
+from sealtrain.client.errors import RunNotCompleted, SubmissionConflict, SubmissionUnknown, WaitOver
+from sealtrain.consortium.errors import SubmissionEnded
+from sealtrain.errors import AlreadyExists, SignatureInvalid
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C180", "C182", "C183")]
 

@@ -14,7 +14,8 @@ from world import OWNERS, signed_dataset
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli import app
-from sealtrain.errors import DatasetMismatch, DatasetWithdrawn
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.release.errors import DatasetWithdrawn
 
 A, B, _ = OWNERS
 DATASET = "5a" * 16

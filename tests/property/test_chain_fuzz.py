@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealtrain.errors import ProofInvalid
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain_chain.proof import proven
 
 VECTORS = json.loads(

@@ -16,15 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nitro_world import ASKED, PKI, enclave, fields, forge, genuine, verified
 
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.attest.nitro.collect import attestation, describe_pcr
 from sealtrain.attest.nitro.parse import parse_document
-from sealtrain.errors import (
-    EvidenceMalformed,
-    EvidenceRefused,
-    GuestApiUnreachable,
-    KmsAnswerInvalid,
-)
+from sealtrain.errors import EvidenceRefused, KmsAnswerInvalid
 from sealtrain.keys.awskms import open_answer
 
 bounded = settings(max_examples=60, deadline=None)

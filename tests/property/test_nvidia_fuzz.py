@@ -12,6 +12,7 @@ from gpu_world import NONCE, NOW, machine, put_together, take_apart
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sealtrain.attest.errors import CertificateChainInvalid, EvidenceMalformed, GpuReportInvalid
 from sealtrain.attest.nvidia.chain import verify_chain
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fwid import composite_fwid, tcb_info_fwid
@@ -21,12 +22,7 @@ from sealtrain.attest.nvidia.spdm import canonical_report, parse_report
 from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    EvidenceMalformed,
-    EvidenceRefused,
-    GpuReportInvalid,
-)
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.gpu import SimulatedGpus
 
 GPUS = SimulatedGpus(b"property tests of accelerators", count=2, mode="mpt")

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia_world import NONCE, NOW, PKI, Service, answer, device_claims, digest, rim
 
-from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
-from sealtrain.attest.nvidia.nras import verify_remote_verdict
-from sealtrain.attest.nvidia.ocsp import check_answers
-from sealtrain.attest.nvidia.rim import parse_rim, verify_rim
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateRevoked,
     EvidenceMalformed,
     ReferenceValueInvalid,
     RemoteVerdictRefused,
     RevocationUnknown,
 )
+from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
+from sealtrain.attest.nvidia.nras import verify_remote_verdict
+from sealtrain.attest.nvidia.ocsp import check_answers
+from sealtrain.attest.nvidia.rim import parse_rim, verify_rim
 
 ROOT = PKI.rim_signer[-1].der
 GENUINE = rim("590.12", {3: [digest("a")], 5: [digest("b"), digest("c")]})

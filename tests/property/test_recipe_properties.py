@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.secret import Secret
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import LockInvalid, RecipeInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import derive
 from sealtrain.recipe.compose import build_compose, compose_hash
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 

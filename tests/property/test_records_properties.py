@@ -19,11 +19,12 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ProofInvalid, Refused, RunLogBroken, SignatureInvalid
+from sealtrain.errors import Refused, SignatureInvalid
 from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing import dsse, merkle, runlog
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.errors import ProofInvalid, RunLogBroken
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.note import SignedNote

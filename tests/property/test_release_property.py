@@ -14,9 +14,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.client.grant import KeyRequest, obtain
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import CheckpointRefused, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.release.decide import advance_anchor
 from sealtrain.release.messages import Challenge, ReleaseAnswer, load_message
+from sealtrain.sealing.errors import CheckpointRefused
 
 pytestmark = pytest.mark.claim("C18")
 BOUNDED = settings(

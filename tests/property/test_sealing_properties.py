@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealing_world import KEY, all_rows, content, context, opened, root_of, sealed, sealed_folder
 
-from sealtrain.errors import RootMismatch, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.file import SealedWriter, open_file
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.padding import padded_size

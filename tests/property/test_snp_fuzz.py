@@ -9,12 +9,13 @@ from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sealtrain.attest.errors import EvidenceMalformed, QuoteInvalid
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS, distribution_addresses, parse_table
 from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report, tcb_of
 from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report
 from sealtrain.base.models import load_model
-from sealtrain.errors import EvidenceMalformed, EvidenceRefused, QuoteInvalid, TrustInvalid
+from sealtrain.errors import EvidenceRefused, TrustInvalid
 from sealtrain_simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000

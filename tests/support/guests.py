@@ -12,13 +12,13 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Claim, equal
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, replay_log
 from sealtrain.attest.engine import guest_part
+from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.attest.facts import Situation
 from sealtrain.attest.rules import Rule
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import vouched_guest
-from sealtrain.errors import ComposeHashMismatch
 
 
 def verified_guest(

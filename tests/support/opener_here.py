@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from sealtrain.errors import DecryptionLost
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SlotFiller
 from sealtrain.training.data.sources import Source
+from sealtrain.training.errors import DecryptionLost
 
 
 class OpenerHere:

@@ -102,9 +102,9 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from training_world import RUN_ID, checkpoint_store, sources_of
 
     from sealtrain.base.yamltext import parse_yaml
-    from sealtrain.errors import RecipeInvalid
     from sealtrain.guest.sandbox.border import Ways, enclosed
     from sealtrain.guest.sandbox.output import OutputTally
+    from sealtrain.recipe.errors import RecipeInvalid
     from sealtrain.recipe.schema import parse_recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train

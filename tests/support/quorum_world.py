@@ -14,13 +14,14 @@ from world import DAY, OWNERS, deployed, identity
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.quorum import Quorum
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId
-from sealtrain.errors import BrokerUnreachable, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.release.lease_code import Closing
 from sealtrain.release.messages import RegisteredDatasets
 from sealtrain.sealing.stanza import Stanza

@@ -28,7 +28,7 @@ from ranks_world import (
     recipe_of,
 )
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 
 BACKENDS: Final[dict[str, dict[str, Any]]] = {
     "DDP": {"name": "trl", "ranks": 2},

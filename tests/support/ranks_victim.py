@@ -21,7 +21,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sealtrain.errors import EgressRefused, RecordInvalid
+from sealtrain.errors import EgressRefused
+from sealtrain.sealing.errors import RecordInvalid
 
 FOLDER = Path(sys.argv[1])
 CHANGES = json.loads(sys.argv[2])

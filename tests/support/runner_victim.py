@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.cli.output import report_bug
-from sealtrain.errors import RecordInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.guest.sandbox.border import Ways, enclosed
 from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.sandbox.output import OutputTally
+from sealtrain.sealing.errors import RecordInvalid
 
 SECRET = sys.argv[4] if len(sys.argv) > 4 else ""
 LIBC = ctypes.CDLL(None, use_errno=True)

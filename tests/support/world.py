@@ -29,8 +29,8 @@ from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock
-from sealtrain.errors import RecipeInvalid
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 from sealtrain.recipe.needs import needs_of

@@ -15,13 +15,14 @@ from guests import verify_log
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
+from sealtrain.attest.errors import EventLogMismatch
 from sealtrain.attest.evidence import Evidence, LogEntry
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, require_tier, tier_of
-from sealtrain.errors import EventLogMismatch, SealtrainError
+from sealtrain.errors import SealtrainError
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "evidence"
 DOCUMENTS = json.loads((FOLDER / "documents.json").read_text())

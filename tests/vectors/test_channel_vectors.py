@@ -12,7 +12,7 @@ import pytest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.channel.handshake import answer_info, derive_keys, finish_info

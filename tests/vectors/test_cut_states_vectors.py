@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import CheckpointRefused, DataInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.keys.derive import joint_key, run_key
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.parties import party_run_id
 from sealtrain.signing.target import Target
 from sealtrain.training.checkpoints.checkpoint import load

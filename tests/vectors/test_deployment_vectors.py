@@ -10,8 +10,8 @@ import pytest
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.service.deployment import BrokerDocument, read_broker_document
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import parse_ticket
-from sealtrain.errors import TicketInvalid
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "deployment"
 

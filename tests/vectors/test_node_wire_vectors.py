@@ -12,7 +12,6 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken
 from sealtrain.training.distributed.wire.frames import (
     HEAD,
     OVERHEAD,
@@ -22,6 +21,7 @@ from sealtrain.training.distributed.wire.frames import (
 )
 from sealtrain.training.distributed.wire.handshake import derive_keys, secret_info
 from sealtrain.training.distributed.wire.membership import Membership, Peer
+from sealtrain.training.errors import ChannelBroken
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "node-wire"

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ClaimContradicted, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.manifest.checks.collaborations.nodes import NodesTerms, meetings_hold
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing.parties import node_run_id
 
 pytestmark = pytest.mark.claim("C163")

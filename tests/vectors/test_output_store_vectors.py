@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import OutputStoreInvalid
+from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.storage.outputs import parse_index
 
 VECTORS: dict[str, Any] = json.loads(

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import ClaimContradicted, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.keys.derive import joint_key
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import party_run_id
 from sealtrain_collab.parties.party import PartyReport

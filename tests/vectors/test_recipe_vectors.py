@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sealtrain.base.yamltext import parse_yaml
-from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.compose import build_compose, compose_hash
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.installation import record_digest
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 

@@ -17,12 +17,13 @@ import pytest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
-from sealtrain.errors import SchemaMismatch, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.sealing.arrowtypes import canonical_schema
 from sealtrain.sealing.chunked import CHUNK_BYTES
 from sealtrain.sealing.commitments import record_commitment
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import ShardInfo, dataset_root
+from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.sealing.file import FileContext, Suite, open_file, seal_file
 from sealtrain.sealing.hashtree import suite_hash, tree_top
 from sealtrain.sealing.hpke import HpkePrivateKey

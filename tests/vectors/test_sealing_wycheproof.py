@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import SealRefused, WrongKey
 from sealtrain.sealing.chunked import (
     CHUNK_BYTES,
     HEADER_BYTES,
@@ -21,6 +20,7 @@ from sealtrain.sealing.chunked import (
     sealed_size,
 )
 from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
+from sealtrain.sealing.errors import SealRefused, WrongKey
 
 SIZES = (128, 256)
 EXPECTED_COUNT = 35

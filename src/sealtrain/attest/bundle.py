@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.evidence import (
     MAX_COMPOSE_CHARS,
     MAX_EVIDENCE_BYTES,
@@ -28,7 +29,6 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, Document, Hex64, RealTime, StrictModel
-from sealtrain.errors import EvidenceMalformed
 
 __all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Attachments", "Bundle", "Conversation", "Kind"]
 

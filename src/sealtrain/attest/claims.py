@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NoReturn
 
-from sealtrain.errors import EvidenceRefused, ReportDataMismatch
+from sealtrain.attest.errors import ReportDataMismatch
+from sealtrain.errors import EvidenceRefused
 
 __all__ = [
     "Check",

@@ -13,6 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.claims import Claim, Group, committed, equal, raising, single, unlooked
+from sealtrain.attest.errors import (
+    AppIdMismatch,
+    ComposeHashMismatch,
+    PlatformMismatch,
+    SimulatedEvidence,
+)
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.parts import Part, Vouched
 from sealtrain.attest.policy import AppraisalPolicy
@@ -21,12 +27,6 @@ from sealtrain.attest.rules import Rule
 from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verifier import Verifier, verifier_of
 from sealtrain.base.tiers import Tier, or_stronger, require_tier
-from sealtrain.errors import (
-    AppIdMismatch,
-    ComposeHashMismatch,
-    PlatformMismatch,
-    SimulatedEvidence,
-)
 
 if TYPE_CHECKING:
     from sealtrain.attest.bundle import Attachments

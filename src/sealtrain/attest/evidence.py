@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Self, Union
 
 from pydantic import Field, model_validator
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.attest.registry import TEES, tee_of
@@ -29,7 +30,6 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Document
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import EvidenceMalformed
 
 __all__ = [
     "DCAP_TEES",

@@ -24,6 +24,12 @@ from sealtrain.attest.cloudtpm.trustee import azure_exhibit
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.parse import log_entries, parse_event_log, parse_statement
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    EvidenceMalformed,
+    RemoteVerdictRefused,
+    RevocationUnknown,
+)
 from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, Collateral, Evidence
 from sealtrain.attest.foreign import foreign_form, foreign_json
 from sealtrain.attest.forms import (
@@ -61,14 +67,7 @@ from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    DataInvalid,
-    EvidenceMalformed,
-    FormatUnknown,
-    RemoteVerdictRefused,
-    RevocationUnknown,
-)
+from sealtrain.errors import DataInvalid, FormatUnknown
 
 __all__ = ["MAX_FILE_BYTES", "recognise"]
 

@@ -15,17 +15,16 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtensionOID, NameOID, PublicKeyAlgorithmOID
 
-from sealtrain.base.digests import sha256_hex
-from sealtrain.base.encoding import from_base64
-from sealtrain.base.models import Base64, StrictModel
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
-    DataInvalid,
-    EvidenceRefused,
     QuoteInvalid,
     QuoteRootUntrusted,
     SimulatedEvidence,
 )
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import from_base64
+from sealtrain.base.models import Base64, StrictModel
+from sealtrain.errors import DataInvalid, EvidenceRefused
 
 __all__ = [
     "CHAIN_ERRORS",

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import StrictModel, load_model
-from sealtrain.errors import EvidenceMalformed
 
 __all__ = [
     "MAX_COMPOSE_CHARS",

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.base.secret import Random
-from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
 __all__ = ["REPORTS", "Folders", "KernelFolders", "TsmReport", "tsm_report"]
 

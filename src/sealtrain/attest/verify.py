@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Group, single
 from sealtrain.attest.engine import check_offered, guest_part, other_tee
+from sealtrain.attest.errors import GpuSetRefused, ReportDataMismatch
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.facts import Situation
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
@@ -29,7 +30,6 @@ from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import Tier, tier_of
-from sealtrain.errors import GpuSetRefused, ReportDataMismatch
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collateral import GpuCollateral

@@ -29,9 +29,10 @@ from sealtrain.cli.measured import lay_out
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import attested_identity
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import new_pin
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
-from sealtrain.errors import TicketInvalid, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.keys.uris import DEFAULT_PATH, SCHEMES
 from sealtrain.recipe.document import layout_of
 

@@ -20,11 +20,13 @@ from sealtrain.cli.broker_tokens import read_token
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, BrokerUnreachable, DataInvalid, Unreachable
+from sealtrain.errors import DataInvalid, Unreachable
 from sealtrain.keys.identity import Identity
+from sealtrain.release.errors import AnswerInvalid
 
 if TYPE_CHECKING:
     from sealtrain.release.messages import BrokerStatus

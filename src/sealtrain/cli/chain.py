@@ -21,8 +21,9 @@ from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.chainword import compose_slot, counts_until
 from sealtrain.consortium.decisions import Decision
+from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalsMissing, ChainRefused, UsageError
+from sealtrain.errors import ChainRefused, UsageError
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address, load_account

@@ -12,9 +12,10 @@ from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
-from sealtrain.errors import StatementInvalid, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import address_of, load_chain_file
 from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal

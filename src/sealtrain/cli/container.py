@@ -21,9 +21,10 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 from pydantic import Field, StringConstraints
 
 from sealtrain.base.models import StrictModel, load_model
-from sealtrain.errors import ImageRefused, LockInvalid, UsageError
+from sealtrain.errors import ImageRefused, UsageError
 from sealtrain.image.own import CONFIG
 from sealtrain.recipe.document import Frame
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.fields import ImageName
 
 __all__ = ["ContainerPaths", "container", "serve"]

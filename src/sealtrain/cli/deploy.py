@@ -13,9 +13,10 @@ from sealtrain.base.models import load_model
 from sealtrain.base.outbound import read_authorities
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import certificates_of, load_pin
 from sealtrain.client.ticket import RunTicket
-from sealtrain.errors import TicketInvalid, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.storage.address import is_url
 from sealtrain.storage.pieces import measured
 

@@ -15,13 +15,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import atomic_folder, atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.visible import escape_hidden
 from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli.output import Json, emit
-from sealtrain.errors import ComposeHashMismatch, DataInvalid, LockInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.adopted import EMPTY_SCRIPT, SCRIPT_FIELD, Addition, script_digest
 from sealtrain.recipe.compose import (
     build_compose,
@@ -29,6 +30,7 @@ from sealtrain.recipe.compose import (
     launch_scripts,
 )
 from sealtrain.recipe.document import frame_of, require_same
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["adopt", "parts"]

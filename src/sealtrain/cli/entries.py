@@ -10,7 +10,8 @@ import typer
 
 from sealtrain.base.visible import escape_hidden
 from sealtrain.cli.output import Json, emit, table
-from sealtrain.errors import AnswerInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.release.errors import AnswerInvalid
 
 __all__ = ["show"]
 

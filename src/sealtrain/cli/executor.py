@@ -29,13 +29,15 @@ from sealtrain.cli.container import ContainerPaths, container, serve
 from sealtrain.cli.image import reading
 from sealtrain.cli.output import say
 from sealtrain.cli.programs import SideProgram, program
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
-from sealtrain.errors import AlreadyExists, LockInvalid, TicketInvalid, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
 from sealtrain.image.layout import Described
 from sealtrain.image.unpacked import unpacked
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import Frame, frame_of, layout_of
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["Simulated", "execute"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
 from sealtrain.attest.forms import Bundled, Certificates, Exhibit, Gpus, RevocationList
 from sealtrain.attest.guest import load_gpu_collateral
@@ -21,7 +22,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded, UsageError
+from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuDevice

@@ -26,7 +26,7 @@ from sealtrain.cli.runoptions import (
     run_settings,
     served_alone,
 )
-from sealtrain.errors import TicketInvalid
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.storage.address import is_url
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.cli.output import Json, emit, require_name, say, typed
 from sealtrain.cli.project import NAME
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import RecipeInvalid, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.identity import PublicIdentity

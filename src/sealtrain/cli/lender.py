@@ -14,9 +14,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import host_and_port, written
 from sealtrain.base.wsgi import App, ServerLimits, bound
+from sealtrain.broker.errors import RequestTooLarge
 from sealtrain.cli.output import say
 from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
-from sealtrain.errors import DataInvalid, RequestTooLarge, SealtrainError
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.lock import LockedRecipe
 
 __all__ = ["LIMITS", "credentials", "lending"]

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.client.fitting import read_data
-from sealtrain.errors import ExtraMissing, RecordInvalid
+from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.basemodel import base_facts
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record
 from sealtrain.recipe.records import dataset_of, one_kind_only
 from sealtrain.recipe.recordvalues import unusable_tokens
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.census import require_lessons, require_texts, trained_labels
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, needs_texts
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.files import atomic_write, made_folder
-from sealtrain.errors import LockInvalid
 from sealtrain.recipe.document import FROM_DOCUMENT, file_within
+from sealtrain.recipe.errors import LockInvalid
 
 __all__ = ["lay_out"]
 

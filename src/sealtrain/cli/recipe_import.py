@@ -15,8 +15,9 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.foreignyaml import parse_foreign_yaml
 from sealtrain.base.yamltext import MAX_YAML_BYTES, yaml_text
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.trlarguments import TrlTrainer, import_trl, is_of_trl
 

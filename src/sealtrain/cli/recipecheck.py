@@ -15,8 +15,9 @@ from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
 from sealtrain.client.fitting import layout_words, read_data, seal_words
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import DataInvalid, ExtraMissing, RecipeInvalid, SealtrainError, UsageError
+from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
 from sealtrain.recipe.basefolder import base_of
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fitness import misfits, misfits_of_record
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts

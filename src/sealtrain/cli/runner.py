@@ -27,21 +27,19 @@ from typing import Any, Final
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli.programs import SideProgram, Start, tied
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.places import Places
 from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
+from sealtrain.consortium.errors import ClaimTaken, RunEventRefused, SubmissionEnded
 from sealtrain.consortium.runevents import FINAL, Event, RunEvent
 from sealtrain.errors import (
     ERROR_CODES,
     AlreadyExists,
-    ClaimTaken,
     GuestLost,
-    RunEventRefused,
     RunMismatch,
     SealtrainError,
     StorageFailed,
-    SubmissionEnded,
-    TicketInvalid,
 )
 from sealtrain.release.run_control import ShownSubmission
 from sealtrain.storage.connect import open_folder

@@ -16,7 +16,8 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.insecure_clock import clock_of, require_simulated, waiting
-from sealtrain.errors import RecipeInvalid, Unreachable, UsageError
+from sealtrain.errors import Unreachable, UsageError
+from sealtrain.recipe.errors import RecipeInvalid
 
 if TYPE_CHECKING:
     from sealtrain.client.scheduled_runs import Scheduled

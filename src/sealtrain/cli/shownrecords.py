@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.extras import require_extras
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe

@@ -19,11 +19,12 @@ from sealtrain.cli.ledgermemory import given
 from sealtrain.cli.output import Json, emit, progress_items, typed
 from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import WantedKey
 from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
 from sealtrain.client.readiness import GuestHere, Obstacle, PlannedRun, Readiness, Together, ask
-from sealtrain.errors import BrokerUnreachable, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.lock import LockedRecipe
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.client.sealing import register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
-from sealtrain.errors import AlreadyExists, DatasetMismatch, UsageError
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.manifest.files import verify_file
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_named_files
 from sealtrain.recipe.lock import LockedRecipe

@@ -17,14 +17,16 @@ from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
+from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.consortium.submissions import ControlDocument
-from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, DataInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.ledger.ledger import LedgerProof
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.lease_code import Closing, show_lease, show_manifest
 from sealtrain.release.messages import (
     MAX_NAMED_IDS,

@@ -26,16 +26,13 @@ from sealtrain.client.sealing import require_target
 from sealtrain.client.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin, Decision, sign_decision
-from sealtrain.errors import (
-    ApprovalUnknown,
-    BrokerMismatch,
-    ConsortiumMismatch,
-    DatasetUnknown,
-    UsageError,
-)
+from sealtrain.consortium.errors import ApprovalUnknown, ConsortiumMismatch
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.records import dataset_of
+from sealtrain.signing.errors import BrokerMismatch
 from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:

@@ -26,10 +26,13 @@ from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.rotated import rotations_to
+from sealtrain.consortium.errors import ApprovalUnknown
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, ApprovalUnknown, BrokerMismatch, BrokerNotApproved
+from sealtrain.errors import BrokerNotApproved
 from sealtrain.ledger.rotation import Rotation
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import IDENTITY_PURPOSE, KEYS_PURPOSE, ledger_origin
+from sealtrain.signing.errors import BrokerMismatch
 from sealtrain.signing.identity import broker_id
 
 __all__ = [

@@ -17,9 +17,10 @@ from typing import Final
 
 from sealtrain.base.files import open_regular
 from sealtrain.client.runs import Completed
-from sealtrain.errors import AlreadyExists, DataInvalid, OutputStoreInvalid
+from sealtrain.errors import AlreadyExists, DataInvalid
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.storage.outputs import OutputIndex, OutputStore
 from sealtrain.storage.pieces import Progress, fetch
 

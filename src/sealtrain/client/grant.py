@@ -34,9 +34,10 @@ from sealtrain.consortium.receipts import (
     receipt_digest,
     verify_receipt,
 )
-from sealtrain.errors import AnswerInvalid, DataInvalid, WrongKey
+from sealtrain.errors import DataInvalid
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import Rotation
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import (
     RELEASE_PURPOSE,
     RENEWAL_PURPOSE,
@@ -49,6 +50,7 @@ from sealtrain.release.messages import (
     load_message,
     transcript_digest,
 )
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.continues import Continues

@@ -16,9 +16,11 @@ from sealtrain.base.secret import Secret
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, Receipted
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import AnswerInvalid, LeaseStale, NoStanza, SealtrainError, UsageError
+from sealtrain.errors import LeaseStale, SealtrainError, UsageError
 from sealtrain.keys.shares import join_key
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
+from sealtrain.sealing.errors import NoStanza
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza
 from sealtrain.signing.continues import Continues
 

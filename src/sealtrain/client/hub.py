@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.filenames import clash, may_carry_code, portable_name
 from sealtrain.base.files import atomic_folder, made_folder
-from sealtrain.errors import HubUnreachable, ModelInvalid
+from sealtrain.client.errors import HubUnreachable
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.lockfile import HubPin
 from sealtrain.recipe.modelcard import licence_in
 from sealtrain.recipe.modelfolder import measure_folder

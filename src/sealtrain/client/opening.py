@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.clock import system_clock
 from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import load_dataset_manifest
-from sealtrain.errors import NotSealed, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
 from sealtrain.manifest.trainedrecords import StatedRecords, stated_records
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.description import MANIFEST_NAME
+from sealtrain.sealing.errors import NotSealed
 from sealtrain.sealing.export import export
 from sealtrain.sealing.opened import SealedDataset, contains_record
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, holds_sealed_files

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sealtrain.errors import TicketInvalid
+from sealtrain.client.errors import TicketInvalid
 
 __all__ = ["PARENT", "from_parent", "received"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import RunTicket
-from sealtrain.errors import TicketInvalid
 from sealtrain.storage.address import is_url
 
 __all__ = ["Places"]

@@ -43,9 +43,7 @@ from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.errors import (
-    BrokerMismatch,
     BrokerNotApproved,
-    LeaseUnknown,
     RunMismatch,
     SealtrainError,
     TooManyRequests,
@@ -53,11 +51,13 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.keys.derive import run_key
+from sealtrain.release.errors import LeaseUnknown
 from sealtrain.release.lease_code import Closing, manifest_key
 from sealtrain.release.messages import ListedSeries
 from sealtrain.release.sealing_key import verify_sealing_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import BrokerMismatch
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.target import Target
 

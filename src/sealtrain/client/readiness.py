@@ -47,17 +47,14 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import members_read
 from sealtrain.consortium.standing_approval import Reserve
-from sealtrain.errors import (
-    DatasetUnknown,
-    NoStanza,
-    SealtrainError,
-    Unreachable,
-)
+from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import Lock
 from sealtrain.release.checks import objections
 from sealtrain.release.decide import in_force, reserves_of
 from sealtrain.release.facts import DecisionLimits, Known, Measured
 from sealtrain.release.standing import AskedDataset, Question, Standing
+from sealtrain.sealing.errors import NoStanza
 from sealtrain.signing.datause import REMINDER_DAYS
 from sealtrain.signing.target import Target
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import AnswerInvalid, DatasetMismatch, LimitExceeded, SealtrainError
+from sealtrain.errors import LimitExceeded, SealtrainError
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.client.api import BrokerClient
-from sealtrain.errors import AnswerInvalid
 from sealtrain.ledger.ledger import verify_proof
 from sealtrain.ledger.rotation import KIND, Rotation, key_after, read_rotation
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.signing.note import SignedNote, note_key_id
 from sealtrain.signing.tree_head import verify_tree_head
 

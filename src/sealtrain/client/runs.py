@@ -19,21 +19,21 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import (
+    RunNotCompleted,
+    RunUnconfirmed,
+    SubmissionUnknown,
+    TicketInvalid,
+    WaitOver,
+)
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.rotated import present_key
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket
 from sealtrain.consortium.runevents import ENDED
 from sealtrain.consortium.submissions import ControlDocument, RunStop, Submission, sign_control
-from sealtrain.errors import (
-    AnswerInvalid,
-    RunNotCompleted,
-    RunUnconfirmed,
-    SubmissionUnknown,
-    TicketInvalid,
-    UsageError,
-    WaitOver,
-)
+from sealtrain.errors import UsageError
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import ledger_origin
 from sealtrain.release.run_control import Posted, ShownSubmission
 from sealtrain.signing.dsse import Envelope

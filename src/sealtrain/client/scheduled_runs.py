@@ -23,15 +23,10 @@ from sealtrain.client.pin import BrokerPin
 from sealtrain.client.readiness import PlannedRun, ask
 from sealtrain.client.scheduling import Submitted
 from sealtrain.client.ticket import RunTicket
+from sealtrain.consortium.errors import ClaimTaken, RunEventRefused, SubmissionEnded
 from sealtrain.consortium.runevents import FINAL, RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
-from sealtrain.errors import (
-    ClaimTaken,
-    RunEventRefused,
-    SubmissionEnded,
-    Unreachable,
-    UsageError,
-)
+from sealtrain.errors import Unreachable, UsageError
 from sealtrain.recipe.duetimes import SKIPPED, due_in
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.release.run_control import ManifestFact, ShownSubmission

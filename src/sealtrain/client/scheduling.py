@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.errors import SubmissionConflict
+from sealtrain.client.errors import SubmissionConflict
 from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, earliest_of_data, name_of
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues

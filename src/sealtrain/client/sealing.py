@@ -35,7 +35,8 @@ from sealtrain.consortium.datasets import (
     sign_dataset,
     verify_dataset,
 )
-from sealtrain.errors import DatasetMismatch, SealtrainError, UsageError
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.records import dataset_of
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription

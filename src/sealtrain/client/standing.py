@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.consortium.series import block_of, chain_of, member_digest
 from sealtrain.consortium.standing_terms import StandingTerms
-from sealtrain.errors import DatasetUnknown, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.privacy import spendings
 from sealtrain.recipe.records import dataset_of
 

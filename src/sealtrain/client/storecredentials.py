@@ -22,20 +22,12 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.models import Base64, Hex64, StrictModel, load_json, load_model
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import (
-    AnswerInvalid,
-    ChallengeExpired,
-    ChallengeUnknown,
-    DataInvalid,
-    Refused,
-    SealtrainError,
-    StorageUnreachable,
-    UsageError,
-    error_by_code,
-)
+from sealtrain.errors import DataInvalid, Refused, SealtrainError, UsageError, error_by_code
 from sealtrain.release.challenge_code import expiry_of, make_challenge
+from sealtrain.release.errors import AnswerInvalid, ChallengeExpired, ChallengeUnknown
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.storage.connect import STORE_TOKEN, STORE_URL, is_token_safe
+from sealtrain.storage.errors import StorageUnreachable
 
 __all__ = ["NAMES", "Lender", "asked", "parse_credentials"]
 

@@ -23,9 +23,10 @@ from sealtrain.base.hostport import host_and_port
 from sealtrain.base.http import parts_of
 from sealtrain.base.models import Base64, Hex32, OwnerName, StrictModel, holding, load_json
 from sealtrain.base.outbound import Outbound, parse_proxy
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.parentticket import from_parent
 from sealtrain.client.pin import BrokerPin, Certificate, pem_of
-from sealtrain.errors import ConfigError, DataInvalid, TicketInvalid, UsageError
+from sealtrain.errors import ConfigError, DataInvalid, UsageError
 from sealtrain.recipe.lockfile import MAX_BROKERS
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.ed25519 import check_public_key

@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from sealtrain.base.http import Answer as HttpAnswer
 from sealtrain.base.http import Bounds, HttpClient, Problem, Query, parts_of, with_query
 from sealtrain.base.models import StrictModel
-from sealtrain.errors import (
-    AnswerInvalid,
-    BrokerUnreachable,
-    DataInvalid,
-    RequestStale,
-    UsageError,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import ErrorBody, load_message
+from sealtrain.signing.errors import RequestStale
 
 if TYPE_CHECKING:
     import httpx2

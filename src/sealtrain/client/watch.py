@@ -15,13 +15,7 @@ from sealtrain.client.rotated import present_key
 from sealtrain.client.succeeded import follow
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
-from sealtrain.errors import (
-    AnswerInvalid,
-    LedgerInconsistent,
-    SealtrainError,
-    SignatureInvalid,
-    Unreachable,
-)
+from sealtrain.errors import LedgerInconsistent, SealtrainError, SignatureInvalid, Unreachable
 from sealtrain.ledger.ledger import verify_extension, verify_proof
 from sealtrain.ledger.witness import (
     LedgerMemory,
@@ -29,6 +23,7 @@ from sealtrain.ledger.witness import (
     cosign_tree_head,
     verify_witnessed,
 )
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.cosignature import CosignSigner
 from sealtrain.signing.dsse import Envelope

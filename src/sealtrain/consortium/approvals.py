@@ -36,16 +36,16 @@ from sealtrain.consortium.decisions import (
     sign_decision,
     verify_decision,
 )
-from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.standing_approval import Spent
-from sealtrain.errors import (
+from sealtrain.consortium.errors import (
     ApprovalExpired,
     ApprovalRevoked,
     ApprovalsMissing,
     ApprovalSpent,
     BudgetSpent,
-    RecipeChanged,
 )
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.standing_approval import Spent
+from sealtrain.errors import RecipeChanged
 from sealtrain.signing.needs import Needs, RecipeAction
 from sealtrain.signing.target import Target
 

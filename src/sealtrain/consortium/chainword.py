@@ -21,7 +21,7 @@ from pydantic import Field, StringConstraints
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.models import StrictModel
 from sealtrain.consortium.patricia import Item, rlp_decoded, value_at
-from sealtrain.errors import ProofInvalid
+from sealtrain.signing.errors import ProofInvalid
 
 __all__ = [
     "IMPLEMENTATION",

@@ -22,12 +22,14 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Document, Hex32, Hex40, Hex64, OwnerName, RealTime, load_model
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock
-from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid, SignatureInvalid
 from sealtrain.sealing.places import Folder, read_small
 from sealtrain.signing import dsse
 from sealtrain.signing.datause import DataUse
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
 if TYPE_CHECKING:

@@ -27,10 +27,12 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, RealTime, StrictModel, load_model
 from sealtrain.base.secret import Random
+from sealtrain.consortium.errors import ApprovalUnknown
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.standing_terms import StandingTerms
-from sealtrain.errors import ApprovalUnknown, BrokerMismatch, DataInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import BrokerMismatch, StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target

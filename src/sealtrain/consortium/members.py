@@ -22,7 +22,8 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Document, OwnerName, StrictModel
-from sealtrain.errors import ApprovalUnknown, ConsortiumInvalid, DataInvalid, SignatureInvalid
+from sealtrain.consortium.errors import ApprovalUnknown, ConsortiumInvalid
+from sealtrain.errors import DataInvalid, SignatureInvalid
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity

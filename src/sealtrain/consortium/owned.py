@@ -18,9 +18,10 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import Document, Hex32, Hex64, OwnerName, RealTime
 from sealtrain.base.secret import Random
+from sealtrain.consortium.errors import ApprovalUnknown, DatasetMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalUnknown, DatasetMismatch, StatementInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sealtrain.attest.dstack.keccak import keccak256
-from sealtrain.errors import ProofInvalid
+from sealtrain.signing.errors import ProofInvalid
 
 __all__ = ["Item", "proof_path", "rlp_decoded", "value_at"]
 

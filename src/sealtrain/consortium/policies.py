@@ -15,7 +15,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64
 from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
-from sealtrain.errors import StatementInvalid
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [

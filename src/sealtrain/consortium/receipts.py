@@ -27,9 +27,10 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.consortium.chainword import ChainWord
-from sealtrain.errors import DataInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.continues import Continues
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import broker_id
 
 __all__ = [

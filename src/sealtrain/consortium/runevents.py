@@ -15,14 +15,9 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, SkipReason
+from sealtrain.consortium.errors import ClaimTaken, RunEventRefused, SignerUnknown, SubmissionEnded
 from sealtrain.consortium.submissions import ControlDocument, KeyId, RunStop, Submission
-from sealtrain.errors import (
-    ClaimTaken,
-    RunEventRefused,
-    RunMismatch,
-    SignerUnknown,
-    SubmissionEnded,
-)
+from sealtrain.errors import RunMismatch
 from sealtrain.signing.target import Target
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import Final
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.errors import SeriesMismatch
 from sealtrain.consortium.series_block import NewestMember, SeriesBlock, SuccessorBounds
-from sealtrain.errors import SeriesMismatch
 
 __all__ = [
     "block_of",

@@ -17,8 +17,10 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Document, Hex32, Hex40, Hex64, OwnerName, RealTime
 from sealtrain.base.secret import Random
-from sealtrain.errors import ConsortiumMismatch, SignatureInvalid, SignerUnknown, StatementInvalid
+from sealtrain.consortium.errors import ConsortiumMismatch, SignerUnknown
+from sealtrain.errors import SignatureInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.target import Target
 
 __all__ = [

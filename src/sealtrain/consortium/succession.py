@@ -27,14 +27,11 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex32, Hex64, RealTime, StrictModel, load_model
 from sealtrain.base.secret import Random
+from sealtrain.consortium.errors import ApprovalsMissing, ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import (
-    ApprovalsMissing,
-    ConsortiumMismatch,
-    DataInvalid,
-    StatementInvalid,
-)
+from sealtrain.errors import DataInvalid
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build, parse
 
 __all__ = [

@@ -18,8 +18,9 @@ from sealtrain.base.models import Hex64
 from sealtrain.consortium.decisions import CLOCK_SKEW
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import OwnedDocument, SignedDocument, verify_owned
-from sealtrain.errors import ImageRefused, StatementInvalid
+from sealtrain.errors import ImageRefused
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [

@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
-from sealtrain.errors import DatasetMismatch
 from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [

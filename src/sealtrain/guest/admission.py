@@ -19,14 +19,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sealtrain.attest.errors import PlatformMismatch
 from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.tiers import Tier
-from sealtrain.errors import ImportRefused, LockInvalid, PlatformMismatch, RecipeChanged
+from sealtrain.errors import RecipeChanged
+from sealtrain.guest.errors import ImportRefused
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import lock_text
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.recipe.measure import check_environment

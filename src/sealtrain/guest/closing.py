@@ -17,7 +17,7 @@ from sealtrain.base.files import atomic_write
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import load_model
 from sealtrain.base.processes import usage_of_all
-from sealtrain.errors import ClaimContradicted, LimitExceeded
+from sealtrain.errors import LimitExceeded
 from sealtrain.guest.outputs import NextRecipe, NextRun, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import (
@@ -25,6 +25,7 @@ from sealtrain.manifest.condense import (
     in_order_of_ledgers,
     needed_releases,
 )
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.outputs import dataset_of, files_of, subjects_of
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate

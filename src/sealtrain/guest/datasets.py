@@ -21,16 +21,13 @@ from sealtrain.consortium.datasets import (
     read_dataset_envelope,
     verify_dataset,
 )
+from sealtrain.consortium.errors import DatasetMismatch, SeriesMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series import block_of, chain_of, member_digest, members_read
-from sealtrain.errors import (
-    DatasetMismatch,
-    DatasetUnknown,
-    NoStanza,
-    SeriesMismatch,
-    UsageError,
-)
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.schema import Recipe
+from sealtrain.sealing.errors import NoStanza
 from sealtrain.sealing.places import Folder
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import Stanza

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write, made_folder
-from sealtrain.errors import AlreadyExists, CheckpointRefused
+from sealtrain.errors import AlreadyExists
 from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
@@ -26,6 +26,7 @@ from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, save_run
 from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
+from sealtrain.sealing.errors import CheckpointRefused
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import KernelBorder

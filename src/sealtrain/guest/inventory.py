@@ -16,8 +16,9 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.files import read_bounded
-from sealtrain.errors import DataInvalid, SealRefused
+from sealtrain.errors import DataInvalid
 from sealtrain.guest.settings import load_run
+from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.file import read_header, root_of, verify_ciphertext
 
 __all__ = ["ANCHOR_FILE", "FoundCheckpoint", "checkpoints_in"]

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from sealtrain.errors import CheckpointRefused, ModelNotReloaded
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.desk import RankDesk
 from sealtrain.guest.fellows import NoFellows
@@ -49,9 +48,11 @@ from sealtrain.guest.workload.messages import (
     WorkloadQuestion,
 )
 from sealtrain.guest.workloadkeeper import WorkloadKeeper, lost
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.basefiles import base_files_of
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.errors import ModelNotReloaded
 from sealtrain.training.inputs.learnable import counts_records
 from sealtrain.training.telemetry.bar import Bar
 from sealtrain.training.telemetry.monitor import TOKEN_COUNTS

@@ -33,17 +33,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
-from sealtrain.errors import (
-    BrokerUnreachable,
-    CheckpointRefused,
-    LeaseStale,
-    LeaseUnknown,
-    ProofInvalid,
-    RunMismatch,
-    RunStopped,
-    SealtrainError,
-    SignatureInvalid,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.errors import LeaseStale, RunMismatch, SealtrainError, SignatureInvalid
+from sealtrain.guest.errors import RunStopped
+from sealtrain.release.errors import LeaseUnknown
+from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain.signing.errors import ProofInvalid
 
 if TYPE_CHECKING:
     from sealtrain.guest.lease import RunLease

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.grants import WantedModel
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import NotSealed, RunChainBroken, TicketInvalid
+from sealtrain.errors import RunChainBroken
 from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.outputs import model_of, require_named_entries
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import NotSealed
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.openedmodel import TrainedFile, named_model
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names

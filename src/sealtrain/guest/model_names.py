@@ -20,8 +20,8 @@ from typing import Final
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.filenames import clash, is_vocabulary, may_carry_code, portable_name
-from sealtrain.errors import ModelNotReloaded
 from sealtrain.sealing.trainedmodel import MAX_FILES
+from sealtrain.training.errors import ModelNotReloaded
 
 __all__ = ["ModelNames", "problem_of_file"]
 

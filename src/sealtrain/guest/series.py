@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.errors import SeriesMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import (
@@ -33,7 +34,7 @@ from sealtrain.consortium.series import (
     members_read,
     newest_of,
 )
-from sealtrain.errors import DataInvalid, SeriesMismatch
+from sealtrain.errors import DataInvalid
 from sealtrain.sealing.index import schema_digest_of
 from sealtrain.signing.dsse import Envelope
 

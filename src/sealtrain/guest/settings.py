@@ -18,7 +18,8 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import LockInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import Lock, LockSource
 from sealtrain.signing.continues import Continues
 from sealtrain.storage.address import is_url

@@ -50,7 +50,7 @@ from sealtrain.base.files import system_failure
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.pipes import Messages
 from sealtrain.base.processes import end_with_parent
-from sealtrain.errors import DataInvalid, RankLost, SealtrainError, StorageRefused
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import Requests, interrupted_once
 from sealtrain.guest.guestrun import Stored
@@ -58,6 +58,8 @@ from sealtrain.guest.settings import holds_run
 from sealtrain.guest.workload.fork import orphans_ended
 from sealtrain.release.messages import ErrorFields
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
+from sealtrain.storage.errors import StorageRefused
+from sealtrain.training.errors import RankLost
 
 __all__ = ["FIRST_PAUSE", "LONGEST_PAUSE", "Beside", "Endurance", "Work", "supervised"]
 

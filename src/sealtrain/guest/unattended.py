@@ -25,14 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
 from sealtrain.client.storecredentials import asked
-from sealtrain.errors import (
-    INTERNAL,
-    ModelInvalid,
-    OutputStoreInvalid,
-    SealtrainError,
-    StorageRefused,
-    UsageError,
-)
+from sealtrain.errors import INTERNAL, SealtrainError, UsageError
 from sealtrain.guest.series import note, noted
 from sealtrain.guest.settings import RunSettings, held_run, save_run
 from sealtrain.guest.supervision import (
@@ -44,9 +37,11 @@ from sealtrain.guest.supervision import (
     supervised,
 )
 from sealtrain.recipe.compose import compose_hash
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.storage.address import is_url
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import OutputStoreInvalid, StorageRefused
 from sealtrain.storage.outputs import OutputStore, State
 from sealtrain.storage.patience import Patience
 from sealtrain.storage.pieces import fetch

@@ -14,27 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    CheckpointRefused,
-    DataInvalid,
-    DecryptionLost,
-    LimitExceeded,
-    RankLost,
-    SchemaMismatch,
-    ScriptFailed,
-    SealRefused,
-    SealtrainError,
-    StorageFailed,
-    TrainingFailed,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, StorageFailed
+from sealtrain.guest.errors import ScriptFailed, TrainingFailed
 from sealtrain.guest.phasewords import draws, in_memory
 from sealtrain.guest.sandbox.events import Named, Restated, restated
 from sealtrain.guest.served import ServedRows, stated_datasets
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
+from sealtrain.sealing.errors import CheckpointRefused, SchemaMismatch, SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.columns import Projection
+from sealtrain.training.errors import DecryptionLost, RankLost
 
 if TYPE_CHECKING:
     from sealtrain.guest.datasets import FoundDataset

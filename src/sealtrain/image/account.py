@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import EnvironmentChanged, ExtraMissing, ImageRefused
+from sealtrain.errors import ExtraMissing, ImageRefused
 from sealtrain.image.layer import LayerEntry, refused
 from sealtrain.image.layout import Image
 from sealtrain.image.own import CONFIG, PACKAGES_FOLDER, STATUS_FOLDER, folders_of, own_files
@@ -21,6 +21,7 @@ from sealtrain.image.packages import (
     wheels_of,
 )
 from sealtrain.image.pins import Pins, files_digest, load_image_recipe, load_pins
+from sealtrain.recipe.errors import EnvironmentChanged
 from sealtrain.recipe.installation import record_digest
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.measure import check_installation

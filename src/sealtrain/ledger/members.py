@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from sealtrain.consortium.errors import SeriesMismatch
 from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.consortium.series import (
     block_of,
@@ -15,7 +16,6 @@ from sealtrain.consortium.series import (
     newest_of,
 )
 from sealtrain.consortium.series_block import NewestMember
-from sealtrain.errors import SeriesMismatch
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally

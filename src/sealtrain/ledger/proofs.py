@@ -22,8 +22,9 @@ from pydantic import Field
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex64, StrictModel, load_model
-from sealtrain.errors import DataInvalid, LedgerInconsistent, ProofInvalid
+from sealtrain.errors import DataInvalid, LedgerInconsistent
 from sealtrain.signing import merkle
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
 __all__ = ["LedgerProof", "verify_extension", "verify_proof"]

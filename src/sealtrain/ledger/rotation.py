@@ -17,9 +17,10 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, StrictModel, Timestamp, load_model
-from sealtrain.errors import DataInvalid, SignatureInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid, SignatureInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.note import SignedNote, note_key_id
 
 __all__ = [

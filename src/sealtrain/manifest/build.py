@@ -12,8 +12,8 @@ from sealtrain.attest.evidence import DCAP_TEES, Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.tiers import tier_of
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest import form, limits
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import PREDICATE_TYPE, SIMULATED_MARKER, Predicate
 from sealtrain.signing import dsse, runlog, statement
 

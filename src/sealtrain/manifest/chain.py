@@ -15,8 +15,9 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ManifestMalformed, RunChainBroken
+from sealtrain.errors import RunChainBroken
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S
+from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.verify import Report
 from sealtrain.recipe.privacy import spendings

@@ -8,7 +8,8 @@ from typing import Literal
 from sealtrain.base.clock import system_clock
 from sealtrain.base.files import read_regular
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
-from sealtrain.errors import LimitExceeded, ManifestMalformed
+from sealtrain.errors import LimitExceeded
+from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, VerifiedManifest, examine, verify_manifest
 

@@ -24,7 +24,8 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import load_model
-from sealtrain.errors import ManifestMalformed, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, output_name
 from sealtrain.sealing.trainedmodel import sealed_names
 from sealtrain.signing import dsse, statement

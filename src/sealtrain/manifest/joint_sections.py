@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.markup import Html, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import table

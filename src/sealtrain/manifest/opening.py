@@ -24,9 +24,10 @@ from sealtrain.base.canonical import require_bounded
 from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
 from sealtrain.base.files import atomic_folder, private_file
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_recipient
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
 from sealtrain.sealing.openedmodel import TrainedFile, named_model, unnamed_model
 from sealtrain.sealing.trainedmodel import TrainedModel

@@ -14,9 +14,11 @@ from typing import BinaryIO
 
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import open_regular
-from sealtrain.errors import DataInvalid, NoStanza, SealRefused, SubjectMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.manifest.errors import SubjectMismatch
 from sealtrain.manifest.predicate import Outputs, Predicate, output_name
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
+from sealtrain.sealing.errors import NoStanza, SealRefused
 from sealtrain.sealing.header import read_header_from
 from sealtrain.sealing.index import schema_digest_of
 from sealtrain.sealing.stanza import RecipeBinding

@@ -22,10 +22,11 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import ReleaseReceipt
-from sealtrain.errors import ClaimContradicted, ManifestMalformed, Refused, SealtrainError
+from sealtrain.errors import Refused, SealtrainError
 from sealtrain.manifest import form, limits
 from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.checks.chainwords import chain_blocks
+from sealtrain.manifest.errors import ClaimContradicted, ManifestMalformed
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.visible import is_visible
-from sealtrain.errors import LockInvalid
+from sealtrain.recipe.errors import LockInvalid
 
 __all__ = ["EMPTY_SCRIPT", "SCRIPT_FIELD", "Addition", "require_additions", "script_digest"]
 

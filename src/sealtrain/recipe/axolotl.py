@@ -21,7 +21,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.axolotlkeys import (
     ADAPTER,
     AS_TRUE,
@@ -43,6 +42,7 @@ from sealtrain.recipe.axolotlkeys import (
     WORDS,
     unknown,
 )
+from sealtrain.recipe.errors import RecipeInvalid
 
 __all__ = ["Imported", "Wanted", "import_axolotl", "named_datasets", "written_recipe"]
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue, parse_foreign, parse_json
 from sealtrain.base.files import open_regular, read_bounded
-from sealtrain.errors import DataInvalid, LimitExceeded, ModelInvalid
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelfolder import MAX_CONFIG_BYTES
 from sealtrain.recipe.modelspec import Model, ModelFromConfig, ModelFromFolder, ModelFromHub

@@ -12,13 +12,13 @@ from typing import Final
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import LockInvalid
 from sealtrain.recipe.document import (
     Program,
     frame_of,
     layout_of,
     written,
 )
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.terms import Hardware
 

@@ -18,8 +18,9 @@ from typing import Any, Final
 from sealtrain.attest.registry import tee_of
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import DataInvalid, LockInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.recipe.adopted import SCRIPT_FIELD, Addition, require_additions
+from sealtrain.recipe.errors import LockInvalid
 
 __all__ = [
     "FROM_DOCUMENT",

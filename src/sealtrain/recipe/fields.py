@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import printable
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 
 __all__ = [
     "ColumnName",

@@ -27,9 +27,9 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.spelling import nearest
-from sealtrain.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
 from sealtrain.recipe.conversations import TOOLS, has_template
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.metricnames import known_metrics, unmeasured, untested
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.records import CONVERSATIONS

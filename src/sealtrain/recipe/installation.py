@@ -35,7 +35,8 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.base.shipped import shipped
 from sealtrain.base.version import VERSION, own_folders
-from sealtrain.errors import EnvironmentChanged, ExtraMissing
+from sealtrain.errors import ExtraMissing
+from sealtrain.recipe.errors import EnvironmentChanged
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.recipe import Recipe

@@ -13,10 +13,11 @@ from typing import Any, Self
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write, made_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.compose import build_compose, compose_hash, launch_scripts, lock_text
 from sealtrain.recipe.diff import RecipeChange, diff
 from sealtrain.recipe.document import require_same
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import Installation, measure_installation
 from sealtrain.recipe.kinds import distributions_of

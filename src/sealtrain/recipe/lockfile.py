@@ -27,8 +27,9 @@ from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex40, Hex64, OwnerName, StrictModel, load_model
-from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid, TrustInvalid
+from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain.recipe.collaboration import is_none
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, code_sha256
 from sealtrain.recipe.kinds import distributions_of

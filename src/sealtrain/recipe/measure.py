@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sealtrain.base.privatefolder import PrivateFolder
-from sealtrain.errors import EnvironmentChanged, ExtraMissing, ModelInvalid
+from sealtrain.errors import ExtraMissing
+from sealtrain.recipe.errors import EnvironmentChanged, ModelInvalid
 from sealtrain.recipe.installation import (
     EnvironmentPin,
     Installation,

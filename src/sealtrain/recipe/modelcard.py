@@ -8,7 +8,7 @@ from typing import Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.foreignyaml import parse_foreign_yaml
 from sealtrain.base.visible import is_visible
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lockfile import MAX_LICENCE_CHARS
 
 __all__ = ["licence_in"]

@@ -24,7 +24,8 @@ from typing import BinaryIO, Final
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
-from sealtrain.errors import DataInvalid, LimitExceeded, ModelInvalid
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
 
 __all__ = ["Copies", "MeasuredFolder", "measure_folder"]

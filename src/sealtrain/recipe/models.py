@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
 from sealtrain.base.privatefolder import PrivateFolder
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.lockfile import (
     FurtherModelPin,

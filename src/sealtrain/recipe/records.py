@@ -23,13 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from sealtrain.base.spelling import nearest
-from sealtrain.errors import (
-    DatasetUnknown,
-    RecordInvalid,
-    SchemaMismatch,
-    UsageError,
-    ValidationFailed,
-)
+from sealtrain.errors import UsageError
 from sealtrain.recipe.conversations import (
     TOOLS,
     all_speak,
@@ -41,6 +35,7 @@ from sealtrain.recipe.conversations import (
     strange_part,
     tools_fault,
 )
+from sealtrain.recipe.errors import DatasetUnknown, ValidationFailed
 from sealtrain.recipe.labels import label_named
 from sealtrain.recipe.missing import rules_of
 from sealtrain.recipe.recipe import Recipe
@@ -54,6 +49,7 @@ from sealtrain.recipe.recordvalues import (
     with_gaps,
 )
 from sealtrain.recipe.terms import Dataset
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.conversion import Conversion
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import load_model
 from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml
-from sealtrain.errors import LimitExceeded, RecipeInvalid
+from sealtrain.errors import LimitExceeded
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.labels import written_labels
 from sealtrain.recipe.recipe import Recipe
 

@@ -25,7 +25,8 @@ from pydantic import AfterValidator, StringConstraints
 
 from sealtrain.base.files import read_bounded
 from sealtrain.base.version import PACKAGES
-from sealtrain.errors import LimitExceeded, RecipeInvalid
+from sealtrain.errors import LimitExceeded
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fields import printable, resolve_inside
 
 __all__ = [

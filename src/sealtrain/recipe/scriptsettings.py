@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 
 __all__ = ["refuse_settings"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sealtrain.base.extras import require_extras
-from sealtrain.errors import ModelInvalid
 from sealtrain.recipe.basemodel import header_of
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelspec import ModelFromFolder
 from sealtrain.recipe.recipe import Recipe

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
-from sealtrain.errors import DataInvalid, LimitExceeded, ModelInvalid
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.recipe.errors import ModelInvalid
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe

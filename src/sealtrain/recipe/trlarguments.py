@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted, named_datasets, written_recipe
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.phases.dpo import DpoArguments
 from sealtrain.recipe.phases.sft import SftArguments
 

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.errors import MeasurementMismatch, PlatformMismatch, TcbStatusRefused
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex40, Hex64, StrictModel, load_model
@@ -26,15 +27,9 @@ from sealtrain.consortium.approvals import (
     tally_as_stated,
 )
 from sealtrain.consortium.decisions import kms_target
+from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import (
-    ApprovalsMissing,
-    DataInvalid,
-    KeyProviderMismatch,
-    MeasurementMismatch,
-    PlatformMismatch,
-    TcbStatusRefused,
-)
+from sealtrain.errors import DataInvalid, KeyProviderMismatch
 
 __all__ = [
     "MAX_BOOT_BYTES",

@@ -12,22 +12,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from sealtrain.attest.errors import AppIdMismatch, ComposeHashMismatch, PlatformMismatch
 from sealtrain.base.tiers import require_tier
 from sealtrain.consortium.approvals import ApprovalTally, require
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.errors import (
-    AppIdMismatch,
-    BrokerNotApproved,
-    BudgetSpent,
-    ComposeHashMismatch,
-    ConsortiumMismatch,
-    DatasetUnknown,
-    DatasetWithdrawn,
-    PlatformMismatch,
-    RecipeChanged,
-    RunMismatch,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import BudgetSpent, ConsortiumMismatch
+from sealtrain.errors import BrokerNotApproved, RecipeChanged, RunMismatch, SealtrainError
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.asked import Asks, AsksOfDataset
 from sealtrain.release.data_fits import (
@@ -38,6 +29,7 @@ from sealtrain.release.data_fits import (
     released_of,
     root_fits,
 )
+from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.release.facts import DecisionLimits, Known, Measured, RunState
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.release.model_before import follows_newest

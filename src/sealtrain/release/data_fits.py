@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.errors import DatasetMismatch, SeriesMismatch
 from sealtrain.consortium.receipts import OwnedId, ReleasedDataset, RunDataset
 from sealtrain.consortium.series import members_read, newest_of
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import admits
-from sealtrain.errors import DatasetMismatch, DatasetUnknown, SeriesMismatch
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.release.asked import Asks, AsksOfDataset
 from sealtrain.release.facts import Known, Measured
 

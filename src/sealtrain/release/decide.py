@@ -18,18 +18,10 @@ from typing import Any
 
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.consortium.standing_approval import Reserve, entries_of
-from sealtrain.errors import (
-    BrokerMismatch,
-    ChallengeExpired,
-    ChallengeReplayed,
-    ChallengeUnknown,
-    CheckpointRefused,
-    ConsortiumMismatch,
-    LeaseStale,
-    LeaseUnknown,
-)
+from sealtrain.errors import LeaseStale
 from sealtrain.release.asked import Asks
 from sealtrain.release.checks import (
     approvals_suffice,
@@ -43,6 +35,12 @@ from sealtrain.release.checks import (
     same_run,
 )
 from sealtrain.release.data_fits import newest_read, released_of
+from sealtrain.release.errors import (
+    ChallengeExpired,
+    ChallengeReplayed,
+    ChallengeUnknown,
+    LeaseUnknown,
+)
 from sealtrain.release.facts import (
     ChallengeState,
     DecisionLimits,
@@ -53,6 +51,8 @@ from sealtrain.release.facts import (
 )
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.model_before import follows_newest
+from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain.signing.errors import BrokerMismatch
 
 __all__ = [
     "admit",

@@ -17,7 +17,7 @@ from typing import Literal
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Document, Hex40, Hex64, StrictModel
-from sealtrain.errors import AnswerInvalid
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import HPKE_KEY, EnvelopeDocument
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import broker_id

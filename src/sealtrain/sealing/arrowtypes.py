@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.errors import SchemaMismatch
+from sealtrain.sealing.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.secret import Random
-from sealtrain.errors import CheckpointRefused
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.sealing.padding import LENGTH_BYTES
 from sealtrain.sealing.store import SealedStore
 

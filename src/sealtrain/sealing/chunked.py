@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.oneprocess import OneProcess
-from sealtrain.errors import ChunkDamaged, FileTruncated, LimitExceeded, WrongKey
+from sealtrain.errors import LimitExceeded
+from sealtrain.sealing.errors import ChunkDamaged, FileTruncated, WrongKey
 
 if TYPE_CHECKING:
     from sealtrain.sealing.datakey import Permit

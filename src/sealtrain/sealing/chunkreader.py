@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sealtrain.base.files import open_regular, read_into
-from sealtrain.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.chunked import (
     CHUNK_BYTES,
     SEALED_CHUNK_BYTES,
@@ -25,6 +24,7 @@ from sealtrain.sealing.chunked import (
     ChunkCipher,
     PayloadShape,
 )
+from sealtrain.sealing.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.hashtree import (
     GROUP_BYTES,
     GROUP_CHUNKS,

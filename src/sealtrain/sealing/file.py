@@ -16,9 +16,9 @@ from typing import BinaryIO
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_writer
 from sealtrain.base.secret import Random
-from sealtrain.errors import RootMismatch
 from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
 from sealtrain.sealing.header import FileContext, Header, read_header_from
 from sealtrain.sealing.places import Ranges

@@ -25,17 +25,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
-from sealtrain.errors import (
-    DataInvalid,
-    FileTruncated,
-    HeaderDamaged,
-    LimitExceeded,
-    NotSealed,
-    UsageError,
-    WrongContext,
-    WrongKey,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import FileTruncated, HeaderDamaged, NotSealed, WrongContext, WrongKey
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.padding import check_policy
 from sealtrain.sealing.stanza import Stanza, check_stanzas, parse_stanzas

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import DataInvalid, WrongKey
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import WrongKey
 
 __all__ = ["PUBLIC_KEY_BYTES", "HpkePrivateKey", "HpkePublicKey"]
 

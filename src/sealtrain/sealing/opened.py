@@ -23,20 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.encoding import from_hex
-from sealtrain.errors import (
-    DataInvalid,
+from sealtrain.errors import DataInvalid, FormatUnknown, LimitExceeded
+from sealtrain.sealing.commitments import COMMITMENT_BYTES, Committer
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.description import INDEX_NAME, dataset_root
+from sealtrain.sealing.errors import (
     FileTruncated,
-    FormatUnknown,
-    LimitExceeded,
     RecordInvalid,
     RootMismatch,
     SchemaMismatch,
     SealRefused,
     WrongContext,
 )
-from sealtrain.sealing.commitments import COMMITMENT_BYTES, Committer
-from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.description import INDEX_NAME, dataset_root
 from sealtrain.sealing.file import open_file as open_sealed_file
 from sealtrain.sealing.index import MAX_INDEX_BYTES, Batch, Index, schema_digest_of
 from sealtrain.sealing.places import Folder, file_in

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.base.visible import escape_hidden
-from sealtrain.errors import LimitExceeded, NotSealed, WrongContext
+from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import NotSealed, WrongContext
 from sealtrain.sealing.file import open_file, read_header, root_of
 from sealtrain.sealing.header import FileContext, Header
 from sealtrain.sealing.stanza import Stanza

@@ -18,10 +18,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ChunkDamaged, DataInvalid, WrongKey
+from sealtrain.errors import DataInvalid
 from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher, chunk_span
 from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import ChunkDamaged, WrongKey
 from sealtrain.sealing.header import FileContext, Header, read_header_from
 from sealtrain.sealing.padding import LENGTH_BYTES, padded_size
 from sealtrain.sealing.trailer import Trailer, read_trailer

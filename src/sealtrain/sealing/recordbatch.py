@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     import pyarrow as pa

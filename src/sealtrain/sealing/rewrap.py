@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sealtrain.base.files import atomic_writer
-from sealtrain.errors import NoStanza, UsageError, WrongKey
+from sealtrain.errors import UsageError
 from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME
+from sealtrain.sealing.errors import NoStanza, WrongKey
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.header import encode_header, read_header_from
 from sealtrain.sealing.places import Folder, file_in

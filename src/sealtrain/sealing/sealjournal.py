@@ -24,16 +24,10 @@ from filelock import FileLock, Timeout
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer, sync
-from sealtrain.errors import (
-    AlreadyExists,
-    DataInvalid,
-    SealRefused,
-    SealtrainError,
-    Unreachable,
-    UsageError,
-)
+from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, Unreachable, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import MANIFEST_NAME
+from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.file import open_file, read_header, verify_ciphertext
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.stanza import Stanza

@@ -16,8 +16,9 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import DataInvalid, HeaderDamaged, LimitExceeded, NoStanza, WrongKey
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey
+from sealtrain.sealing.errors import HeaderDamaged, NoStanza, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 
 __all__ = [

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sealtrain.errors import FileTruncated, HeaderDamaged, RootMismatch
 from sealtrain.sealing.chunked import HEADER_BYTES, PayloadShape
+from sealtrain.sealing.errors import FileTruncated, HeaderDamaged, RootMismatch
 from sealtrain.sealing.hashtree import GROUP_CHUNKS, HASH_BYTES, file_root
 from sealtrain.sealing.header import FileKeys, Header
 

@@ -17,7 +17,8 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import RealTime, StrictModel, load_model, printable
 from sealtrain.base.yamltext import parse_yaml
-from sealtrain.errors import ConfigError, PurposeMismatch, RetentionEnded
+from sealtrain.errors import ConfigError
+from sealtrain.signing.errors import PurposeMismatch, RetentionEnded
 
 __all__ = ["REMINDER_DAYS", "DataUse", "LegalBasis", "Phi", "Purpose", "load_data_use"]
 

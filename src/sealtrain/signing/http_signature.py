@@ -32,8 +32,9 @@ from http_message_signatures import (
 from http_message_signatures.exceptions import HTTPMessageSignaturesException
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import BrokerMismatch, RequestStale, SignatureInvalid
+from sealtrain.errors import SignatureInvalid
 from sealtrain.signing.ed25519 import Ed25519Signer, verify_signature
+from sealtrain.signing.errors import BrokerMismatch, RequestStale
 
 __all__ = [
     "BROKER_FIELD",

@@ -18,7 +18,7 @@ import hmac
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from sealtrain.errors import ProofInvalid
+from sealtrain.signing.errors import ProofInvalid
 
 __all__ = [
     "EMPTY_ROOT",

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
-from sealtrain.errors import DataInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.signing.errors import StatementInvalid
 
 __all__ = ["PAYLOAD_TYPE", "STATEMENT_TYPE", "Statement", "Subject", "build", "parse"]
 

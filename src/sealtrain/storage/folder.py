@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sealtrain.errors import DataInvalid, LimitExceeded, StorageRefused
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.storage.address import Address
+from sealtrain.storage.errors import StorageRefused
 from sealtrain.storage.patience import PATIENT, Patience
 
 __all__ = ["RemoteFolder", "Told"]

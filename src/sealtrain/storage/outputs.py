@@ -21,17 +21,12 @@ from sealtrain.base.filenames import portable_name
 from sealtrain.base.files import opened_inside
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, load_json
 from sealtrain.consortium.series_block import MAX_MEMBERS
-from sealtrain.errors import (
-    DataInvalid,
-    LimitExceeded,
-    OutputStoreInvalid,
-    SealRefused,
-    StorageUnreachable,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
+from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.file import verify_ciphertext
 from sealtrain.sealing.header import SUFFIX
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
+from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.pieces import Pieces, Progress, fetch, measured
 

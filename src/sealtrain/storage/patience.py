@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sealtrain.errors import DataInvalid, StorageUnreachable
+from sealtrain.errors import DataInvalid
+from sealtrain.storage.errors import StorageUnreachable
 
 __all__ = ["PATIENT", "Busy", "Patience", "Unsafe"]
 

@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.files import TEMPORARY_SUFFIX, open_regular
 from sealtrain.base.models import Hex64, StrictModel
-from sealtrain.errors import OutputStoreInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.storage.folder import MAX_FILE_BYTES, RemoteFolder
 
 __all__ = ["PIECE_BYTES", "Pieces", "fetch", "measured"]

@@ -16,14 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sealtrain.consortium.datasets import claimed_manifest
-from sealtrain.errors import (
-    AlreadyExists,
-    DataInvalid,
-    LimitExceeded,
-    NotSealed,
-    RootMismatch,
-    SealRefused,
-)
+from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
 from sealtrain.sealing.commitments import COMMITMENTS_NAME
 from sealtrain.sealing.description import (
     INDEX_NAME,
@@ -32,6 +25,7 @@ from sealtrain.sealing.description import (
     dataset_root,
     shard_name,
 )
+from sealtrain.sealing.errors import NotSealed, RootMismatch, SealRefused
 from sealtrain.sealing.file import root_of, verify_ciphertext
 from sealtrain.sealing.index import MAX_SHARDS
 from sealtrain.storage.folder import RemoteFolder

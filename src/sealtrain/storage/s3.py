@@ -26,7 +26,8 @@ from botocore.awsrequest import AWSResponse
 from botocore.client import Config
 
 from sealtrain.base.http import Bounds, HttpClient
-from sealtrain.errors import StorageRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.storage.errors import StorageRefused
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
 

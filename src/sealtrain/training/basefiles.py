@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.filenames import may_carry_code
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.trained import ADAPTER_CONFIG
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import DataInvalid, RecordInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.records import one_kind_only
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.inputs.learnable import RecordTally, judge_for, needs_texts

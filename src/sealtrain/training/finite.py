@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import TrainingDiverged
+from sealtrain.training.errors import TrainingDiverged
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.filenames import is_vocabulary, may_carry_code, portable_name
-from sealtrain.errors import ModelNotReloaded, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.recipe.modelspec import refuse_foreign_code
 from sealtrain.training.basefiles import files_in, script_files
+from sealtrain.training.errors import ModelNotReloaded
 from sealtrain.training.finite import require_finite_model, require_finite_weights
 from sealtrain.training.trained import ADAPTER_CONFIG, BASE_FIELD, weight_files
 

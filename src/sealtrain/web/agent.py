@@ -35,14 +35,9 @@ from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import (
-    AgentDeclined,
-    DataInvalid,
-    PageUnknown,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.web.errors import AgentDeclined, PageUnknown
 from sealtrain.web.passkeys import Passkeys, challenge_of, code_of, url_text
 
 __all__ = [

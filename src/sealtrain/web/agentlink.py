@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import AgentUnreachable, AnswerInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.release.errors import AnswerInvalid
+from sealtrain.web.errors import AgentUnreachable
 
 __all__ = ["ask_agent"]
 

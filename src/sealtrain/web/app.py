@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Scope
 
-from sealtrain.errors import DataInvalid, PageUnknown, SealtrainError
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.web.assets import assets
+from sealtrain.web.errors import PageUnknown
 from sealtrain.web.policy import Guarded
 from sealtrain.web.rendering import error_page
 

@@ -20,9 +20,11 @@ from sealtrain.client.registered import registered_at
 from sealtrain.client.reviewing import facts, is_empty, text_of
 from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.approvals import tally
-from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, SealtrainError
+from sealtrain.consortium.errors import ConsortiumMismatch
+from sealtrain.errors import SealtrainError
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.web import deciding
 from sealtrain.web.app import NavigationPage
 from sealtrain.web.rendering import page, part

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import AnswerInvalid
+from sealtrain.release.errors import AnswerInvalid
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient

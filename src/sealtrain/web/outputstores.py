@@ -18,11 +18,12 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.http import Bounds
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
-from sealtrain.errors import OutputStoreInvalid, SealtrainError, StorageUnreachable
+from sealtrain.errors import SealtrainError
 from sealtrain.manifest import form
 from sealtrain.manifest.form import Manifest
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.outputs import OutputIndex, read_index
 from sealtrain.storage.patience import Patience

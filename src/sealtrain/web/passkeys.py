@@ -24,7 +24,8 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Base64, StrictModel, load_model
 from sealtrain.base.ownfiles import require_own
-from sealtrain.errors import KeyFileInvalid, PasskeyInvalid
+from sealtrain.errors import KeyFileInvalid
+from sealtrain.web.errors import PasskeyInvalid
 
 __all__ = ["RP_ID", "Passkeys", "challenge_of", "code_of", "passkey_file", "url_text"]
 

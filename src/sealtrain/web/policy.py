@@ -17,7 +17,9 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sealtrain.errors import CrossSiteRefused, RequestTooLarge, SealtrainError
+from sealtrain.broker.errors import RequestTooLarge
+from sealtrain.errors import SealtrainError
+from sealtrain.web.errors import CrossSiteRefused
 
 __all__ = ["CONTENT_POLICY", "MAX_BODY_BYTES", "Guarded", "is_here"]
 

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_MANIFEST_BYTES
-from sealtrain.errors import ClaimContradicted, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.guest.settings import holds_run, load_run
 from sealtrain.manifest import form
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.form import Manifest
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.continues import number_of

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
 
-from sealtrain.errors import OutputStoreInvalid, PageUnknown, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.trainedrecords import stated_records
 from sealtrain.recipe.privacy import spendings
+from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.web.app import NavigationPage
 from sealtrain.web.curves import Curve, Curves
+from sealtrain.web.errors import PageUnknown
 from sealtrain.web.examined import ManifestVerdict, unjudged
 from sealtrain.web.ledgerview import RunEntries, entries_of
 from sealtrain.web.outputstores import StoreContents

@@ -17,12 +17,14 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import MAX_TICKET_BYTES, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import BrokerUnreachable, PageUnknown, SealtrainError, UsageError
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.web.errors import PageUnknown
 from sealtrain.web.examined import Examinations, ManifestVerdict
 from sealtrain.web.outputstores import OutputStores, StoreContents
 

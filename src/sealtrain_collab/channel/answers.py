@@ -9,8 +9,9 @@ from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.models import StrictModel
-from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.release.messages import ErrorFields, load_message
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.streams import Buffer
 

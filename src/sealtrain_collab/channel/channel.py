@@ -20,7 +20,7 @@ from typing import Final, Self
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable
+from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.frames import (
     END,
     RATCHET,

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
+from sealtrain.errors import LimitExceeded
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.streams import (
     Buffer,
     Stream,

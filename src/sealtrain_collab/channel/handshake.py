@@ -27,8 +27,10 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, Document, Hex64, StrictModel
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import ChannelRefused, DataInvalid, WrongKey
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
+from sealtrain.training.errors import ChannelRefused
 from sealtrain_collab.channel.frames import LABEL
 from sealtrain_collab.channel.proofs import Acceptance, Peer, Proof
 from sealtrain_collab.channel.streams import Stream, receive_exactly, send_all

@@ -11,8 +11,8 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.errors import ChannelRefused
 from sealtrain.signing.ed25519 import verify_signature
+from sealtrain.training.errors import ChannelRefused
 
 if TYPE_CHECKING:
     from sealtrain.attest.appraise import Verdict

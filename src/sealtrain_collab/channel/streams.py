@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Protocol
 
-from sealtrain.errors import ChannelCut, PeerUnreachable
+from sealtrain.training.errors import ChannelCut, PeerUnreachable
 
 __all__ = [
     "Address",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import build_causal_model, build_model, build_tokenizer
 from sealtrain.training.models.sparse import fold, sparse_files

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import torch
 from torch import nn
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.checkpoints.randomness import undisturbed
 
 __all__ = ["Back", "CutModel", "Front", "layer_list"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.inputs.classifier import text_encoder
 from sealtrain.training.inputs.learnable import judge_for
 from sealtrain.training.models.base import build_causal_model, build_model, build_tokenizer

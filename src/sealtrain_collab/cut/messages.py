@@ -17,8 +17,8 @@ from sealtrain.base.models import (
     OwnerName,
 )
 from sealtrain.base.secret import Random
-from sealtrain.errors import ChannelBroken
 from sealtrain.signing.target import Target
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveKey

@@ -20,17 +20,13 @@ from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Random
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelRefused,
-    CheckpointRefused,
-    ClaimContradicted,
-    DatasetMismatch,
-    PeerUnreachable,
-    SealtrainError,
-)
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.errors import SealtrainError
+from sealtrain.manifest.errors import ClaimContradicted
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.dsse import Envelope
 from sealtrain.training.data.sources import Source
+from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveGuest

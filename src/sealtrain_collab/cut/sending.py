@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.room import ByteBudget
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.owned import sign_owned
-from sealtrain.errors import ChannelBroken, RunMismatch
+from sealtrain.errors import RunMismatch
 from sealtrain.manifest.checks.counts import counts_public
 from sealtrain.recipe.missing import missing_values
 from sealtrain.training.census import require_lessons
 from sealtrain.training.data.sources import BatchedRecords, Source
 from sealtrain.training.data.stream import read_all
+from sealtrain.training.errors import ChannelBroken
 from sealtrain.training.inputs.learnable import RecordTally, counts_records
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.cut.activations import encode

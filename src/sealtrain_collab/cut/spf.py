@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.models.sparse import SparseLinear
 from sealtrain_collab.cut.cut import Back, layer_list
 

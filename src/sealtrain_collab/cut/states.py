@@ -18,11 +18,12 @@ from pydantic import Field
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, Hex64, OwnerName, StrictModel, load_model
-from sealtrain.errors import CheckpointRefused, DataInvalid, SealRefused
+from sealtrain.errors import DataInvalid
 from sealtrain.guest.journal import Journal, JournalStore
 from sealtrain.keys.derive import run_key
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import party_run_id
 

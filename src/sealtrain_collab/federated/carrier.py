@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
+from sealtrain.errors import LimitExceeded
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.ports import Callers
 from sealtrain_collab.federated.frames import (
     FROM_RELAY,

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sealtrain.base.extras import extra_missing
-from sealtrain.errors import CheckpointRefused, TooFewParties, UpdateRefused
 from sealtrain.recipe.collaborations.strategies import StrategySettings, arguments_of
+from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain_collab.errors import TooFewParties, UpdateRefused
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

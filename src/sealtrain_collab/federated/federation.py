@@ -18,15 +18,10 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random
-from sealtrain.errors import (
-    DataInvalid,
-    PeerUnreachable,
-    Refused,
-    SealtrainError,
-    TooFewParties,
-    UpdateRefused,
-)
+from sealtrain.errors import DataInvalid, Refused, SealtrainError
+from sealtrain.training.errors import PeerUnreachable
 from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.errors import TooFewParties, UpdateRefused
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.frames import TURN_BYTES
 from sealtrain_collab.federated.mathematics import Merging, Taken

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from sealtrain.errors import ChannelBroken, PeerUnreachable, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.release.messages import load_message
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import AttestedChannel, accept_over
 from sealtrain_collab.channel.handshake import Conversation

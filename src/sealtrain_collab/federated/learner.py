@@ -17,7 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sealtrain.errors import RecipeInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.checkpoints.randomness import seed_of
 from sealtrain.training.finite import refuse_not_finite, require_finite_weights

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
+from sealtrain.errors import LimitExceeded
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.streams import Buffer
 from sealtrain_collab.federated.frames import (
     HEAD,

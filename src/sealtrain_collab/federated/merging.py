@@ -36,7 +36,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from sealtrain.errors import UpdateRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.update import State, Update, change_norm
 
 if TYPE_CHECKING:

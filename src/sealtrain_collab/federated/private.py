@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.oneprocess import OneProcess
-from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.stream import read_all
+from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.inputs.classifier import text_encoder
 from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
@@ -33,6 +36,7 @@ from sealtrain.training.privacy.clipping import ClippedSums
 from sealtrain.training.privacy.determinism import require_apart, without_draws
 from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.steps import record_losses
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.update import State, encode_state
 
 if TYPE_CHECKING:

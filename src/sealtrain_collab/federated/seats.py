@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sealtrain.base.secret import Random
-from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.release.messages import load_message
+from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, open_over
 from sealtrain_collab.channel.handshake import Conversation

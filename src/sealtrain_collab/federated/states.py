@@ -19,11 +19,13 @@ from pydantic import Field
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import CheckpointRefused, DataInvalid, SealRefused, UpdateRefused, WrongKey
+from sealtrain.errors import DataInvalid
 from sealtrain.keys.shares import MAX_DOCUMENT_BYTES, MAX_SHARES, join_key, split_key
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused, SealRefused, WrongKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import party_run_id
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.messages import MAX_STATE_BYTES, Count, PartyJoined, SealedState
 
 __all__ = ["SHARE_PURPOSE", "LeadStates", "Standing", "present_after"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sealtrain.errors import UpdateRefused
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.messages import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:

@@ -18,16 +18,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from sealtrain.base.hostport import written
-from sealtrain.errors import (
-    ChannelCut,
-    NodeLost,
-    PeerUnreachable,
-    UsageError,
-)
+from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.meeting import Wire, connect
 from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
 from sealtrain.training.distributed.wire.openfiles import allow_files
+from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_collab.nodes.sharing import Sharing
 
 if TYPE_CHECKING:

@@ -11,20 +11,16 @@ from pydantic import Field, StringConstraints
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, Timestamp, load_model
 from sealtrain.consortium.receipts import ReleaseReceipt
-from sealtrain.errors import (
-    ChannelBroken,
-    DataInvalid,
-    NodeLost,
-    NodeRefused,
-    SealtrainError,
-    StatementInvalid,
-)
+from sealtrain.errors import DataInvalid, NodeLost, SealtrainError
 from sealtrain.ledger.proofs import LedgerProof
 from sealtrain.manifest.predicate import Release
 from sealtrain.recipe.collaborations.nodes import MAX_NODES
 from sealtrain.release.messages import ErrorFields, load_message
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.nodes.errors import NodeRefused
 
 __all__ = [
     "MAX_RANKS",

@@ -12,7 +12,8 @@ import torch
 
 from sealtrain.base.hostport import written
 from sealtrain.base.visible import escape_hidden
-from sealtrain.errors import AcceleratorUnreachable, DataInvalid, ProductAltered
+from sealtrain.errors import AcceleratorUnreachable, DataInvalid
+from sealtrain_collab.errors import ProductAltered
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.exact import ExactProduct
 from sealtrain_collab.pads.field import HALF

@@ -29,13 +29,8 @@ from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    ChannelBroken,
-    DataInvalid,
-    LimitExceeded,
-    PadsRefused,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded, PadsRefused, UsageError
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.answers import Done, answer, operation, receive_answer_into
 from sealtrain_collab.channel.channel import AttestedChannel, accept, go_on
 from sealtrain_collab.channel.handshake import Conversation

@@ -11,8 +11,9 @@ from typing import Final
 import torch
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ProductAltered, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.keys.derive import derive
+from sealtrain_collab.errors import ProductAltered
 from sealtrain_collab.pads.field import dots, limbs, times_vectors, turned
 from sealtrain_collab.pads.masks import MaskStream
 from sealtrain_collab.pads.matrix import Direction, PublicMatrix

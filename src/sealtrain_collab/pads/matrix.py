@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import torch
 
-from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_collab.pads.field import HALF, RUN
 
 __all__ = [

@@ -24,8 +24,9 @@ from pydantic import Field
 from sealtrain.base.files import atomic_writer
 from sealtrain.base.models import Document, Hex32, Hex64, StrictModel
 from sealtrain.base.secret import Secret
-from sealtrain.errors import DataInvalid, FileTruncated, PadsRefused, UsageError, WrongKey
+from sealtrain.errors import DataInvalid, PadsRefused, UsageError
 from sealtrain.keys.derive import derive
+from sealtrain.sealing.errors import FileTruncated, WrongKey
 from sealtrain_collab.pads.exact import ExactProduct
 from sealtrain_collab.pads.masks import Masks, drawn_secret
 from sealtrain_collab.pads.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix

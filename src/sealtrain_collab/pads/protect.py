@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from torch import nn
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_collab.pads.accelerator import Accelerator
 from sealtrain_collab.pads.engine import Engine, Inside, UnderPads
 from sealtrain_collab.pads.freivalds import CHECKS

@@ -13,18 +13,13 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.hostport import written
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    ChannelCut,
-    DataInvalid,
-    DealerUnreachable,
-    LimitExceeded,
-    PeerUnreachable,
-)
+from sealtrain.errors import AcceleratorUnreachable, DataInvalid, LimitExceeded
+from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.channel import reach
 from sealtrain_collab.channel.handshake import Conversation, Keys
 from sealtrain_collab.channel.proofs import Acceptance, Proof
 from sealtrain_collab.channel.streams import Address, dialled
+from sealtrain_collab.errors import DealerUnreachable
 
 __all__ = [
     "PURPOSE",

@@ -24,13 +24,8 @@ import torch
 
 from sealtrain.base.processes import end_with_starter
 from sealtrain.base.room import ByteBudget
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    ChannelCut,
-    DataInvalid,
-    PeerUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import AcceleratorUnreachable, DataInvalid, SealtrainError
+from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.ports import Caller, listening
 from sealtrain_collab.pads import wire
 from sealtrain_collab.pads.multiplying import Device, Limits, Matrices

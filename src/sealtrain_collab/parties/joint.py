@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.errors import ClaimContradicted
 from sealtrain.guest.closing import Outcome, StatedInputs, outcome_of, written
 from sealtrain.guest.validating import log_counts
 from sealtrain.manifest.checks.counts import require_true_counts
 from sealtrain.manifest.checks.parties import role_of
 from sealtrain.manifest.condense import in_order_of_ledgers
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.inputs.learnable import counts_records

@@ -32,12 +32,13 @@ from sealtrain.base.models import (
     load_model,
 )
 from sealtrain.base.secret import Secret
-from sealtrain.errors import AlreadyExists, ClaimContradicted, Refused, RunMismatch, UsageError
+from sealtrain.errors import AlreadyExists, Refused, RunMismatch, UsageError
 from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.validating import counts_of_records
 from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import Release
 from sealtrain.release.lease_code import Closing
 from sealtrain.signing.parties import party_run_id

@@ -23,12 +23,8 @@ from sealtrain.base.encoding import from_base64, from_hex, to_base64
 from sealtrain.base.fingerprint import PIECE_BYTES, ZEROS, Fingerprint, pieces
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import (
-    CapabilityRefused,
-    ChannelBroken,
-    DataInvalid,
-    SealtrainError,
-)
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.frames import (
     END,
     FrameReader,
@@ -41,6 +37,7 @@ from sealtrain_collab.channel.streams import (
     receive_or_end,
     send_all,
 )
+from sealtrain_collab.errors import CapabilityRefused
 
 __all__ = ["Gate", "WriteCapability", "WriteConnection", "Written", "wipe", "write_chunk"]
 

@@ -17,13 +17,8 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.base.scrub import proof_of
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    ChannelBroken,
-    ChannelCut,
-    PeerUnreachable,
-    TripBroken,
-)
+from sealtrain.errors import AcceleratorUnreachable, TripBroken
+from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.handshake import Conversation

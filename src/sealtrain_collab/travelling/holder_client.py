@@ -12,7 +12,8 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError, Unreachable
+from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
+from sealtrain.training.errors import ChannelBroken
 from sealtrain_collab.channel.answers import receive_answer
 from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.handshake import Conversation

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.fingerprint import PIECE_BYTES, pieces
-from sealtrain.errors import ModelInvalid, TripBroken
+from sealtrain.errors import TripBroken
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_collab.travelling.states import STATE_ENTRY
 
 if TYPE_CHECKING:

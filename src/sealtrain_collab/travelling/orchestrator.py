@@ -20,15 +20,9 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.secret import Random
-from sealtrain.errors import (
-    CapabilityRefused,
-    DataInvalid,
-    Refused,
-    SealtrainError,
-    TripBroken,
-    Unreachable,
-)
+from sealtrain.errors import DataInvalid, Refused, SealtrainError, TripBroken, Unreachable
 from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.errors import CapabilityRefused
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import WriteCapability, Written
 from sealtrain_collab.travelling.control import AcceleratorLane, Challenge, Turn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.hostport import written
 from sealtrain.base.secret import Random
-from sealtrain.errors import ChannelCut, PeerUnreachable
+from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
 from sealtrain_collab.travelling.holder_client import HolderJoined, HolderLane

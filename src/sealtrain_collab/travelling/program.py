@@ -17,8 +17,9 @@ from pydantic import Field
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.secret import Random
-from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.collaborations.travelling import program_of, token_bytes
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.finite import refuse_not_finite

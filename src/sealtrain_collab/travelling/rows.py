@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import DataInvalid, RecordInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,8 +21,9 @@ from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64, StrictModel, load_model
-from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.collaborations.travelling import WORD_BYTES, program_of
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.trained import model_files

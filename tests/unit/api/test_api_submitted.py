@@ -10,20 +10,19 @@ from release_world import ReleaseWorld, served_world
 from world import identity
 
 import sealtrain
-from sealtrain.client.pin import BrokerPin
-from sealtrain.client.ticket import RunTicket
-from sealtrain.errors import (
-    AnswerInvalid,
+from sealtrain.client.errors import (
     RunNotCompleted,
-    SignatureInvalid,
     SubmissionConflict,
-    SubmissionEnded,
     SubmissionUnknown,
     TicketInvalid,
-    Unreachable,
     WaitOver,
 )
+from sealtrain.client.pin import BrokerPin
+from sealtrain.client.ticket import RunTicket
+from sealtrain.consortium.errors import SubmissionEnded
+from sealtrain.errors import SignatureInvalid, Unreachable
 from sealtrain.ledger.ledger import Ledger
+from sealtrain.release.errors import AnswerInvalid
 
 ENGINEER, STRANGER, OWNER = "engineer-e", "stranger-s", "hospital-a"
 

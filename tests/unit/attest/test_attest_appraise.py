@@ -10,21 +10,20 @@ import pytest
 from policies import changed, intel
 
 from sealtrain.attest.appraise import appraise
-from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
-from sealtrain.attest.report_data import Binding
-from sealtrain.attest.verify import Verified, verify
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     AppIdMismatch,
     CollateralMismatch,
     ComposeHashMismatch,
-    EvidenceRefused,
-    KeyProviderMismatch,
     MeasurementMismatch,
     PlatformMismatch,
     ReportDataMismatch,
     SimulatedEvidence,
     TcbStatusRefused,
 )
+from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.verify import Verified, verify
+from sealtrain.errors import EvidenceRefused, KeyProviderMismatch
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 

@@ -7,11 +7,12 @@ import json
 
 import pytest
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES, Evidence
 from sealtrain.attest.report_data import report_data
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.errors import DataInvalid
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 

@@ -13,6 +13,15 @@ from guests import verify_log
 from policies import changed, intel
 
 from sealtrain.attest.dstack.parse import parse_event_log
+from sealtrain.attest.errors import (
+    CollateralExpired,
+    CollateralMismatch,
+    ComposeHashMismatch,
+    EventLogMismatch,
+    PlatformMismatch,
+    QuoteInvalid,
+    TcbStatusRefused,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
@@ -20,16 +29,7 @@ from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import verify_quote as verify_any_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    CollateralExpired,
-    CollateralMismatch,
-    ComposeHashMismatch,
-    EventLogMismatch,
-    EvidenceRefused,
-    PlatformMismatch,
-    QuoteInvalid,
-    TcbStatusRefused,
-)
+from sealtrain.errors import EvidenceRefused
 
 pytestmark = pytest.mark.claim("C16")
 

@@ -14,19 +14,13 @@ from exhibit_world import REFUSED, Real, accepted, exhibit_of
 from manifest_world import make_world
 
 from sealtrain.attest.bundle import Attachments, Bundle
+from sealtrain.attest.errors import EvidenceMalformed, GpuNonceMismatch, ReportDataMismatch
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    DataInvalid,
-    EvidenceMalformed,
-    EvidenceRefused,
-    GpuNonceMismatch,
-    ReportDataMismatch,
-    SealtrainError,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused, SealtrainError
 
 
 def nonce_of(one: Real) -> bytes | None:

@@ -17,18 +17,18 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp, AzureTdx
 from sealtrain.attest.engine import statement_part
-from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.facts import Situation
-from sealtrain.attest.tpm.form import verify_boot
-from sealtrain.attest.tpm.hcl import check_runtime
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
     EvidenceMalformed,
-    EvidenceRefused,
     MeasurementMismatch,
     QuoteInvalid,
     ReportDataMismatch,
 )
+from sealtrain.attest.exhibits import recognise
+from sealtrain.attest.facts import Situation
+from sealtrain.attest.tpm.form import verify_boot
+from sealtrain.attest.tpm.hcl import check_runtime
+from sealtrain.errors import EvidenceRefused
 
 pytestmark = pytest.mark.claim("C562")
 

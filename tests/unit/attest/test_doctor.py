@@ -19,6 +19,7 @@ from sealtrain.attest.doctor.finding import ASKED, Finding
 from sealtrain.attest.doctor.guest import ProcessorEvidence, show_guest
 from sealtrain.attest.doctor.look import Seen, look
 from sealtrain.attest.doctor.policy import policy_findings
+from sealtrain.attest.errors import CollateralUnreachable, EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.exhibit import Nitro
 from sealtrain.attest.nitro.parse import parse_document
@@ -29,13 +30,7 @@ from sealtrain.attest.snp.exhibit import Snp
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.errors import (
-    CollateralUnreachable,
-    EvidenceMalformed,
-    ExtraMissing,
-    GuestApiUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import ExtraMissing, SealtrainError
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm

@@ -20,14 +20,14 @@ from small_agent import Answer, agent, said
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import replay_log
-from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.base.secret import Secret
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     EventLogMismatch,
     EvidenceMalformed,
     GuestApiUnreachable,
     PlatformMismatch,
 )
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.secret import Secret
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 

@@ -14,10 +14,11 @@ from small_agent import Answer, agent, said
 
 from sealtrain.attest.dstack.client import GPU_FORMAT, MAX_EVENTS, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
-from sealtrain.errors import DataInvalid, EvidenceMalformed, GuestApiUnreachable
+from sealtrain.errors import DataInvalid
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.pki import SimulatedPki

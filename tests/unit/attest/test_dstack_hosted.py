@@ -19,6 +19,18 @@ from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.parse import AgentStatement, parse_attestation
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
 from sealtrain.attest.dstacksnp.launch import launch_commitment
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    CollateralMismatch,
+    CollateralUnreachable,
+    ComposeHashMismatch,
+    DebugGuest,
+    EvidenceMalformed,
+    PlatformMismatch,
+    QuoteInvalid,
+    ReportDataMismatch,
+    TcbStatusRefused,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
@@ -32,20 +44,7 @@ from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    CollateralMismatch,
-    CollateralUnreachable,
-    ComposeHashMismatch,
-    DebugGuest,
-    EvidenceMalformed,
-    KeyProviderMismatch,
-    PlatformMismatch,
-    QuoteInvalid,
-    ReportDataMismatch,
-    SealtrainError,
-    TcbStatusRefused,
-)
+from sealtrain.errors import KeyProviderMismatch, SealtrainError
 from sealtrain_simulator.hosted import (
     HOSTED_FAULT_MEANINGS,
     enclave_attestation,

@@ -26,14 +26,14 @@ from hypothesis import strategies as st
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation
 from sealtrain.attest.dstack.ratls import evidence_of_certificate, ratls_report_data
-from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     EvidenceMalformed,
-    EvidenceRefused,
     PlatformMismatch,
     QuoteInvalid,
     ReportDataMismatch,
 )
+from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.guest import SimulatedGuest
 
 ARC = "1.3.6.1.4.1.62397.1"

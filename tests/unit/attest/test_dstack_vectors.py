@@ -14,21 +14,19 @@ from policies import intel
 from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
 from sealtrain.attest.dstack.secp256k1 import sign_recoverable
+from sealtrain.attest.errors import (
+    ComposeHashMismatch,
+    EventLogMismatch,
+    EvidenceMalformed,
+    PlatformMismatch,
+    TcbStatusRefused,
+)
 from sealtrain.attest.evidence import Collateral, LogEntry
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import verify_quote
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    ComposeHashMismatch,
-    EventLogMismatch,
-    EvidenceMalformed,
-    EvidenceRefused,
-    KeyProviderMismatch,
-    PlatformMismatch,
-    Refused,
-    TcbStatusRefused,
-)
+from sealtrain.errors import EvidenceRefused, KeyProviderMismatch, Refused
 
 pytestmark = pytest.mark.claim("C16")
 

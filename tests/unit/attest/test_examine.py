@@ -21,6 +21,15 @@ from exhibit_world import (
 from policies import intel
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.errors import (
+    ComposeHashMismatch,
+    EventLogMismatch,
+    GpuSetRefused,
+    MeasurementMismatch,
+    ReferenceValueInvalid,
+    RemoteVerdictRefused,
+    ReportDataMismatch,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
@@ -32,16 +41,7 @@ from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    ComposeHashMismatch,
-    EventLogMismatch,
-    EvidenceRefused,
-    GpuSetRefused,
-    MeasurementMismatch,
-    ReferenceValueInvalid,
-    RemoteVerdictRefused,
-    ReportDataMismatch,
-)
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp

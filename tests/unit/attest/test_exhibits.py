@@ -12,13 +12,9 @@ from exhibit_world import FAMILIES
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
-from sealtrain.errors import (
-    DataInvalid,
-    EvidenceMalformed,
-    FormatUnknown,
-    SealtrainError,
-)
+from sealtrain.errors import DataInvalid, FormatUnknown, SealtrainError
 
 KINDS = {
     "tdx/tdx_quote": "tdx-quote",

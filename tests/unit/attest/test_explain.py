@@ -20,6 +20,7 @@ from exhibit_world import (
 )
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.errors import PlatformMismatch
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import Explanation, explain
@@ -29,11 +30,7 @@ from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    DataInvalid,
-    EvidenceRefused,
-    PlatformMismatch,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from public_evidence import published
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.exhibits import recognise
-from sealtrain.errors import EvidenceMalformed, FormatUnknown, SealtrainError
+from sealtrain.errors import FormatUnknown, SealtrainError
 
 
 def token(payload: Any, header: Any = None) -> bytes:

@@ -9,6 +9,13 @@ from typing import Any
 import pytest
 
 from sealtrain.attest.bundle import Attachments
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    EvidenceMalformed,
+    GpuNonceMismatch,
+    PlatformMismatch,
+    ReportDataMismatch,
+)
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain
@@ -18,15 +25,7 @@ from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    EvidenceMalformed,
-    FormatUnknown,
-    GpuNonceMismatch,
-    PlatformMismatch,
-    ReportDataMismatch,
-    SealtrainError,
-)
+from sealtrain.errors import FormatUnknown, SealtrainError
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp

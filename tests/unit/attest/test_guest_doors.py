@@ -13,10 +13,11 @@ from nscq_world import FakeNscq
 
 from sealtrain.attest import guest as guests
 from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.nvidia import nscq
 from sealtrain.attest.report_data import Binding
-from sealtrain.errors import GuestApiUnreachable, UsageError
+from sealtrain.errors import UsageError
 from sealtrain_simulator.gpu import DRIVER_VERSION, SimulatedGpus
 from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.server import running

@@ -10,15 +10,11 @@ import pytest
 from carrying import carries
 from nitro_world import PKI, fields
 
+from sealtrain.attest.errors import CertificateChainInvalid, EvidenceMalformed, QuoteRootUntrusted
 from sealtrain.attest.nitro.parse import parse_document
 from sealtrain.attest.nitro.verify import extended, verify_document
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    EvidenceMalformed,
-    EvidenceRefused,
-    QuoteRootUntrusted,
-)
+from sealtrain.errors import EvidenceRefused
 
 pytestmark = pytest.mark.claim("C16")
 

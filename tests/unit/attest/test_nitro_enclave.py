@@ -25,6 +25,12 @@ from nitro_world import (
 )
 from pydantic import ValidationError
 
+from sealtrain.attest.errors import (
+    EvidenceMalformed,
+    GuestApiUnreachable,
+    MeasurementMismatch,
+    PlatformMismatch,
+)
 from sealtrain.attest.nitro.appraise import eat
 from sealtrain.attest.nitro.collect import (
     attestation,
@@ -36,14 +42,7 @@ from sealtrain.attest.nitro.collect import (
 )
 from sealtrain.attest.nitro.verify import compose_register, extended
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import (
-    DataInvalid,
-    EvidenceMalformed,
-    EvidenceRefused,
-    GuestApiUnreachable,
-    MeasurementMismatch,
-    PlatformMismatch,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused
 from sealtrain_simulator.nitro import FAULTS, SimulatedNitroPki, SimulatedNsm
 
 OTHER = "ab" * 48

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key, lo
 from http_server import Handler, http_served
 from nitro_world import COMPOSE, NOW, PKI, enclave
 
+from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.attest.nitro.verify import compose_register, verify_document
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
     ExtraMissing,
-    GuestApiUnreachable,
     KeyFileInvalid,
     KmsAnswerInvalid,
     KmsUnreachable,

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 from gpu_world import NOW, captured
 
+from sealtrain.attest.errors import CertificateChainInvalid, QuoteRootUntrusted, SimulatedEvidence
 from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256, verify_chain
 from sealtrain.attest.nvidia.fwid import certified_fwid, composite_fwid, tcb_info_fwid
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import CertificateChainInvalid, QuoteRootUntrusted, SimulatedEvidence
 from sealtrain_simulator.gpu import SimulatedGpus
 
 DIGEST = bytes(range(48))

@@ -13,13 +13,14 @@ from cryptography.x509 import ocsp
 from http_server import Handler, http_served
 from nvidia_world import HOUR, NONCE, NOW, Service, answer, device_claims
 
+from sealtrain.attest.errors import CollateralUnreachable
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fetch import NvidiaServices, fetch_collateral, fetch_remote_verdict
 from sealtrain.attest.nvidia.nras import verify_remote_verdict
 from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import CollateralUnreachable, UsageError
+from sealtrain.errors import UsageError
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 

@@ -11,15 +11,15 @@ import pytest
 from carrying import carries
 from gpu_world import NONCE, NOW, judged_by
 
-from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mode, open_nvml
-from sealtrain.attest.nvidia.parse import GpuDevice
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     EvidenceMalformed,
-    ExtraMissing,
     GpuModeRefused,
     GpuReportInvalid,
     GuestApiUnreachable,
 )
+from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mode, open_nvml
+from sealtrain.attest.nvidia.parse import GpuDevice
+from sealtrain.errors import ExtraMissing
 from sealtrain_simulator.gpu import DRIVER_VERSION, SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 

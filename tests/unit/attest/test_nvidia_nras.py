@@ -28,9 +28,9 @@ from nvidia_world import (
     verified,
 )
 
+from sealtrain.attest.errors import RemoteVerdictRefused
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
 from sealtrain.attest.nvidia.nras import check_remote_verdict, verify_remote_verdict
-from sealtrain.errors import RemoteVerdictRefused
 
 SERVICE = Service()
 TWO = {"GPU-0": device_claims(ueid="1"), "GPU-1": device_claims(ueid="2")}

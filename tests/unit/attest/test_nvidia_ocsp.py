@@ -15,10 +15,10 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from nvidia_world import HOUR, NOW, PKI, answer, authority, responder
 
+from sealtrain.attest.errors import CertificateRevoked, RevocationUnknown
 from sealtrain.attest.nvidia.ocsp import asked_certificates, check_answers, ocsp_request
 from sealtrain.attest.nvidia.parse import from_nvat
 from sealtrain.attest.roots import certificates_of_pem
-from sealtrain.errors import CertificateRevoked, RevocationUnknown
 from sealtrain_simulator.gpu_pki import Signed
 
 DEVICE = PKI.device("GH100", 0)

@@ -26,6 +26,7 @@ from nvidia_world import (
     verified,
 )
 
+from sealtrain.attest.errors import EvidenceMalformed, ReferenceValueInvalid, ReferenceValueMismatch
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
 from sealtrain.attest.nvidia.rim import (
@@ -36,7 +37,6 @@ from sealtrain.attest.nvidia.rim import (
     verify_rim,
 )
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import EvidenceMalformed, ReferenceValueInvalid, ReferenceValueMismatch
 
 ROOT = PKI.rim_signer[-1].der
 DRIVER_VALUES = {7: [digest("another"), MEASUREMENTS[8]], 21: [MEASUREMENTS[22]]}

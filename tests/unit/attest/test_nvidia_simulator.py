@@ -10,9 +10,10 @@ import pytest
 from cryptography import x509
 from gpu_world import NONCE, NOW, judged_by, machine
 
+from sealtrain.attest.errors import CertificateRevoked
 from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.attest.nvidia.verify import VerifiedGpus
-from sealtrain.errors import CertificateRevoked, DataInvalid, SealtrainError, TrustInvalid
+from sealtrain.errors import DataInvalid, SealtrainError, TrustInvalid
 from sealtrain_simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 

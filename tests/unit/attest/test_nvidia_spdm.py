@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from gpu_world import NONCE, Parts, captured, expected, put_together, take_apart
 
+from sealtrain.attest.errors import GpuReportInvalid
 from sealtrain.attest.nvidia.spdm import FeatureFlag, canonical_report, parse_report
-from sealtrain.errors import GpuReportInvalid
 from sealtrain_simulator.gpu import SimulatedGpus
 
 VECTORS = (

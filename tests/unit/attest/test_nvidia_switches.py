@@ -10,16 +10,11 @@ import pytest
 from gpu_world import NONCE
 from nscq_world import ARCH, CHAIN, COUNT, NAME, OPENING, REPORT, FakeNscq
 
+from sealtrain.attest.errors import EvidenceMalformed, GpuReportInvalid, GuestApiUnreachable
 from sealtrain.attest.nvidia.collect import devices_of
 from sealtrain.attest.nvidia.nscq import collect_switches
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
-from sealtrain.errors import (
-    EvidenceMalformed,
-    EvidenceRefused,
-    GpuReportInvalid,
-    GuestApiUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import EvidenceRefused, SealtrainError
 from sealtrain_simulator.gpu import SimulatedGpus
 
 BOARD = SimulatedGpus(b"a board behind a library", count=8, switches=4, mode="protected_pcie")

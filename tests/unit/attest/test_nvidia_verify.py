@@ -21,6 +21,12 @@ from gpu_world import (
 )
 
 from sealtrain.attest.claims import require_groups, single
+from sealtrain.attest.errors import (
+    EvidenceMalformed,
+    GpuReportInvalid,
+    PlatformMismatch,
+    TcbStatusRefused,
+)
 from sealtrain.attest.nvidia.appraise import checks_of_device, eat
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.parse import (
@@ -35,13 +41,7 @@ from sealtrain.attest.nvidia.policy import NvidiaPolicy, driver_key, vbios_key
 from sealtrain.attest.nvidia.verify import SET, VerifiedGpus, verify_gpus
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import load_model
-from sealtrain.errors import (
-    EvidenceMalformed,
-    GpuReportInvalid,
-    PlatformMismatch,
-    TcbStatusRefused,
-    TrustInvalid,
-)
+from sealtrain.errors import TrustInvalid
 from sealtrain_simulator.gpu import DRIVER_VERSION, GPU_VBIOS, SWITCH_VBIOS, SimulatedGpus
 from sealtrain_simulator.gpu_collateral import simulated_collateral
 

@@ -24,6 +24,7 @@ from nvidia_world import policy as gpu_policy
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups, single
+from sealtrain.attest.errors import ReferenceValueMismatch, TcbStatusRefused
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import explain
@@ -34,7 +35,7 @@ from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.tdx.levels import Levels, named_shortfalls
 from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.errors import EvidenceRefused, ReferenceValueMismatch, TcbStatusRefused
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SNP_TCB, SimulatedSnp
 

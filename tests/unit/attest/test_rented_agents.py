@@ -36,6 +36,13 @@ from sealtrain.attest.claims import require_groups
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import parse_attestation, parse_statement
 from sealtrain.attest.engine import statement_part
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    CollateralUnreachable,
+    EvidenceMalformed,
+    PlatformMismatch,
+    SimulatedEvidence,
+)
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.explanation import line_of
@@ -46,15 +53,7 @@ from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import preset
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.verifier import verifier_of
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    CollateralUnreachable,
-    EvidenceMalformed,
-    EvidenceRefused,
-    FormatUnknown,
-    PlatformMismatch,
-    SimulatedEvidence,
-)
+from sealtrain.errors import EvidenceRefused, FormatUnknown
 from sealtrain_simulator.server import running
 
 GOOGLE, AMAZON = "dstack-gcp-tdx", "dstack-aws-nitro-tpm"

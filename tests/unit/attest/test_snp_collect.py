@@ -14,10 +14,7 @@ from carrying import carries
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.snp.collect import collect, distribution_addresses, parse_table
-from sealtrain.attest.snp.parse import parse_report
-from sealtrain.attest.snp.verify import verify_report
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
     CollateralUnreachable,
     EvidenceMalformed,
@@ -25,6 +22,9 @@ from sealtrain.errors import (
     QuoteInvalid,
     RevocationUnknown,
 )
+from sealtrain.attest.snp.collect import collect, distribution_addresses, parse_table
+from sealtrain.attest.snp.parse import parse_report
+from sealtrain.attest.snp.verify import verify_report
 from sealtrain_simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000

@@ -17,6 +17,15 @@ from guests import require_rules, verified_guest
 from policies import snp
 from pydantic import ValidationError
 
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    CertificateRevoked,
+    DebugGuest,
+    MeasurementMismatch,
+    PlatformMismatch,
+    RevocationUnknown,
+    TcbStatusRefused,
+)
 from sealtrain.attest.snp import chain
 from sealtrain.attest.snp.appraise import RULES, eat
 from sealtrain.attest.snp.parse import (
@@ -31,18 +40,7 @@ from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import VerifiedReport, verify_report
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    CertificateRevoked,
-    DataInvalid,
-    DebugGuest,
-    EvidenceRefused,
-    MeasurementMismatch,
-    PlatformMismatch,
-    RevocationUnknown,
-    TcbStatusRefused,
-    TrustInvalid,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused, TrustInvalid
 from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 
 NOW = 1_800_000_000

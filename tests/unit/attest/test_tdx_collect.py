@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from carrying import carries
 
-from sealtrain.attest.tdx.collect import collect_quote
-from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.attest.tsm import MAX_BLOB_BYTES, KernelFolders, tsm_report
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     EvidenceMalformed,
     GuestApiUnreachable,
     PlatformMismatch,
     QuoteInvalid,
     ReportDataMismatch,
 )
+from sealtrain.attest.tdx.collect import collect_quote
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.attest.tsm import MAX_BLOB_BYTES, KernelFolders, tsm_report
 from sealtrain_simulator.pki import SimulatedPki
 
 ASKED = bytes(range(64))

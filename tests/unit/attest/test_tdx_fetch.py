@@ -13,20 +13,19 @@ from exhibit_world import real_collateral, real_quote
 from pccs import Answer, Pccs, serving
 from tls_world import certificate, name_servers
 
-from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.tdx.cache import DAY, cached_collateral
-from sealtrain.attest.tdx.collect import load_collateral
-from sealtrain.attest.tdx.fetch import fetch_collateral, platform_of
-from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CollateralMismatch,
     CollateralUnreachable,
     QuoteRootUntrusted,
     SimulatedEvidence,
     TcbStatusRefused,
-    TrustInvalid,
-    UsageError,
 )
+from sealtrain.attest.evidence import Collateral
+from sealtrain.attest.tdx.cache import DAY, cached_collateral
+from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.tdx.fetch import fetch_collateral, platform_of
+from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.errors import TrustInvalid, UsageError
 from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000

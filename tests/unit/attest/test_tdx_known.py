@@ -9,20 +9,20 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.statement import Collateral
-from sealtrain.attest.tdx.known import KNOWN, JudgedMachine, KnownMachines
-from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CollateralExpired,
     DebugGuest,
-    EvidenceRefused,
     MigratableGuest,
     QuoteInvalid,
     QuoteRootUntrusted,
     TcbStatusRefused,
 )
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.statement import Collateral
+from sealtrain.attest.tdx.known import KNOWN, JudgedMachine, KnownMachines
+from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
+from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C563")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sealtrain.attest.errors import CollateralExpired
 from sealtrain.attest.tdx.window import Window, check_window
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import CollateralExpired
 
 DAY = 24 * 3600
 BEGIN = 1_790_000_000

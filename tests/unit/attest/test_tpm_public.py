@@ -14,6 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_public_key
 from public_evidence import published
 
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    EvidenceMalformed,
+    QuoteInvalid,
+    ReportDataMismatch,
+)
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.nitro.verify import verify_document
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
@@ -27,12 +33,6 @@ from sealtrain.attest.tpm.quote import (
     check_registers,
     check_signature,
     parse_quote,
-)
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    EvidenceMalformed,
-    QuoteInvalid,
-    ReportDataMismatch,
 )
 
 pytestmark = pytest.mark.claim("C401")

@@ -9,17 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tpm_world import ACTION, BOOT, NO_ACTION, SEPARATOR, Entry, boot_log, hcl_report
 
-from sealtrain.attest.tpm.chain import parse_machine, verify_key_chain
-from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
-from sealtrain.attest.tpm.log import MAX_LOG_BYTES, check_replay, parse_log
-from sealtrain.attest.tpm.quote import (
-    Bank,
-    check_key,
-    check_registers,
-    check_signature,
-    parse_quote,
-)
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CertificateChainInvalid,
     DebugGuest,
     EventLogMismatch,
@@ -29,6 +19,16 @@ from sealtrain.errors import (
     QuoteRootUntrusted,
     ReportDataMismatch,
     SimulatedEvidence,
+)
+from sealtrain.attest.tpm.chain import parse_machine, verify_key_chain
+from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
+from sealtrain.attest.tpm.log import MAX_LOG_BYTES, check_replay, parse_log
+from sealtrain.attest.tpm.quote import (
+    Bank,
+    check_key,
+    check_registers,
+    check_signature,
+    parse_quote,
 )
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest

@@ -18,9 +18,10 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import require_groups
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp
 from sealtrain.attest.engine import statement_part
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.facts import Situation
-from sealtrain.errors import EvidenceMalformed, SealtrainError
+from sealtrain.errors import SealtrainError
 
 Written = Callable[[bytes], object]
 

@@ -16,7 +16,8 @@ from sealtrain.base.models import (
     Timestamp,
     load_model,
 )
-from sealtrain.errors import RecipeInvalid, TrustInvalid
+from sealtrain.errors import TrustInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 
 
 class Inner(StrictModel):

@@ -4,7 +4,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 
 
 def parse(text: str | bytes, **limits: int) -> object:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.errors import (
     ERROR_CODES,
     INTERNAL,
-    ApprovalsMissing,
-    BrokerUnreachable,
-    NotSealed,
-    RecipeInvalid,
     Refused,
     SealtrainError,
     error_by_code,
     every_error,
 )
+from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.sealing.errors import NotSealed
 
 
 def test_an_error_says_what_was_got_and_what_was_expected() -> None:

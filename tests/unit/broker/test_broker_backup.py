@@ -25,11 +25,11 @@ from sealtrain.errors import (
     ConfigError,
     DataInvalid,
     LedgerInconsistent,
-    ProofInvalid,
     SealtrainError,
     Unreachable,
 )
 from sealtrain.ledger.ledger import Ledger, verify_extension
+from sealtrain.signing.errors import ProofInvalid
 
 
 @pytest.fixture(scope="module")

@@ -14,23 +14,15 @@ from release_world import GATEWAY, audited, boot_info, release_world
 from world import DAY
 
 from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.errors import MeasurementMismatch, PlatformMismatch, TcbStatusRefused
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import AnswerSettings
 from sealtrain.broker.service.bootauth import BootAuthority
 from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.decisions import kms_target
-from sealtrain.errors import (
-    ApprovalExpired,
-    ApprovalsMissing,
-    ConfigError,
-    DataInvalid,
-    KeyProviderMismatch,
-    MeasurementMismatch,
-    PlatformMismatch,
-    SealtrainError,
-    TcbStatusRefused,
-)
+from sealtrain.consortium.errors import ApprovalExpired, ApprovalsMissing
+from sealtrain.errors import ConfigError, DataInvalid, KeyProviderMismatch, SealtrainError
 from sealtrain.release.boot import BootInfo, appraise_boot, parse_boot
 
 REGISTERS = {name: f"{number:02x}" * 48 for number, name in enumerate(("mrtd", "rtmr0", "rtmr1"))}

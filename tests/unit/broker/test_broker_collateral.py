@@ -10,6 +10,7 @@ import pytest
 from pccs import Pccs, serving
 from policies import intel
 
+from sealtrain.attest.errors import QuoteInvalid, QuoteRootUntrusted, SimulatedEvidence
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
@@ -20,12 +21,7 @@ from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.collateral import guests_collateral
-from sealtrain.errors import (
-    QuoteInvalid,
-    QuoteRootUntrusted,
-    SimulatedEvidence,
-    Unreachable,
-)
+from sealtrain.errors import Unreachable
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.server import running

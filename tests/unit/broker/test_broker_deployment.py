@@ -16,12 +16,14 @@ from world import OWNERS, founded
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import AnswerSettings, BrokerConfig
+from sealtrain.broker.errors import DocumentMismatch
 from sealtrain.broker.service.deployment import (
     document_of,
     read_broker_document,
     require_measured,
 )
-from sealtrain.errors import DocumentMismatch, LockInvalid, TrustInvalid, UsageError
+from sealtrain.errors import TrustInvalid, UsageError
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain_simulator.state import ensure
 
 pytestmark = [pytest.mark.claim("C131")]

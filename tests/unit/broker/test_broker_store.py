@@ -10,16 +10,12 @@ import pytest
 from postgres_server import Server
 from sqlalchemy.exc import IntegrityError
 
+from sealtrain.broker.errors import RequestReplayed, TokenRefused
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.tokens import TokenState, admitted, scope_of
+from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
-from sealtrain.errors import (
-    ConsortiumMismatch,
-    LimitExceeded,
-    RequestReplayed,
-    TokenRefused,
-    Unreachable,
-)
+from sealtrain.errors import LimitExceeded, Unreachable
 from sealtrain.ledger.postgres import Postgres
 
 NOW = 1_790_000_000

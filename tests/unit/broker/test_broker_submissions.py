@@ -18,17 +18,11 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import verify_dataset
+from sealtrain.consortium.errors import ApprovalRevoked, DatasetMismatch
 from sealtrain.consortium.receipts import RunDataset
-from sealtrain.errors import (
-    ApprovalRevoked,
-    DatasetMismatch,
-    LimitExceeded,
-    ManifestMalformed,
-    Refused,
-    RunMismatch,
-    SignatureInvalid,
-)
+from sealtrain.errors import LimitExceeded, Refused, RunMismatch, SignatureInvalid
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
+from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.release.messages import Accepted, ledger_origin
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.signing import dsse

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.parentticket import PARENT, received
 from sealtrain.client.ticket import MAX_TICKET_BYTES, load_ticket, parse_ticket
-from sealtrain.errors import TicketInvalid
 
 TICKET = b'{"version": 1, "role": "broker", "public_urls": ["https://broker.example"]}'
 

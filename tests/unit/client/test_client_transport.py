@@ -14,16 +14,12 @@ from raw_server import says, server
 
 from sealtrain.client import transport
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.transport import Transport
+from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.consortium.receipts import OwnedId
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalsMissing,
-    BrokerUnreachable,
-    Refused,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import Refused, SealtrainError, UsageError
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import Health
 
 HEALTH = {"status": "ok", "version": "1", "consortium_id": "ab" * 32, "ledger_size": 3}

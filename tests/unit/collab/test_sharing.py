@@ -15,7 +15,8 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import ChannelBroken, ChannelRefused, DataInvalid, PeerUnreachable
+from sealtrain.errors import DataInvalid
+from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.travelling.program import Program

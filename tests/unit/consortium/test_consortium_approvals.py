@@ -19,14 +19,10 @@ from sealtrain.consortium.approvals import (
     tally_as_stated,
     verify_decision,
 )
+from sealtrain.consortium.errors import ApprovalExpired, ApprovalRevoked, ApprovalsMissing
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import (
-    ApprovalExpired,
-    ApprovalRevoked,
-    ApprovalsMissing,
-    RecipeChanged,
-    StatementInvalid,
-)
+from sealtrain.errors import RecipeChanged
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.target import Target
 
 NOW = 1_772_366_400

@@ -17,11 +17,13 @@ from sealtrain.consortium.datasets import (
     sign_dataset,
     verify_dataset,
 )
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid, SignatureInvalid
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import StatementInvalid
 
 AT = "2026-03-01T12:00:00Z"
 

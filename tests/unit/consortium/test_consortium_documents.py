@@ -18,7 +18,8 @@ from pydantic import Field
 from sealtrain.base.models import Hex32
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.owned import RecordedDocument, sign_owned
-from sealtrain.errors import DatasetMismatch, Refused, SignatureInvalid
+from sealtrain.consortium.errors import DatasetMismatch
+from sealtrain.errors import Refused, SignatureInvalid
 
 
 class Purpose(RecordedDocument):

@@ -10,8 +10,9 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.consortium.errors import ConsortiumInvalid
 from sealtrain.consortium.members import MAX_CONSORTIUM_BYTES, Consortium
-from sealtrain.errors import ConsortiumInvalid, DataInvalid
+from sealtrain.errors import DataInvalid
 
 
 def test_founding_does_not_depend_on_the_order_of_the_owners(

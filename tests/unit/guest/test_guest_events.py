@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import (
-    DataInvalid,
-    LeaseStale,
-    PrivacyBroken,
-    RecordInvalid,
-    SealtrainError,
-    TrainingDiverged,
-    UsageError,
-    error_by_code,
-)
+from sealtrain.errors import DataInvalid, LeaseStale, SealtrainError, UsageError, error_by_code
 from sealtrain.guest.sandbox.events import Named, described, restated, told
 from sealtrain.guest.sandbox.files import PlaceRefused
+from sealtrain.sealing.errors import RecordInvalid
+from sealtrain.training.errors import PrivacyBroken, TrainingDiverged
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.privacy.record import privacy_record
 

@@ -11,20 +11,14 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalRevoked,
-    BrokerUnreachable,
-    CheckpointRefused,
-    DatasetWithdrawn,
-    LeaseStale,
-    NodeLost,
-    RunStopped,
-    SealtrainError,
-    TooManyRequests,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import ApprovalRevoked
+from sealtrain.errors import LeaseStale, NodeLost, SealtrainError, TooManyRequests
+from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper, LeaseStanding, State
+from sealtrain.release.errors import AnswerInvalid, DatasetWithdrawn
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 NOW, LENGTH = 1_800_000_000, 600

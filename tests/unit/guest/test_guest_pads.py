@@ -14,7 +14,6 @@ from channel_world import acceptance, guest
 from collecting import COLLECTING
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import DealerUnreachable, ModelInvalid
 from sealtrain.guest.workload.channel import Misused
 from sealtrain.guest.workload.messages import (
     ConnectHelper,
@@ -26,6 +25,8 @@ from sealtrain.guest.workload.messages import (
 from sealtrain.manifest.checks.collaborations.padfacts import layer_counts
 from sealtrain.manifest.checks.collaborations.pads import read_pad_use
 from sealtrain.recipe.collaborations.pads import Pads
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain_collab.errors import DealerUnreachable
 from sealtrain_collab.pads.guest.keeping import KeptPads
 from sealtrain_collab.pads.guest.stand_ins import PadStandIns
 

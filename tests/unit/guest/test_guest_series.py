@@ -11,10 +11,11 @@ import pytest
 from world import RECIPE, digest, founded, identity, lock_changed, signed_dataset
 
 from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.errors import DatasetMismatch, SeriesMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series import chain_of, member_digest, newest_of
 from sealtrain.consortium.series_block import SeriesBlock
-from sealtrain.errors import DatasetMismatch, SeriesMismatch, SignatureInvalid
+from sealtrain.errors import SignatureInvalid
 from sealtrain.guest.series import Chains, SeriesMembers, check_entries, check_opened, listed
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe

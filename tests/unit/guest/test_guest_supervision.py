@@ -22,23 +22,18 @@ import pytest
 from carrying import carries
 from polling import wait_until
 
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    ApprovalsMissing,
-    BrokerUnreachable,
-    DatasetWithdrawn,
-    DealerUnreachable,
-    PeerUnreachable,
-    RankLost,
-    RecordInvalid,
-    RunStopped,
-    SealtrainError,
-    TooFewParties,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.consortium.errors import ApprovalsMissing
+from sealtrain.errors import AcceleratorUnreachable, SealtrainError
 from sealtrain.guest.closing import Outcome
 from sealtrain.guest.ending import SAME_SECONDS, softly
+from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.supervision import Beside, Endurance, supervised
+from sealtrain.release.errors import DatasetWithdrawn
+from sealtrain.sealing.errors import RecordInvalid
+from sealtrain.training.errors import PeerUnreachable, RankLost
+from sealtrain_collab.errors import DealerUnreachable, TooFewParties
 
 pytestmark = pytest.mark.long
 

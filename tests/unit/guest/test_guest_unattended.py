@@ -18,24 +18,20 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli.lender import lending
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.storecredentials import Lender
 from sealtrain.client.ticket import RunTicket, parse_ticket
-from sealtrain.errors import (
-    ApprovalsMissing,
-    ModelInvalid,
-    OutputStoreInvalid,
-    RecordInvalid,
-    SealtrainError,
-    StorageRefused,
-    StorageUnreachable,
-    TicketInvalid,
-)
+from sealtrain.consortium.errors import ApprovalsMissing
+from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome
 from sealtrain.guest.series import note, remembered
 from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.guest.unattended import PREVIOUS_FOLDER, STATUS_NAME, Reports, unattended
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.sealing.store import SealedStore
+from sealtrain.storage.errors import OutputStoreInvalid, StorageRefused, StorageUnreachable
 from sealtrain.storage.outputs import OutputStore
 from sealtrain.storage.pieces import measured
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.recipe.errors import LockInvalid
+from sealtrain.training.errors import PeerUnreachable
 from sealtrain_collab.travelling.guest.standby_folder import StandbyStatus, await_run, leading
 
 LEADS = """

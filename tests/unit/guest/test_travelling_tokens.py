@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sealtrain.errors import DataInvalid, LeaseStale, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid, LeaseStale
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.sources import Source
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 

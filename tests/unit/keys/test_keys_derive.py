@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import UsageError, WrongKey
+from sealtrain.errors import UsageError
 from sealtrain.keys.derive import derive, recipe_key, run_key, signing_key
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import WrongKey
 
 pytestmark = pytest.mark.claim("C6")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from carrying import carries
 
-from sealtrain.errors import AlreadyExists, KeyFileInvalid, UsageError, WrongKey
+from sealtrain.errors import AlreadyExists, KeyFileInvalid, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.signing.ed25519 import verify_signature
 
 pytestmark = pytest.mark.claim("C9")

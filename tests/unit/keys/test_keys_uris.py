@@ -8,8 +8,9 @@ import pytest
 from carrying import carries
 
 from sealtrain.attest.dstack import client
+from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.base.secret import Secret
-from sealtrain.errors import GuestApiUnreachable, KeyFileInvalid, UsageError
+from sealtrain.errors import KeyFileInvalid, UsageError
 from sealtrain.keys.uris import root_secret
 
 

@@ -14,13 +14,7 @@ from carrying import carries
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import (
-    DataInvalid,
-    LedgerInconsistent,
-    LimitExceeded,
-    ProofInvalid,
-    Unreachable,
-)
+from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded, Unreachable
 from sealtrain.ledger import ledger as ledger_module
 from sealtrain.ledger.ledger import (
     MAX_ENTRY_BYTES,
@@ -32,6 +26,7 @@ from sealtrain.ledger.ledger import (
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.tree_head import verify_tree_head
 
 ORIGIN = "sealtrain/ledger/test"

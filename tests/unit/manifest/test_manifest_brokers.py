@@ -12,12 +12,15 @@ from world import digest, signer
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt
-from sealtrain.errors import ClaimContradicted, DatasetMismatch, LeaseStale, ProofInvalid
+from sealtrain.errors import LeaseStale
 from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.signing.ed25519 import key_id
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C67")

@@ -14,7 +14,8 @@ from manifest_world import World
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIERS
-from sealtrain.errors import ClaimContradicted, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.limits import BORDER_CLOSED, DATA_COUNTED, TEXTS, limits_for, required
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,

@@ -11,8 +11,10 @@ from manifest_world import NOW, RELEASED, START, World, make_world
 from world import OWNERS, digest, identity, signer
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.consortium.errors import ApprovalRevoked, ApprovalsMissing
 from sealtrain.consortium.receipts import Lease, ReleasedDataset
-from sealtrain.errors import ApprovalRevoked, ApprovalsMissing, ClaimContradicted, Refused
+from sealtrain.errors import Refused
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import model_facts_of, plain
 from sealtrain.manifest.report import render

@@ -15,8 +15,9 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.owned import sign_owned
-from sealtrain.errors import ClaimContradicted, RunMismatch, SignatureInvalid
+from sealtrain.errors import RunMismatch, SignatureInvalid
 from sealtrain.manifest.checks.collaborations.cut import CutTerms, received
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.signing.target import Target
 

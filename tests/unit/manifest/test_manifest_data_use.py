@@ -13,7 +13,6 @@ from manifest_world import FINISHED, NOW, RELEASED, World, make_world
 from world import OWNERS, RECIPE
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import PurposeMismatch, RetentionEnded
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
@@ -22,6 +21,7 @@ from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.signing.datause import DataUse
+from sealtrain.signing.errors import PurposeMismatch, RetentionEnded
 
 A = OWNERS[0]
 PURPOSE = "early detection <b>of</b> cancer | screening"

@@ -21,7 +21,8 @@ from cyclonedx_schema import judge
 from manifest_world import FILES, NOW, World, make_world
 from world import OWNERS, RECIPE, identity
 
-from sealtrain.errors import KeyFileInvalid, NoStanza, Refused, SubjectMismatch
+from sealtrain.errors import KeyFileInvalid, Refused
+from sealtrain.manifest.errors import SubjectMismatch
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of, plain
@@ -36,6 +37,7 @@ from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.schema import PHASES, load_recipe
+from sealtrain.sealing.errors import NoStanza
 
 pytestmark = pytest.mark.claim("C39")
 

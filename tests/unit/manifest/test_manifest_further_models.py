@@ -12,7 +12,8 @@ from world import RECIPE
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import ClaimContradicted, RecipeChanged
+from sealtrain.errors import RecipeChanged
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
 

@@ -12,11 +12,12 @@ from carrying import carries
 from manifest_world import NOW, C, World, handed_on_world
 from world import OWNERS, identity
 
-from sealtrain.errors import ClaimContradicted, NoStanza, SubjectMismatch
 from sealtrain.manifest import form
+from sealtrain.manifest.errors import ClaimContradicted, SubjectMismatch
 from sealtrain.manifest.outputs import model_of, require_recipient
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
+from sealtrain.sealing.errors import NoStanza
 
 pytestmark = pytest.mark.claim("C141")
 

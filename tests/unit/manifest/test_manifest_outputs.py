@@ -11,11 +11,11 @@ from world import OWNERS, identity, signer, simulated_pki
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import NoStanza
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form
 from sealtrain.manifest.outputs import files_of, model_of, require_recipient, subjects_of
 from sealtrain.manifest.verify import examine
+from sealtrain.sealing.errors import NoStanza
 
 pytestmark = pytest.mark.claim("C110")
 

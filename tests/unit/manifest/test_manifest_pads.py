@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.collaborations.pads import read_pad_use
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.pads import Pads
 
 HOW = Pads(kind="pads", pads="dealer", checks=2, policy="policy.yaml")

@@ -13,8 +13,8 @@ from manifest_world import FEDERATED, NOW, RELEASED, World, limits_of, make_join
 from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, merged_rounds
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import model_facts_of
 from sealtrain.manifest.exports.training_summary import training_summary

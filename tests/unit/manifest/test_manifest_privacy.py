@@ -12,9 +12,10 @@ from carrying import carries
 from manifest_world import NOW, World, limits_of, make_world
 from world import RECIPE
 
-from sealtrain.errors import ClaimContradicted, ProofInvalid
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
+from sealtrain.signing.errors import ProofInvalid
 
 pytestmark = pytest.mark.claim("C37")
 

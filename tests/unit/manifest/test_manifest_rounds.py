@@ -10,8 +10,8 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, merged_rounds
+from sealtrain.manifest.errors import ClaimContradicted
 
 pytestmark = pytest.mark.claim("C76")
 

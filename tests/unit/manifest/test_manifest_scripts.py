@@ -10,7 +10,7 @@ import pytest
 from manifest_world import NOW, World, make_world
 from world import RECIPE
 
-from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of, plain

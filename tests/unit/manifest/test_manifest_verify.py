@@ -12,28 +12,21 @@ from manifest_world import FINISHED, LEASE_S, NOW, RELEASED, START, World
 from run_logs import fields_of
 from world import OWNERS, digest, signer
 
+from sealtrain.attest.errors import SimulatedEvidence
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.consortium.receipts import Anchor, Lease
-from sealtrain.errors import (
+from sealtrain.consortium.errors import (
     ApprovalExpired,
     ApprovalRevoked,
     ApprovalsMissing,
     ApprovalUnknown,
-    ClaimContradicted,
     DatasetMismatch,
-    DatasetUnknown,
-    EgressRefused,
-    LeaseStale,
-    ProofInvalid,
-    RecipeChanged,
-    Refused,
-    RunLogBroken,
-    SignatureInvalid,
-    SimulatedEvidence,
-    SubjectMismatch,
-    TrustMismatch,
 )
+from sealtrain.consortium.receipts import Anchor, Lease
+from sealtrain.errors import EgressRefused, LeaseStale, RecipeChanged, Refused, SignatureInvalid
+from sealtrain.manifest.errors import ClaimContradicted, SubjectMismatch, TrustMismatch
 from sealtrain.manifest.verify import CHECKS, Check, examine, verify_manifest
+from sealtrain.recipe.errors import DatasetUnknown
+from sealtrain.signing.errors import ProofInvalid, RunLogBroken
 from sealtrain.signing.runlog import RunLog
 from sealtrain.signing.target import Target
 

@@ -9,7 +9,7 @@ from carrying import carries
 from language_world import ADAPTERS, PROMPT_ADAPTERS, WEIGHT_ADAPTERS, cpt, embed
 from training_world import LORA, sft
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 
 BASE = {"path": "base"}
 

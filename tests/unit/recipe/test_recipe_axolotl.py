@@ -10,8 +10,8 @@ from carrying import carries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
 pytestmark = pytest.mark.claim("C145")

@@ -15,8 +15,8 @@ import pytest
 
 from sealtrain.base.foreignyaml import parse_foreign_yaml
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
 pytestmark = pytest.mark.claim("C636")

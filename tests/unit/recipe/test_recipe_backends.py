@@ -9,9 +9,9 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.backends import DEFAULT, divided_among
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 

@@ -13,10 +13,11 @@ from policies import intel
 
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import LockInvalid, ModelInvalid, RecipeInvalid, TrustInvalid
+from sealtrain.errors import TrustInvalid
 from sealtrain.recipe.collaboration import holders_of, is_shared_out
 from sealtrain.recipe.collaborations.travelling import Travelling
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import LockInvalid, ModelInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 

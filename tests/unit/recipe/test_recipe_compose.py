@@ -11,8 +11,8 @@ import yaml
 from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import LockInvalid
 from sealtrain.recipe import document as frame
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 
 Document = dict[str, Any]

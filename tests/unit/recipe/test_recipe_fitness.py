@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import ModelInvalid, RecipeInvalid
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.fitness import misfits, require_fitness
 from sealtrain.recipe.schema import load_recipe, parse_recipe
 

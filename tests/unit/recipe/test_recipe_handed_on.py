@@ -11,8 +11,8 @@ from manifest_world import ROOM, C, handing_on, with_room
 from world import BROKER_IDS, OWNERS, RECIPE, digest, locked_in
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import LockInvalid, ModelInvalid, RecipeInvalid
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import LockInvalid, ModelInvalid, RecipeInvalid
 from sealtrain.recipe.lockfile import parse_lock
 from sealtrain.recipe.schema import parse_recipe
 

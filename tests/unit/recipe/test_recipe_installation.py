@@ -18,8 +18,9 @@ import pytest
 
 from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.base.version import PACKAGES, own_folders
-from sealtrain.errors import EnvironmentChanged, ExtraMissing
+from sealtrain.errors import ExtraMissing
 from sealtrain.recipe import installation
+from sealtrain.recipe.errors import EnvironmentChanged
 from sealtrain.recipe.installation import (
     EnvironmentPin,
     Installed,

@@ -10,7 +10,8 @@ import pytest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import AlreadyExists, LockInvalid, ModelInvalid, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.recipe.errors import LockInvalid, ModelInvalid
 from sealtrain.recipe.lock import Installation, LockedRecipe, load_lock, parse_lock
 
 pytestmark = pytest.mark.claim("C7")

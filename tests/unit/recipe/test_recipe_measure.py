@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import EnvironmentChanged, ExtraMissing, ModelInvalid
+from sealtrain.errors import ExtraMissing
 from sealtrain.recipe import measure
+from sealtrain.recipe.errors import EnvironmentChanged, ModelInvalid
 from sealtrain.recipe.installation import Installation, PackagePin
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.measure import check_environment, check_models

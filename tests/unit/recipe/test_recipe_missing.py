@@ -19,12 +19,13 @@ from training_world import (
 )
 
 from sealtrain.base.models import load_model
-from sealtrain.errors import RecipeInvalid, RecordInvalid
 from sealtrain.guest.workload.frames import GivenDataset
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.metricnames import unmeasured
 from sealtrain.recipe.missing import learned, missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.columns import Projection
 
 pytestmark = pytest.mark.claim("C626")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.base.privatefolder import PrivateFolder
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelfolder import measure_folder
 

@@ -11,9 +11,9 @@ import yaml
 from policies import intel
 
 from sealtrain.base.canonical import parse_json
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.collaborations.patients import patient_privacy_of
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 

@@ -9,7 +9,7 @@ from carrying import carries
 from preference_world import LABELLED, PAIRS, kto, preferring
 from training_world import LORA
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from training_world import LORA, OWNERS, POLICY, RANGES, private_classify, private_sft, sft
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.privacy import spendings
 
 pytestmark = [pytest.mark.claim("C37"), pytest.mark.claim("C550")]

@@ -9,16 +9,11 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import (
-    DatasetUnknown,
-    RecordInvalid,
-    SchemaMismatch,
-    SealtrainError,
-    UsageError,
-    ValidationFailed,
-)
+from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.recipe.errors import DatasetUnknown, ValidationFailed
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 CANARY = "740261"
 

@@ -11,8 +11,8 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import EnvironmentChanged, LockInvalid, ModelInvalid, RecipeInvalid
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import EnvironmentChanged, LockInvalid, ModelInvalid, RecipeInvalid
 from sealtrain.recipe.lock import Installation, LockedRecipe, parse_lock
 from sealtrain.recipe.measure import check_environment
 from sealtrain.recipe.schema import parse_recipe

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.duetimes import due_in, due_times, name_of
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
 from sealtrain.recipe.schedule import Schedule

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import DataInvalid, RecipeInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.modelspec import FolderTokenizer, ModelFromFolder
 from sealtrain.recipe.phases.classify import ClassifyRecipe, ClassifyTabularColumns
 from sealtrain.recipe.phases.sft import (

@@ -12,8 +12,8 @@ import pytest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.cli.review import change_lines
-from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.diff import diff
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import Installation, LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.scripts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from carrying import carries
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.scriptsettings import refuse_settings
 
 pytestmark = pytest.mark.claim("C145")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.soundweights import require_sound_weights
 

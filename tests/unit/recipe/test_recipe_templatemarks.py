@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fitness import misfits, require_fitness
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.templatemarks import chat_template, known_templates, marked

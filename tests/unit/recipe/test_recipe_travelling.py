@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.collaborations.travelling import program_of
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain_collab.travelling.program import ProgramSettings
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.axolotl import Imported, Wanted
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.trlarguments import TrlTrainer, import_trl, is_of_trl
 

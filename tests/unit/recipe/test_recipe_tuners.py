@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import ExtraMissing, RecipeInvalid
+from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.backends import Axolotl, Unsloth
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.schema import parse_recipe
 

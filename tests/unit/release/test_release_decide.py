@@ -12,6 +12,7 @@ import pytest
 from bare_evidence import EVIDENCE
 from world import digest, founded, identity
 
+from sealtrain.attest.errors import AppIdMismatch, ComposeHashMismatch, PlatformMismatch
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.approvals import (
     ApprovalTally,
@@ -23,34 +24,31 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.receipts import Anchor, RunDataset
-from sealtrain.errors import (
-    AppIdMismatch,
+from sealtrain.consortium.errors import (
     ApprovalRevoked,
     ApprovalsMissing,
-    BrokerMismatch,
-    BrokerNotApproved,
-    ChallengeExpired,
-    ChallengeReplayed,
-    ChallengeUnknown,
-    CheckpointRefused,
-    ComposeHashMismatch,
     ConsortiumMismatch,
     DatasetMismatch,
-    DatasetUnknown,
-    DatasetWithdrawn,
+)
+from sealtrain.consortium.receipts import Anchor, RunDataset
+from sealtrain.errors import (
+    BrokerNotApproved,
     LeaseStale,
-    LeaseUnknown,
-    PlatformMismatch,
-    PurposeMismatch,
     RecipeChanged,
-    RetentionEnded,
     RunMismatch,
     SealtrainError,
     TierRefused,
 )
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.release.checks import CHECKS
 from sealtrain.release.decide import admit, decide, decide_renewal
+from sealtrain.release.errors import (
+    ChallengeExpired,
+    ChallengeReplayed,
+    ChallengeUnknown,
+    DatasetWithdrawn,
+    LeaseUnknown,
+)
 from sealtrain.release.facts import (
     ChallengeState,
     DecisionLimits,
@@ -61,7 +59,9 @@ from sealtrain.release.facts import (
     RunState,
 )
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.datause import DataUse
+from sealtrain.signing.errors import BrokerMismatch, PurposeMismatch, RetentionEnded
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 

@@ -12,7 +12,8 @@ import pytest
 from bare_evidence import EVIDENCE
 
 from sealtrain.consortium.receipts import Lease
-from sealtrain.errors import AnswerInvalid, DataInvalid, LimitExceeded
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.messages import (
     MAX_DATASETS,
     ChallengeRequest,

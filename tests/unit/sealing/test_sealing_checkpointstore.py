@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.errors import CheckpointRefused
 from sealtrain.sealing.checkpointstore import CheckpointStore, checkpoint_length
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.sealing.store import SealedStore
 
 KEY = DataKey(b"c" * 32)

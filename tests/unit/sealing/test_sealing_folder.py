@@ -21,16 +21,9 @@ from sealing_world import (
     stanza,
 )
 
-from sealtrain.errors import (
-    AlreadyExists,
-    DataInvalid,
-    FormatUnknown,
-    LimitExceeded,
-    NoStanza,
-    UsageError,
-    WrongKey,
-)
+from sealtrain.errors import AlreadyExists, DataInvalid, FormatUnknown, LimitExceeded, UsageError
 from sealtrain.sealing.commitments import record_commitment
+from sealtrain.sealing.errors import NoStanza, WrongKey
 from sealtrain.sealing.export import export
 from sealtrain.sealing.file import Suite, verify_ciphertext
 from sealtrain.sealing.opened import SealedDataset, contains_record

@@ -24,7 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import DataInvalid, WrongKey
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import PUBLIC_KEY_BYTES, HpkePrivateKey, HpkePublicKey
 
 KEM_ID, KDF_HKDF_SHA256 = 0x647A, 1

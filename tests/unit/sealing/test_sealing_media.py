@@ -13,14 +13,8 @@ import pytest
 from image_world import encoded, picture, png, tar
 from sealing_world import CANARY, sealed_folder
 
-from sealtrain.errors import (
-    DataInvalid,
-    FormatUnknown,
-    LimitExceeded,
-    RecordInvalid,
-    SchemaMismatch,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, FormatUnknown, LimitExceeded, UsageError
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import media, webdataset
 from sealtrain.sealing.tabular.batches import open_records
 

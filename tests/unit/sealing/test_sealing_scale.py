@@ -24,9 +24,10 @@ from sealing_world import (
 )
 from storage_world import Server, serving
 
-from sealtrain.errors import LimitExceeded, RootMismatch
+from sealtrain.errors import LimitExceeded
 from sealtrain.sealing import index as index_module
 from sealtrain.sealing.description import ShardInfo
+from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.index import Batch, BatchTable, Index, IndexedShard, schema_digest_of
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.training.data.order import Order

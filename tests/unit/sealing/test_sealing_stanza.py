@@ -10,7 +10,8 @@ from sealing_world import BINDING as RECIPE
 from sealing_world import DATASET_ID, KEY, OWNER_ID, context, opened, sealed, stanza
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import HeaderDamaged, LimitExceeded, NoStanza, WrongContext, WrongKey
+from sealtrain.errors import LimitExceeded
+from sealtrain.sealing.errors import HeaderDamaged, NoStanza, WrongContext, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import (
     MAX_STANZAS,

@@ -11,14 +11,8 @@ from pathlib import Path
 import pytest
 from sealing_world import CANARY, KEY, OTHER_KEY, content, context, everything_below
 
-from sealtrain.errors import (
-    AlreadyExists,
-    DataInvalid,
-    StorageFailed,
-    UsageError,
-    WrongContext,
-    WrongKey,
-)
+from sealtrain.errors import AlreadyExists, DataInvalid, StorageFailed, UsageError
+from sealtrain.sealing.errors import WrongContext, WrongKey
 from sealtrain.sealing.file import open_file
 from sealtrain.sealing.store import THREADS, SealedStore
 from sealtrain.sealing.writer import SealedWriter

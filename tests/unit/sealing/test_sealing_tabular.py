@@ -17,14 +17,8 @@ from carrying import carries
 from pyarrow import parquet
 from sealing_world import CANARY, json_lines
 
-from sealtrain.errors import (
-    DataInvalid,
-    FormatUnknown,
-    LimitExceeded,
-    RecordInvalid,
-    SchemaMismatch,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, FormatUnknown, LimitExceeded, UsageError
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import delimited, jsonarray, jsonl
 from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
 from sealtrain.sealing.tabular.conversion import Conversion

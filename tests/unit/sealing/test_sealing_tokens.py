@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sealing_world import sealed_folder
 
-from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch, UsageError
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.tokens import TokenShards
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.errors import NotSealed, SealRefused, WrongContext
 from sealtrain.guest.outputs import seal_model
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import NotSealed, SealRefused, WrongContext
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.openedmodel import named_model, unnamed_model
 from sealtrain.sealing.trainedmodel import (

@@ -15,7 +15,8 @@ from pyarrow import parquet
 from sealing_world import all_rows, sealed_folder, with_index
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.index import schema_digest_of
 
 DAY = datetime.date(2024, 5, 6)

@@ -14,8 +14,9 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.errors import ConfigError, DataInvalid, PurposeMismatch, RetentionEnded
+from sealtrain.errors import ConfigError, DataInvalid
 from sealtrain.signing.datause import DataUse, load_data_use
+from sealtrain.signing.errors import PurposeMismatch, RetentionEnded
 
 pytestmark = pytest.mark.claim("C178")
 

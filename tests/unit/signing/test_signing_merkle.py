@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sealtrain.errors import ProofInvalid
 from sealtrain.signing import merkle
+from sealtrain.signing.errors import ProofInvalid
 
 LEAVES = [merkle.leaf_hash(bytes([number])) for number in range(40)]
 

@@ -11,11 +11,12 @@ from carrying import carries
 from run_logs import FIELDS, fields_of
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import DataInvalid, LimitExceeded, RunLogBroken
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.recipe.kinds import KINDS
 from sealtrain.recipe.schema import PHASES
 from sealtrain.signing import logevents, runlog
+from sealtrain.signing.errors import RunLogBroken
 from sealtrain.signing.runlog import RunLog
 
 RUN = "0f" * 16

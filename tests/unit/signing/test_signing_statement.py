@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import DataInvalid, StatementInvalid
+from sealtrain.errors import DataInvalid
 from sealtrain.signing import statement
+from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.statement import Subject
 
 TYPE = "https://example.com/predicate/v1"

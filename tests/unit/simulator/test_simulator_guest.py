@@ -21,6 +21,7 @@ from carrying import carries
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -29,15 +30,8 @@ from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    AlreadyExists,
-    EvidenceMalformed,
-    GuestApiUnreachable,
-    KeyFileInvalid,
-    LockInvalid,
-    TrustInvalid,
-    UsageError,
-)
+from sealtrain.errors import AlreadyExists, KeyFileInvalid, TrustInvalid, UsageError
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.server import running

@@ -14,9 +14,10 @@ from carrying import carries
 from storage_world import Server, serving
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import OutputStoreInvalid, SealtrainError, StorageUnreachable
+from sealtrain.errors import SealtrainError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
+from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.outputs import OutputStore, parse_index
 
 RUN, COMPOSE = "ab" * 16, "cd" * 32

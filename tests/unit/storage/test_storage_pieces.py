@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from storage_world import Server, serving
 
-from sealtrain.errors import DataInvalid, ModelInvalid, OutputStoreInvalid, StorageUnreachable
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.pieces import PIECE_BYTES, Pieces, fetch, measured
 
 LARGE = bytes(range(256)) * (PIECE_BYTES // 256) + b"the end"

@@ -11,8 +11,10 @@ from carrying import carries
 from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, signed
 from storage_world import Server, serving
 
-from sealtrain.errors import AlreadyExists, NotSealed, RootMismatch, StorageUnreachable
+from sealtrain.errors import AlreadyExists
+from sealtrain.sealing.errors import NotSealed, RootMismatch
 from sealtrain.sealing.opened import SealedDataset
+from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.publish import publish
 
 ROWS = [{"text": f"{n} " + "word " * 180, "n": n} for n in range(4000)]

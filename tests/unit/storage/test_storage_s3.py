@@ -14,9 +14,11 @@ from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, sig
 from storage_world import HASTY
 from tls_world import certificate
 
-from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable, UsageError
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.sealing.errors import FileTruncated
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.publish import publish
 
 if not COLLECTING:

@@ -12,14 +12,10 @@ from pydantic import ValidationError
 
 from sealtrain.base.outbound import Outbound, reach_by
 from sealtrain.client.ticket import RunTicket
-from sealtrain.errors import (
-    ExtraMissing,
-    StorageRefused,
-    StorageUnreachable,
-    UsageError,
-)
+from sealtrain.errors import ExtraMissing, UsageError
 from sealtrain.storage.address import is_url, parse_address
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.errors import StorageRefused, StorageUnreachable
 from sealtrain.storage.patience import Patience
 
 SLEPT: list[float] = []

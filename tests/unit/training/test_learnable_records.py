@@ -23,7 +23,8 @@ from training_world import (
     sources_of,
 )
 
-from sealtrain.errors import DataInvalid, ValidationFailed
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.census import census
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, learns

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from language_world import cpt
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.training.distributed.zero import ds_config
 
 

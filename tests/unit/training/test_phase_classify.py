@@ -24,8 +24,10 @@ from training_world import (
 )
 from vision_world import LABELS, LORA, RESNET, image_classifier, seal_digits
 
-from sealtrain.errors import DataInvalid, RecipeInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.missing import missing_values
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.sources import Source
 
 SHORT = {"max_steps": 2, "save_steps": 2}

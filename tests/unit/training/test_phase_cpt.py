@@ -22,7 +22,8 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.models.base import byte_tokenizer
 

@@ -19,14 +19,9 @@ from preference_world import (
 from training_world import CANARY, LORA, OWNERS, Ran, checkpoint_store, run, sources_of
 from training_world import seal_records as seal
 
-from sealtrain.errors import (
-    DataInvalid,
-    ModelInvalid,
-    RecordInvalid,
-    SchemaMismatch,
-    SealtrainError,
-    ValidationFailed,
-)
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.recipe.errors import ModelInvalid, ValidationFailed
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 pytestmark = [
     pytest.mark.long,

@@ -20,7 +20,8 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, SchemaMismatch
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.sealing.errors import SchemaMismatch
 
 # The library renames what it imports; our own run keeps such words to itself.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

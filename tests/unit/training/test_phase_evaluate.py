@@ -22,10 +22,12 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, PrivacyBroken, RecipeInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.phases.evaluate import EvaluateRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.counts import BINS, histogram, metrics_of, noised, over_floor
 from sealtrain.training.privacy.noise import NoiseSource
 

@@ -11,7 +11,8 @@ from preference_world import preferences, preferring, write_preferences
 from training_world import LORA, OWNERS, Ran, checkpoint_store, run, sources_of
 from training_world import seal_records as seal
 
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
 

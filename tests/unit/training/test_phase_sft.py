@@ -16,7 +16,8 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.models.base import build_model, byte_tokenizer
 
 pytestmark = pytest.mark.long

@@ -28,7 +28,8 @@ from vision_world import (
     seal_digits,
 )
 
-from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.census import census
 from sealtrain.training.models.base import build_model, build_tokenizer
 from sealtrain.training.models.imageforms import image_layout

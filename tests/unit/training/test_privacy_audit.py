@@ -21,7 +21,8 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import RecipeInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.checkpoints.checkpoint import newest

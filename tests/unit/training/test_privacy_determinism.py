@@ -14,7 +14,7 @@ from carrying import carries
 from collecting import COLLECTING
 from training_world import LLAMA
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 
 if not COLLECTING:
     import torch

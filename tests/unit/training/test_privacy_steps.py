@@ -23,9 +23,11 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, PrivacyBroken, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.privacy import PrivateSgd
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.accounting import Plan, epsilon_of, make_plan
 from sealtrain.training.privacy.noise import NoiseSource
 

@@ -21,8 +21,9 @@ from training_world import (
 )
 
 from sealtrain.client.fitting import read_data
-from sealtrain.errors import RecipeInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fitness import misfits
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.sealer import SealOptions
 
 pytestmark = pytest.mark.claim("C521")

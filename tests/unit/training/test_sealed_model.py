@@ -25,9 +25,11 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, RecipeInvalid, RootMismatch, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.phases.evaluate import EvaluateRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.opened import SealedDataset
 
 TEXT = {

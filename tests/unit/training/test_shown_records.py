@@ -21,7 +21,8 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
 from sealtrain.training.data.rendered import Rendered, render_record, unrendered
 from sealtrain.training.models.base import build_tokenizer

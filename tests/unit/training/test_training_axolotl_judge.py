@@ -15,7 +15,8 @@ import pytest
 from collecting import COLLECTING
 from training_world import sft
 
-from sealtrain.errors import DataInvalid, RecordInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.inputs.learnable import counts_records
 
 if not COLLECTING:

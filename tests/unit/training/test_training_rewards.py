@@ -20,7 +20,8 @@ from training_world import (
     sources_of,
 )
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.models.base import adopt_tokens, build_model, byte_tokenizer
 from sealtrain.training.rewards import rewards_of
 from sealtrain.training.sampling import Sampler, likelihood

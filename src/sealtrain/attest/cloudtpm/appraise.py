@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sealtrain.attest.claims import Claim, among
 from sealtrain.attest.cloudtpm.policy import AzurePolicy, CloudBoot
+from sealtrain.attest.errors import MeasurementMismatch, PlatformMismatch
 from sealtrain.attest.gcp.appraise import PLACE_RULES
 from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.snp import appraise as snp
@@ -26,7 +27,6 @@ from sealtrain.attest.tpm.chain import GoogleMachine
 from sealtrain.attest.tpm.form import VerifiedBoot
 from sealtrain.attest.tpm.hcl import HCL, RuntimeData
 from sealtrain.attest.tpm.quote import QUOTE
-from sealtrain.errors import MeasurementMismatch, PlatformMismatch
 
 __all__ = [
     "AZURE_SNP_RULES",

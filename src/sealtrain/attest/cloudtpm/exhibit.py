@@ -22,6 +22,7 @@ from sealtrain.attest.cloudtpm.appraise import (
     document_register,
 )
 from sealtrain.attest.cloudtpm.policy import AzureSnpPolicy, AzureTdxPolicy, GcpSnpPolicy
+from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import Field, on_off, rows_of
 from sealtrain.attest.forms import StatementExhibit
@@ -52,7 +53,7 @@ from sealtrain.attest.tpm.form import (
 from sealtrain.attest.tpm.hcl import HCL, RuntimeData, check_runtime, parse_runtime
 from sealtrain.attest.tpm.quote import QUOTE
 from sealtrain.attest.verifier import Verifier
-from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
+from sealtrain.errors import EvidenceRefused
 
 __all__ = ["AZURE_SNP", "AZURE_TDX", "GCP_SNP", "AzureSnp", "AzureTdx"]
 

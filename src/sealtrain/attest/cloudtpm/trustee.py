@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sealtrain.attest.cloudtpm.exhibit import AzureSnp, AzureTdx
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
@@ -21,7 +22,7 @@ from sealtrain.attest.tpm.form import WholeTpm
 from sealtrain.attest.tpm.hcl import parse_hcl
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.errors import DataInvalid
 
 __all__ = ["azure_exhibit"]
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
+from sealtrain.attest.errors import CollateralUnreachable
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
 from sealtrain.attest.verifier import verifier_of
-from sealtrain.errors import CollateralUnreachable, EvidenceRefused, SealtrainError
+from sealtrain.errors import EvidenceRefused, SealtrainError
 
 __all__ = ["ProcessorEvidence", "Show", "find_guest", "show_guest", "try_to_show"]
 

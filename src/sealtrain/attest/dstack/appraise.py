@@ -7,9 +7,10 @@ from typing import Final, Protocol
 from sealtrain.attest.claims import Claim, among, equal
 from sealtrain.attest.dstack.policy import AgentPolicy
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, MeasuredQuote
+from sealtrain.attest.errors import MeasurementMismatch
 from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.tdx import appraise as tdx
-from sealtrain.errors import KeyProviderMismatch, MeasurementMismatch
+from sealtrain.errors import KeyProviderMismatch
 
 __all__ = ["MEASURED_RULES", "RULES", "KeyProviderRules", "eat", "key_provider"]
 

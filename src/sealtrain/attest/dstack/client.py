@@ -19,17 +19,13 @@ from sealtrain.attest.dstack.parse import (
     parse_event_log,
     parse_statement,
 )
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable, PlatformMismatch
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
 from sealtrain.attest.statement import LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.secret import Secret
-from sealtrain.errors import (
-    DataInvalid,
-    EvidenceMalformed,
-    GuestApiUnreachable,
-    PlatformMismatch,
-)
+from sealtrain.errors import DataInvalid
 
 __all__ = ["MAX_EVENTS", "Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
 

@@ -20,6 +20,7 @@ from sealtrain.attest.dstack.verify import (
     replay_log,
     unmeasured,
 )
+from sealtrain.attest.errors import PlatformMismatch
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field
 from sealtrain.attest.forms import StatementExhibit
@@ -30,7 +31,7 @@ from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier, verifier_of
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceRefused, PlatformMismatch
+from sealtrain.errors import EvidenceRefused
 
 __all__ = ["VERIFIER", "DstackQuote", "agent_facts", "agent_fields", "agent_quote", "log_fields"]
 

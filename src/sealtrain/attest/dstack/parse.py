@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from sealtrain.attest.dstack.msgpack import unpack
 from sealtrain.attest.dstack.scale import kind_of, unpack_attestation
+from sealtrain.attest.errors import EvidenceMalformed, PlatformMismatch
 from sealtrain.attest.statement import MAX_EVIDENCE_VALUES, MAX_LOG_ENTRIES, LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed, PlatformMismatch
+from sealtrain.errors import DataInvalid
 
 __all__ = [
     "RUNTIME_EVENT",

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealtrain.attest.dstack.msgpack import unpack
 from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
+from sealtrain.attest.errors import EvidenceMalformed, ReportDataMismatch
 from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
-from sealtrain.errors import EvidenceMalformed, ReportDataMismatch
 
 __all__ = [
     "RaTlsEvidence",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NoReturn
 
-from sealtrain.errors import EvidenceMalformed
+from sealtrain.attest.errors import EvidenceMalformed
 
 __all__ = ["kind_of", "unpack_attestation"]
 

@@ -23,17 +23,14 @@ from typing import Any, Self
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest, runtime_preimage
+from sealtrain.attest.errors import EventLogMismatch
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tdx.verify import VerifiedQuote
 from sealtrain.attest.tpm.log import replay_digests
 from sealtrain.attest.tpm.quote import Bank
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import (
-    DataInvalid,
-    EventLogMismatch,
-    KeyProviderMismatch,
-)
+from sealtrain.errors import DataInvalid, KeyProviderMismatch
 
 __all__ = [
     "LOG",

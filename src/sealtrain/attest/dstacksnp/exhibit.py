@@ -10,6 +10,7 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import committed, raising, single
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstacksnp.launch import RULES, ConfiguredReport, launch_config
+from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import Field, rows_of
 from sealtrain.attest.forms import StatementExhibit
@@ -29,7 +30,7 @@ from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceRefused, GuestApiUnreachable
+from sealtrain.errors import EvidenceRefused
 
 __all__ = ["VERIFIER", "DstackSnp"]
 

@@ -14,18 +14,14 @@ from pydantic import Field, StringConstraints
 
 from sealtrain.attest.claims import Claim, equal
 from sealtrain.attest.dstacksnp.policy import DstackSnpPolicy
+from sealtrain.attest.errors import ComposeHashMismatch, EvidenceMalformed
 from sealtrain.attest.rules import Rule
 from sealtrain.attest.snp import appraise as snp
 from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.models import Hex64, StrictModel, load_model
-from sealtrain.errors import (
-    ComposeHashMismatch,
-    DataInvalid,
-    EvidenceMalformed,
-    KeyProviderMismatch,
-)
+from sealtrain.errors import DataInvalid, KeyProviderMismatch
 
 __all__ = [
     "RULES",

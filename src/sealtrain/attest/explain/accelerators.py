@@ -9,6 +9,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.claims import Claim, Group, committed, single
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    ReferenceValueInvalid,
+    RemoteVerdictRefused,
+)
 from sealtrain.attest.facts import Situation
 from sealtrain.attest.nvidia.chain import named_architecture
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
@@ -28,12 +33,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import root_name
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    DataInvalid,
-    ReferenceValueInvalid,
-    RemoteVerdictRefused,
-)
+from sealtrain.errors import DataInvalid
 
 __all__ = ["one_device", "reference_part", "shown_parts", "verdict_part"]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sealtrain.attest.appraise import Submodule, appraise
 from sealtrain.attest.bundle import KINDS, Attachments, Bundle
 from sealtrain.attest.claims import Claim
+from sealtrain.attest.errors import ComposeHashMismatch, EvidenceMalformed
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.parts import parts_of
 from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence, QuotedGpus
@@ -23,7 +24,7 @@ from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.verify import verify
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import ComposeHashMismatch, DataInvalid, EvidenceMalformed
+from sealtrain.errors import DataInvalid
 
 __all__ = ["Examined", "Missing", "bundled", "examine", "unwrapped"]
 

@@ -15,6 +15,7 @@ from sealtrain.attest import forms
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import single
 from sealtrain.attest.engine import check_tier, other_tee, statement_part
+from sealtrain.attest.errors import GpuSetRefused, PlatformMismatch
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
     one_device,
@@ -28,7 +29,6 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.verify import check_shown, own_part
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import tier_of
-from sealtrain.errors import GpuSetRefused, PlatformMismatch
 
 __all__ = ["parts_of"]
 

@@ -19,13 +19,13 @@ from typing import Final, Literal, Protocol
 from sealtrain.attest.claims import Claim, among, unlooked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.verify import LOG, MeasuredQuote, replay_register
+from sealtrain.attest.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
 from sealtrain.attest.gcp.policy import GcpPolicy
 from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tpm.chain import GoogleMachine
 from sealtrain.attest.tpm.form import VerifiedBoot, VerifiedTpm, check_qualifying_data
 from sealtrain.attest.tpm.quote import QUOTE
-from sealtrain.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
 
 __all__ = [
     "EVENT_PCR",

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from sealtrain.attest.dstack.parse import AgentStatement, octets_of
+from sealtrain.attest.errors import CollateralUnreachable, EvidenceMalformed
 from sealtrain.attest.roots import X509_ERRORS, load_certificate
 from sealtrain.attest.tdx.parse import canonical_quote
 from sealtrain.attest.tee import Shown
@@ -25,7 +26,6 @@ from sealtrain.attest.tpm.form import TpmShown
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.models import load_model
-from sealtrain.errors import CollateralUnreachable, EvidenceMalformed
 
 __all__ = ["fetch_issuers", "gcp_shown", "gcp_tpm", "tpm_shown", "with_issuers"]
 

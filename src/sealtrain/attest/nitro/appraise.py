@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import PARENT_PCR, SOURCE, VerifiedDocument, check_age
 from sealtrain.attest.rules import Rule
-from sealtrain.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
 
 __all__ = ["RULES", "eat"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import cbor2
 
-from sealtrain.errors import EvidenceMalformed
+from sealtrain.attest.errors import EvidenceMalformed
 
 __all__ = ["MAX_DEPTH", "decode", "encode"]
 

@@ -26,6 +26,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from sealtrain.attest.errors import CertificateChainInvalid, QuoteInvalid
 from sealtrain.attest.roots import (
     CHAIN_ERRORS,
     ChainLink,
@@ -35,10 +36,6 @@ from sealtrain.attest.roots import (
     read_link,
 )
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    QuoteInvalid,
-)
 
 __all__ = ["AWS_NITRO_ROOT_SHA256", "VerifiedCertificates", "verify_chain"]
 

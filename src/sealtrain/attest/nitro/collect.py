@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.attest.nitro.parse import PCR_BYTES
 from sealtrain.attest.nitro.verify import COMPOSE_PCR, compose_register
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
 __all__ = [
     "DEVICE",

@@ -12,6 +12,7 @@ from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import Claim, committed, single, unlooked
 from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, rows_of, time_of
 from sealtrain.attest.foreign import NITRO_TPM
@@ -34,7 +35,6 @@ from sealtrain.attest.roots import root_name
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
 __all__ = ["VERIFIER", "Nitro", "document_facts", "document_fields"]
 

@@ -18,9 +18,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import EvidenceMalformed
 
 __all__ = [
     "ENCLAVE",

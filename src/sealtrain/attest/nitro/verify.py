@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from sealtrain.attest.errors import EvidenceStale, MeasurementMismatch, QuoteInvalid
 from sealtrain.attest.nitro.chain import verify_chain
 from sealtrain.attest.nitro.parse import (
     ENCLAVE,
@@ -26,11 +27,6 @@ from sealtrain.attest.nitro.parse import (
     parse_document,
 )
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import (
-    EvidenceStale,
-    MeasurementMismatch,
-    QuoteInvalid,
-)
 
 __all__ = [
     "COMPOSE_PCR",

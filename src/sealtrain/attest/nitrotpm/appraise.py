@@ -15,16 +15,12 @@ from typing import Final
 from sealtrain.attest.claims import Claim, among, unlooked
 from sealtrain.attest.dstack.appraise import key_provider
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, config_ids, replay_register
+from sealtrain.attest.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
 from sealtrain.attest.nitro.parse import PCR_BYTES
 from sealtrain.attest.nitro.verify import VerifiedDocument, check_age, extended
 from sealtrain.attest.nitrotpm.policy import NitroTpmPolicy
 from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.statement import LogEntry
-from sealtrain.errors import (
-    EventLogMismatch,
-    MeasurementMismatch,
-    PlatformMismatch,
-)
 
 __all__ = ["DOCUMENT", "EVENT_PCR", "RULES", "NitroTpmGuest", "check_events", "eat"]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sealtrain.attest.claims import Check, Claim, among, unlooked
+from sealtrain.attest.errors import PlatformMismatch, TcbStatusRefused
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import (
     DriverFloor,
@@ -14,7 +15,6 @@ from sealtrain.attest.nvidia.policy import (
     driver_key,
     vbios_key,
 )
-from sealtrain.errors import PlatformMismatch, TcbStatusRefused
 
 __all__ = ["checks_of_device", "eat"]
 

@@ -26,6 +26,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID, NameOID, SignatureAlgorithmOID
 
+from sealtrain.attest.errors import CertificateChainInvalid
 from sealtrain.attest.nvidia.fwid import certified_fwid, is_dice
 from sealtrain.attest.nvidia.parse import Architecture
 from sealtrain.attest.roots import (
@@ -36,11 +37,7 @@ from sealtrain.attest.roots import (
     load_certificate,
 )
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    DataInvalid,
-    EvidenceRefused,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused
 
 __all__ = [
     "CHAIN_LENGTH",

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Document, StrictModel
-from sealtrain.errors import EvidenceMalformed
 
 __all__ = [
     "MAX_COLLATERAL_BYTES",

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from sealtrain.attest.errors import EvidenceMalformed, GpuReportInvalid, GuestApiUnreachable
 from sealtrain.attest.nvidia.parse import Architecture, GpuClaims, GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.spdm import NONCE_BYTES
 from sealtrain.base.models import load_model
-from sealtrain.errors import EvidenceMalformed, ExtraMissing, GpuReportInvalid, GuestApiUnreachable
+from sealtrain.errors import ExtraMissing
 
 __all__ = ["Asked", "Nvml", "collect_gpus", "confidential_mode", "devices_of", "open_nvml"]
 

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from sealtrain.attest.errors import CertificateChainInvalid, GpuReportInvalid
 from sealtrain.attest.nvidia.chain import DeviceChain, verify_chain
 from sealtrain.attest.nvidia.parse import Architecture, GpuDevice
 from sealtrain.attest.nvidia.spdm import SIGNATURE_BYTES, GpuReport, parse_report
-from sealtrain.errors import CertificateChainInvalid, GpuReportInvalid
 
 __all__ = ["VerifiedDevice", "verify_device"]
 

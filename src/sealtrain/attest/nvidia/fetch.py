@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from sealtrain.attest.errors import CollateralUnreachable
 from sealtrain.attest.nvidia.collateral import (
     MAX_JWKS_CHARS,
     MAX_OCSP_BYTES,
@@ -29,7 +30,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
-from sealtrain.errors import CollateralUnreachable, DataInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
 
 __all__ = [
     "NRAS_URL",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from cryptography import x509
 
-from sealtrain.errors import CertificateChainInvalid
+from sealtrain.attest.errors import CertificateChainInvalid
 
 __all__ = ["certified_fwid", "composite_fwid", "is_dice", "tcb_info_fwid"]
 

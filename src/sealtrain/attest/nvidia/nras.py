@@ -27,6 +27,7 @@ import jwt
 from cryptography import x509
 
 from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.errors import RemoteVerdictRefused
 from sealtrain.attest.nvidia.collateral import (
     MAX_JWKS_CHARS,
     MAX_TOKEN_CHARS,
@@ -37,7 +38,7 @@ from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import DataInvalid, RemoteVerdictRefused
+from sealtrain.errors import DataInvalid
 
 __all__ = ["NRAS_ISSUER", "check_remote_verdict", "verify_remote_verdict"]
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sealtrain.attest.errors import EvidenceMalformed, GpuReportInvalid, GuestApiUnreachable
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.nvidia.spdm import NONCE_BYTES
-from sealtrain.errors import EvidenceMalformed, GpuReportInvalid, GuestApiUnreachable
 
 __all__ = ["CONTROL", "LIBRARY", "Switches", "collect_switches", "open_switches"]
 

@@ -27,12 +27,12 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID, SignatureAlgorithmOID
 
 from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.errors import CertificateRevoked, RevocationUnknown
 from sealtrain.attest.nvidia.collateral import MAX_OCSP_BYTES, GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import CertificateRevoked, RevocationUnknown
 
 __all__ = [
     "CLOCK_SKEW",

@@ -14,12 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import Field, StringConstraints, model_validator
 
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nvidia.spdm import MAX_REPORT_BYTES, canonical_report
 from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, Document, StrictModel, load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded
+from sealtrain.errors import DataInvalid, LimitExceeded
 
 __all__ = [
     "MAX_CHAIN_BYTES",

@@ -14,13 +14,13 @@ import hmac
 from dataclasses import dataclass
 
 from sealtrain.attest.claims import Claim, equal, unlooked
+from sealtrain.attest.errors import ReferenceValueInvalid, ReferenceValueMismatch
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.swid import Rim, authentic_rim, parse_rim
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import ReferenceValueInvalid, ReferenceValueMismatch
 
 __all__ = [
     "NVIDIA_RIM_ROOT_SHA256",

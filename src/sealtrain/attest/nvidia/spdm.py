@@ -22,8 +22,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Literal
 
+from sealtrain.attest.errors import GpuReportInvalid
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import GpuReportInvalid
 
 __all__ = [
     "DIGEST_BYTES",

@@ -33,11 +33,12 @@ from signxml.algorithms import (
 from signxml.exceptions import SignXMLException
 from signxml.verifier import SignatureConfiguration, XMLVerifier
 
+from sealtrain.attest.errors import ReferenceValueInvalid
 from sealtrain.attest.nvidia.collateral import MAX_RIM_BYTES
 from sealtrain.attest.roots import X509_ERRORS, load_certificate
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
-from sealtrain.errors import DataInvalid, ReferenceValueInvalid
+from sealtrain.errors import DataInvalid
 
 __all__ = ["Rim", "authentic_rim", "parse_rim"]
 

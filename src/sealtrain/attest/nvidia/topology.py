@@ -27,11 +27,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sealtrain.attest.claims import Check, Claim, Group, among, equal, single, unlooked
+from sealtrain.attest.errors import GpuModeRefused, GpuNonceMismatch, GpuSetRefused
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.parse import GpuClaims
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import FeatureFlag
-from sealtrain.errors import GpuModeRefused, GpuNonceMismatch, GpuSetRefused
 
 __all__ = [
     "check_distinct",

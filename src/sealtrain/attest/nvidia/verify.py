@@ -19,6 +19,7 @@ from functools import cache, partial
 from types import MappingProxyType
 
 from sealtrain.attest.claims import Claim, Group, raising, require_groups, single, unlooked
+from sealtrain.attest.errors import GpuNonceMismatch, GpuSetRefused
 from sealtrain.attest.nvidia.appraise import checks_of_device, eat
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
@@ -38,7 +39,7 @@ from sealtrain.attest.nvidia.topology import (
 from sealtrain.attest.parts import Part, Vouched, decide
 from sealtrain.attest.roots import root_name
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import GpuNonceMismatch, GpuSetRefused, TrustInvalid
+from sealtrain.errors import TrustInvalid
 
 __all__ = [
     "SET",

@@ -16,19 +16,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from sealtrain.attest.claims import Claim, among, equal, unlooked
-from sealtrain.attest.rules import Rule
-from sealtrain.attest.snp.parse import SnpReport, Tcb
-from sealtrain.attest.snp.policy import ProductName, SnpRules, product_name
-from sealtrain.attest.snp.revocation import check_revocation
-from sealtrain.attest.snp.verify import REPORT, VerifiedReport
-from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     DebugGuest,
     MeasurementMismatch,
     MigratableGuest,
     PlatformMismatch,
     TcbStatusRefused,
 )
+from sealtrain.attest.rules import Rule
+from sealtrain.attest.snp.parse import SnpReport, Tcb
+from sealtrain.attest.snp.policy import ProductName, SnpRules, product_name
+from sealtrain.attest.snp.revocation import check_revocation
+from sealtrain.attest.snp.verify import REPORT, VerifiedReport
+from sealtrain.base.clock import to_rfc3339
 
 __all__ = ["RULES", "eat"]
 

@@ -22,12 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from sealtrain.attest import roots
+from sealtrain.attest.errors import CertificateChainInvalid
 from sealtrain.attest.roots import X509_ERRORS, VendorRoot, quiet
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import (
-    CertificateChainInvalid,
-)
 
 __all__ = [
     "AMD_ROOT_SHA256",

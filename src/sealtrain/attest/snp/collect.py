@@ -24,20 +24,19 @@ from uuid import UUID
 
 from cryptography import x509
 
+from sealtrain.attest.errors import (
+    CollateralUnreachable,
+    EvidenceMalformed,
+    GuestApiUnreachable,
+    RevocationUnknown,
+)
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.attest.snp.chain import common_name, load_certificate
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
 from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.tsm import Folders, tsm_report
 from sealtrain.base.files import read_bounded
-from sealtrain.errors import (
-    CollateralUnreachable,
-    DataInvalid,
-    EvidenceMalformed,
-    GuestApiUnreachable,
-    RevocationUnknown,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, UsageError
 
 __all__ = [
     "CERTIFICATE_GUIDS",

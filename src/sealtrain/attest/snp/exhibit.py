@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
+from sealtrain.attest.errors import CertificateChainInvalid, CollateralUnreachable
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, on_off, rows_of
 from sealtrain.attest.forms import StatementExhibit
@@ -29,7 +30,7 @@ from sealtrain.attest.snp.verify import REPORT, VerifiedReport, verify_report
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import CertificateChainInvalid, CollateralUnreachable, EvidenceRefused
+from sealtrain.errors import EvidenceRefused
 
 __all__ = [
     "AMD_ROOTS",

@@ -14,8 +14,8 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
+from sealtrain.attest.errors import QuoteInvalid
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import QuoteInvalid
 
 __all__ = [
     "REPORT_BYTES",

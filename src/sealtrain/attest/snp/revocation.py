@@ -5,10 +5,10 @@ from __future__ import annotations
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from sealtrain.attest.errors import CertificateRevoked, RevocationUnknown
 from sealtrain.attest.roots import quiet
 from sealtrain.attest.snp.chain import UNREADABLE, load_certificate
 from sealtrain.attest.statement import MAX_CRL_BYTES
-from sealtrain.errors import CertificateRevoked, RevocationUnknown
 
 __all__ = ["MAX_CRL_BYTES", "check_revocation", "crl_der"]
 

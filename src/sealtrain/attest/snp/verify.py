@@ -20,13 +20,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from sealtrain.attest.errors import CertificateChainInvalid, CollateralMismatch, QuoteInvalid
 from sealtrain.attest.snp.chain import Endorsement, verify_chain
 from sealtrain.attest.snp.parse import Product, SnpReport, Tcb, parse_report, tcb_of
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    CollateralMismatch,
-    QuoteInvalid,
-)
 
 __all__ = ["REPORT", "VerifiedReport", "verify_report"]
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sealtrain.attest.claims import Claim, among, equal, unlooked
-from sealtrain.attest.rules import Rule
-from sealtrain.attest.tdx.levels import named_shortfalls
-from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
-from sealtrain.errors import (
+from sealtrain.attest.errors import (
     CollateralExpired,
     DebugGuest,
     MeasurementMismatch,
@@ -17,6 +13,10 @@ from sealtrain.errors import (
     PlatformMismatch,
     TcbStatusRefused,
 )
+from sealtrain.attest.rules import Rule
+from sealtrain.attest.tdx.levels import named_shortfalls
+from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 
 __all__ = ["RULES", "eat"]
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from filelock import FileLock
 
+from sealtrain.attest.errors import CollateralMismatch, QuoteRootUntrusted, TcbStatusRefused
 from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.fetch import Platform, fetch_collateral, platform_of
@@ -27,13 +28,7 @@ from sealtrain.attest.tdx.window import collateral_window
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.errors import (
-    CollateralMismatch,
-    DataInvalid,
-    EvidenceRefused,
-    QuoteRootUntrusted,
-    TcbStatusRefused,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused
 
 __all__ = ["DAY", "cached_collateral", "trusted_platform"]
 

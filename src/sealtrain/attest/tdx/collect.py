@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
+from sealtrain.attest.errors import ReportDataMismatch
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
@@ -16,7 +17,7 @@ from sealtrain.attest.tsm import REPORTS, Folders, tsm_report
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import parsing_once
 from sealtrain.base.secret import Random
-from sealtrain.errors import DataInvalid, ReportDataMismatch, TrustInvalid
+from sealtrain.errors import DataInvalid, TrustInvalid
 
 __all__ = ["CollateralSource", "collect_quote", "load_collateral"]
 

@@ -21,18 +21,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from sealtrain.attest.errors import CollateralMismatch, CollateralUnreachable, QuoteInvalid
 from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.parse import TdxQuote
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
-from sealtrain.errors import (
-    CollateralMismatch,
-    CollateralUnreachable,
-    DataInvalid,
-    QuoteInvalid,
-    UsageError,
-)
+from sealtrain.errors import DataInvalid, UsageError
 
 __all__ = ["Platform", "Update", "fetch_collateral", "platform_of", "services_of"]
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from sealtrain.attest.errors import PlatformMismatch, QuoteInvalid
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import DataInvalid, PlatformMismatch, QuoteInvalid
+from sealtrain.errors import DataInvalid
 
 __all__ = ["REGISTERS_AND_DATA", "TdxQuote", "canonical_quote", "parse_quote"]
 

@@ -27,6 +27,16 @@ from typing import Any
 import dcap_qvl
 from cryptography import x509
 
+from sealtrain.attest.errors import (
+    CertificateRevoked,
+    CollateralExpired,
+    CollateralMismatch,
+    DebugGuest,
+    MigratableGuest,
+    QuoteInvalid,
+    QuoteRootUntrusted,
+    TcbStatusRefused,
+)
 from sealtrain.attest.roots import (
     INTEL_ROOT_SHA256,
     VendorRoot,
@@ -40,18 +50,7 @@ from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import (
-    CertificateRevoked,
-    CollateralExpired,
-    CollateralMismatch,
-    DataInvalid,
-    DebugGuest,
-    EvidenceRefused,
-    MigratableGuest,
-    QuoteInvalid,
-    QuoteRootUntrusted,
-    TcbStatusRefused,
-)
+from sealtrain.errors import DataInvalid, EvidenceRefused
 
 __all__ = [
     "QUOTE",

@@ -12,11 +12,12 @@ from functools import lru_cache
 
 from cryptography import x509
 
+from sealtrain.attest.errors import CollateralExpired, CollateralMismatch
 from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.attest.statement import Collateral
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.errors import CollateralExpired, CollateralMismatch, DataInvalid
+from sealtrain.errors import DataInvalid
 
 __all__ = ["Window", "check_window", "collateral_window"]
 

@@ -28,6 +28,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import SignatureAlgorithmOID
 
+from sealtrain.attest.errors import (
+    CertificateChainInvalid,
+    DebugGuest,
+    EvidenceMalformed,
+    QuoteInvalid,
+)
 from sealtrain.attest.roots import (
     CHAIN_ERRORS,
     GOOGLE_EKAK_ROOT_SHA256,
@@ -39,12 +45,6 @@ from sealtrain.attest.roots import (
 )
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.attest.tpm.quote import AttestationKey, check_key
-from sealtrain.errors import (
-    CertificateChainInvalid,
-    DebugGuest,
-    EvidenceMalformed,
-    QuoteInvalid,
-)
 
 __all__ = [
     "MACHINE_OID",

@@ -10,6 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from sealtrain.attest.errors import EventLogMismatch, EvidenceMalformed, ReportDataMismatch
 from sealtrain.attest.statement import MAX_LOG_ENTRIES, encoded
 from sealtrain.attest.tpm.chain import (
     MAX_AK_CERTIFICATE_BYTES,
@@ -32,7 +33,6 @@ from sealtrain.attest.tpm.quote import (
 )
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
-from sealtrain.errors import EventLogMismatch, EvidenceMalformed, ReportDataMismatch
 
 __all__ = [
     "QuotedTpm",

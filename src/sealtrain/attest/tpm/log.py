@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sealtrain.attest.errors import EventLogMismatch
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.attest.tpm.quote import BANK_BYTES, REGISTERS, Bank
-from sealtrain.errors import EventLogMismatch
 
 __all__ = [
     "BOOT_LOG",

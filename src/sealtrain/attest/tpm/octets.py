@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sealtrain.errors import EvidenceMalformed
+from sealtrain.attest.errors import EvidenceMalformed
 
 __all__ = ["Octets"]
 

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from sealtrain.attest.errors import EvidenceMalformed, MeasurementMismatch, QuoteInvalid
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import EvidenceMalformed, MeasurementMismatch, QuoteInvalid
 
 __all__ = [
     "BANK_BYTES",

@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect
 
 from sealtrain.base.connections import Connection
 from sealtrain.base.models import StrictModel
-from sealtrain.errors import RequestLate, RequestTooLarge, SealtrainError
+from sealtrain.broker.errors import RequestLate, RequestTooLarge
+from sealtrain.errors import SealtrainError
 
 __all__ = [
     "NO_STORE",

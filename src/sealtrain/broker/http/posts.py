@@ -24,7 +24,8 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import RunStop, Submission
-from sealtrain.errors import LeaseUnknown, SignatureInvalid
+from sealtrain.errors import SignatureInvalid
+from sealtrain.release.errors import LeaseUnknown
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     MAX_CHALLENGE_BYTES,

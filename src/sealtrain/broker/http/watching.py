@@ -11,10 +11,11 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sealtrain.base.secret import Random
+from sealtrain.broker.errors import HeadTooLarge
 from sealtrain.broker.http.bodies import error_answer
 from sealtrain.broker.http.metrics import Metrics
 from sealtrain.broker.logs import request_line
-from sealtrain.errors import HeadTooLarge, Refused, SealtrainError
+from sealtrain.errors import Refused, SealtrainError
 
 __all__ = ["WatchMiddleware"]
 

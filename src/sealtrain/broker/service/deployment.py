@@ -17,18 +17,11 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.platforms import Platform
 from sealtrain.broker.config import MAX_LEASE, MIN_LEASE, BrokerConfig
+from sealtrain.broker.errors import DocumentMismatch
+from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
-from sealtrain.errors import (
-    ConfigError,
-    ConsortiumMismatch,
-    DataInvalid,
-    DocumentMismatch,
-    LockInvalid,
-    SealtrainError,
-    TrustInvalid,
-    UsageError,
-)
+from sealtrain.errors import ConfigError, DataInvalid, SealtrainError, TrustInvalid, UsageError
 from sealtrain.keys.uris import anchor_of
 from sealtrain.recipe.document import (
     MAX_DOCUMENT_BYTES,
@@ -39,6 +32,7 @@ from sealtrain.recipe.document import (
     require_same,
     written,
 )
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.fields import ImageName
 
 if TYPE_CHECKING:

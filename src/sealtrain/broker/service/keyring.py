@@ -16,9 +16,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest
-from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
+from sealtrain.errors import DataInvalid
 from sealtrain.keys.derive import derive, recipe_key, signing_key
 from sealtrain.release.lease_code import LeaseShown, lease_code, manifest_code, manifest_key
 from sealtrain.release.messages import (
@@ -28,6 +29,7 @@ from sealtrain.release.messages import (
     answer_info,
     transcript_digest,
 )
+from sealtrain.sealing.errors import NoStanza, SealRefused, WrongKey
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
     BrokerBinding,

@@ -20,7 +20,9 @@ from sealtrain.broker.store.entry_index import EVERY, SUBJECTS, subject_of
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.submissions import RunFacts
 from sealtrain.broker.store.transaction import Transaction
+from sealtrain.client.errors import SubmissionConflict, SubmissionUnknown, TicketInvalid
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket
+from sealtrain.consortium.errors import SubmissionEnded
 from sealtrain.consortium.runevents import (
     RunEvent,
     SubmissionState,
@@ -33,15 +35,7 @@ from sealtrain.consortium.submissions import (
     Submission,
     verify_control,
 )
-from sealtrain.errors import (
-    DataInvalid,
-    LimitExceeded,
-    RunMismatch,
-    SubmissionConflict,
-    SubmissionEnded,
-    SubmissionUnknown,
-    TicketInvalid,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded, RunMismatch
 from sealtrain.ledger.ledger import MAX_ENTRY_BYTES
 from sealtrain.release.messages import EnvelopeDocument
 from sealtrain.release.run_control import (

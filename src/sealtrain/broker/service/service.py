@@ -51,6 +51,7 @@ from sealtrain.broker.service.throttle import Shares, Throttle
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.errors import ApprovalUnknown
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
@@ -58,7 +59,7 @@ from sealtrain.consortium.receipts import ReleaseReceipt, RunDataset, sign_recei
 from sealtrain.consortium.series import chain_of
 from sealtrain.consortium.standing_approval import is_spent
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import ApprovalUnknown, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import rotation_entry
 from sealtrain.release.checks import same_consortium

@@ -24,6 +24,7 @@ from sealtrain.consortium.approvals import SignedDecision, tally_as_stated, veri
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
 from sealtrain.consortium.documents import DOCUMENTS
+from sealtrain.consortium.errors import ApprovalExpired, DatasetMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import entry_of, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
@@ -31,15 +32,7 @@ from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import may_join
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import (
-    ApprovalExpired,
-    DatasetMismatch,
-    LeaseStale,
-    LeaseUnknown,
-    LimitExceeded,
-    RunMismatch,
-    SealtrainError,
-)
+from sealtrain.errors import LeaseStale, LimitExceeded, RunMismatch, SealtrainError
 from sealtrain.ledger.uses import outputs_entry
 from sealtrain.manifest.checks.parties import stays_of
 from sealtrain.manifest.form import read as read_manifest
@@ -47,6 +40,7 @@ from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.release.checks import none_withdrawn
+from sealtrain.release.errors import LeaseUnknown
 from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     REGISTERED_PAGE,

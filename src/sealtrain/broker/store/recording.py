@@ -18,6 +18,7 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.store.transaction import Transaction
+from sealtrain.client.errors import SubmissionUnknown
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.receipts import Anchor, OwnedId, data_of_entry
@@ -29,7 +30,6 @@ from sealtrain.consortium.runevents import (
     submitted,
 )
 from sealtrain.consortium.submissions import RunStop, Submission
-from sealtrain.errors import SubmissionUnknown
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from sealtrain.base.secret import Random
+from sealtrain.broker.errors import RequestReplayed
 from sealtrain.broker.store.incarnation import begin_anew
 from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import incarnations, nonces, used_challenges
-from sealtrain.errors import RequestReplayed
 
 __all__ = ["Nonces", "Remembered", "UsedChallenges", "replayed"]
 

@@ -15,9 +15,10 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store.statements import Settled, settled_rows
 from sealtrain.broker.store.tables import successions
+from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
-from sealtrain.errors import ConfigError, ConsortiumMismatch
+from sealtrain.errors import ConfigError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.decide import in_force
 

@@ -18,8 +18,9 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Random
+from sealtrain.broker.errors import TokenRefused
 from sealtrain.broker.store.tables import tokens
-from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, UsageError
+from sealtrain.errors import AlreadyExists, LimitExceeded, UsageError
 
 __all__ = [
     "MAX_TOKENS",

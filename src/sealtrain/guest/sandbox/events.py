@@ -49,19 +49,17 @@ from sealtrain.base.version import PACKAGES, own_folders
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
-    ImportRefused,
-    ModelInvalid,
     Refused,
-    ScriptFailed,
     SealtrainError,
     StorageFailed,
-    TrainingDiverged,
-    TrainingFailed,
     every_error,
 )
+from sealtrain.guest.errors import ImportRefused, ScriptFailed, TrainingFailed
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.guest.sandbox.network import program_to_name
 from sealtrain.guest.sandbox.programs import ProgramRefused, is_told
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.training.errors import TrainingDiverged
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe

@@ -43,7 +43,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from sealtrain.base.version import own_folders
-from sealtrain.errors import ImportRefused
+from sealtrain.guest.errors import ImportRefused
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.installation import normalised
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import NodeLost, RankLost
+from sealtrain.errors import NodeLost
 from sealtrain.guest.workload.channel import AskingEnd
 from sealtrain.guest.workload.messages import TakeLink
 from sealtrain.training.distributed.ranks import ANSWER_SECONDS
 from sealtrain.training.distributed.wire.frames import Position
 from sealtrain.training.distributed.wire.link import HandedLink
+from sealtrain.training.errors import RankLost
 
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.meeting import Wire

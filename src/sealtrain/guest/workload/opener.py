@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
-from sealtrain.errors import DecryptionLost, SealtrainError, StorageUnreachable, error_by_code
+from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.fork import Guard, end_group, exit_status, grouped, strip
 from sealtrain.guest.workload.frames import (
@@ -43,6 +43,8 @@ from sealtrain.guest.workload.frames import (
 from sealtrain.guest.workload.opening import REFUSED, serve
 from sealtrain.sealing.description import INDEX_NAME, shard_name
 from sealtrain.sealing.places import FolderReader, Ranges
+from sealtrain.storage.errors import StorageUnreachable
+from sealtrain.training.errors import DecryptionLost
 
 if TYPE_CHECKING:
     from sealtrain.guest.datasets import FoundDataset

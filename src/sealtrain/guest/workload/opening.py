@@ -29,13 +29,7 @@ from typing import Any, Final, NoReturn
 from sealtrain.base.distributions import CORE
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.version import own_folders
-from sealtrain.errors import (
-    DataInvalid,
-    LimitExceeded,
-    SchemaMismatch,
-    SealRefused,
-    StorageUnreachable,
-)
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory, other_threads, restrict, unbound
 from sealtrain.guest.sandbox.seccomp import refuse_calls
@@ -58,7 +52,9 @@ from sealtrain.guest.workload.frames import (
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.recipe.importable import Importable
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.errors import SchemaMismatch, SealRefused
 from sealtrain.sealing.opened import SealedDataset
+from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.sources import Source
 

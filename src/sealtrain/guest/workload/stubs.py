@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sealtrain.base.encoding import from_base64
-from sealtrain.errors import CheckpointRefused, RankLost
 from sealtrain.guest.workload.channel import AskingEnd
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.messages import (
@@ -36,8 +35,10 @@ from sealtrain.guest.workload.messages import (
     Stopped,
     Sweep,
 )
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
+from sealtrain.training.errors import RankLost
 from sealtrain.training.telemetry.monitor import TOKEN_COUNTS
 from sealtrain.training.telemetry.released import MetricGate
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.chainword import ChainWord, ProvenWord, read_word
 from sealtrain.consortium.receipts import ReleaseReceipt
-from sealtrain.errors import ChainRefused, TrustMismatch
+from sealtrain.errors import ChainRefused
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S
+from sealtrain.manifest.errors import TrustMismatch
 from sealtrain.manifest.trust import TrustedChain
 
 __all__ = ["chain_allowed", "chain_blocks"]

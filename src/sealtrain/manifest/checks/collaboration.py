@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.kinds import KINDS, load
 
 __all__ = ["RULES", "collaboration_holds"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import ClaimContradicted, EgressRefused
+from sealtrain.errors import EgressRefused
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.limits import DATA_COUNTED
 
 if TYPE_CHECKING:

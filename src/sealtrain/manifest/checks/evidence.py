@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 
 from sealtrain.attest.appraise import appraise
+from sealtrain.attest.errors import ReportDataMismatch, SimulatedEvidence
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ClaimContradicted, ReportDataMismatch, SimulatedEvidence
 from sealtrain.manifest import form
 from sealtrain.manifest.checks.case import Case
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing import dsse, statement
 from sealtrain.signing.ed25519 import key_id
 

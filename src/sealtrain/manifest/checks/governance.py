@@ -9,8 +9,8 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, require, tally
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.standing_approval import admits
-from sealtrain.errors import ClaimContradicted, DatasetMismatch, DatasetUnknown
 from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.checks.parties import (
     keys_were_released,
@@ -18,6 +18,8 @@ from sealtrain.manifest.checks.parties import (
     stays_in,
 )
 from sealtrain.manifest.checks.series import chains_hold
+from sealtrain.manifest.errors import ClaimContradicted
+from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.needs import needs_of
 from sealtrain.signing import dsse
 from sealtrain.signing.target import Target

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.consortium.receipts import ReleaseReceipt
-from sealtrain.errors import ClaimContradicted, LeaseStale
+from sealtrain.errors import LeaseStale
+from sealtrain.manifest.errors import ClaimContradicted
 
 __all__ = ["LeaseWindow", "live_throughout", "windows_of"]
 

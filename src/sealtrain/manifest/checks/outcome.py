@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from sealtrain.attest.errors import SimulatedEvidence
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ClaimContradicted, SimulatedEvidence
 from sealtrain.manifest import limits
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.outputs import model_of, require_named_files
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER

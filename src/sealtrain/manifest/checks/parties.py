@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import holders_of, is_shared_out
 from sealtrain.recipe.kinds import KINDS, load, settings_of
 from sealtrain.signing.parties import party_run_id

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.consortium.receipts import ReleaseReceipt
-from sealtrain.errors import ClaimContradicted, ProofInvalid
 from sealtrain.manifest.checks.case import Case
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import PrivateCounting, PrivateTraining
 from sealtrain.recipe.privacy import PrivateSgd, spendings
+from sealtrain.signing.errors import ProofInvalid
 
 __all__ = ["privacy_kept", "privacy_reserved"]
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import or_stronger, reaches
-from sealtrain.errors import (
-    ClaimContradicted,
-    DataInvalid,
-    EgressRefused,
-    LockInvalid,
-    RecipeChanged,
-    TrustMismatch,
-)
+from sealtrain.errors import DataInvalid, EgressRefused, RecipeChanged
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.counts import counts_true
 from sealtrain.manifest.checks.privacy import privacy_kept
 from sealtrain.manifest.checks.served import rows_true
+from sealtrain.manifest.errors import ClaimContradicted, TrustMismatch
 from sealtrain.manifest.outputs import model_of
 from sealtrain.recipe.compose import lock_text
+from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.sealing.description import dataset_root

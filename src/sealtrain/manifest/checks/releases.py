@@ -8,6 +8,7 @@ from contextlib import suppress
 from sealtrain.base.canonical import JsonValue, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import load_model
+from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.receipts import (
     ReleaseReceipt,
     RunDataset,
@@ -15,15 +16,7 @@ from sealtrain.consortium.receipts import (
     receipt_digest,
     verify_receipt,
 )
-from sealtrain.errors import (
-    BrokerNotApproved,
-    ClaimContradicted,
-    DataInvalid,
-    DatasetMismatch,
-    ProofInvalid,
-    SignatureInvalid,
-    StatementInvalid,
-)
+from sealtrain.errors import BrokerNotApproved, DataInvalid, SignatureInvalid
 from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, CountedReceipt
@@ -32,9 +25,11 @@ from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_in
 from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.manifest.checks.series import begins_as_allowed
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import Release
 from sealtrain.signing import dsse
 from sealtrain.signing.ed25519 import key_id
+from sealtrain.signing.errors import ProofInvalid, StatementInvalid
 from sealtrain.signing.identity import broker_id
 
 __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]

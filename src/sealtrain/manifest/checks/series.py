@@ -13,18 +13,14 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.consortium.approvals import CLOCK_SKEW, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.errors import ApprovalSpent, BudgetSpent, SeriesMismatch
 from sealtrain.consortium.receipts import OwnedId, ReleaseReceipt
 from sealtrain.consortium.series import block_of, chain_of, members_read, newest_of
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import StandingUse
-from sealtrain.errors import (
-    ApprovalSpent,
-    BudgetSpent,
-    ClaimContradicted,
-    ProofInvalid,
-    SeriesMismatch,
-)
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing import dsse
+from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.target import Target
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ClaimContradicted, EgressRefused
+from sealtrain.errors import EgressRefused
 from sealtrain.manifest.checks.counts import counts_public
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.limits import ROWS_SERVED
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sealtrain.base.visible import escape_hidden
-from sealtrain.errors import ManifestMalformed
+from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.joint_sections import decrypted_in, summary_of
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sealtrain.base.digests import file_sha256
 from sealtrain.base.encoding import to_base64
-from sealtrain.errors import KeyFileInvalid, SubjectMismatch
+from sealtrain.errors import KeyFileInvalid
+from sealtrain.manifest.errors import SubjectMismatch
 from sealtrain.signing.dsse import pae
 
 __all__ = ["load_signing_key", "model_signature", "opened_files"]

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 from sealtrain.base.tarheaders import MAX_HEADER_BYTES, PLAIN, headers
 from sealtrain.base.visible import is_visible
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 __all__ = ["MAX_HEADER_BYTES", "Member", "members"]
 

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import FormatUnknown, SchemaMismatch, UsageError
+from sealtrain.errors import FormatUnknown, UsageError
+from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.sealing.index import MAX_BATCH_ROWS
 from sealtrain.sealing.tabular import (
     columnar,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import RecordInvalid
 from sealtrain.sealing.arrowtypes import stored_schema
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,8 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import RecordInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.errors import LimitExceeded
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.conversion import Conversion
 from sealtrain.sealing.tabular.jsontypes import is_exact, rounded
 from sealtrain.sealing.tabular.plainfile import damaged, format_of, is_packed, opened

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import FormatUnknown, RecordInvalid, SchemaMismatch
+from sealtrain.errors import FormatUnknown
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import delimited, jsonl
 from sealtrain.sealing.tabular.jsontypes import settled
 from sealtrain.sealing.tabular.media import (

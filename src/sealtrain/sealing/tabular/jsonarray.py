@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.canonical import MAX_FOREIGN_DEPTH, parse_foreign, require_bounded
-from sealtrain.errors import LimitExceeded, RecordInvalid
+from sealtrain.errors import LimitExceeded
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.sealing.tabular import jsonl
 from sealtrain.sealing.tabular.plainfile import opened
 

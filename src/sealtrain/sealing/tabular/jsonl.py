@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sealtrain.base.canonical import parse_foreign
-from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.arrowtypes import MAX_DEPTH, is_deep
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.jsontypes import (
     as_found,
     holds_beyond,

@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sealtrain.errors import SchemaMismatch, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.sealing.tabular.jsonl import line_blocks, parse_lines
 from sealtrain.sealing.tabular.jsontypes import (
     as_found,

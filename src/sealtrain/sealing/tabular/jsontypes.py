@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import parse_foreign
-from sealtrain.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.arrowtypes import MAX_DEPTH
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

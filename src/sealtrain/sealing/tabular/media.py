@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import LimitExceeded, RecordInvalid
+from sealtrain.errors import LimitExceeded
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 __all__ = ["damaged", "format_of", "is_packed", "opened", "unreadable"]
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sealtrain.errors import RecordInvalid, SchemaMismatch, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

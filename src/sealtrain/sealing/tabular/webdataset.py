@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import parse_foreign
-from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.errors import LimitExceeded
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import jsonl
 from sealtrain.sealing.tabular.archive import Member, members
 from sealtrain.sealing.tabular.media import (

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.trainersettings import SETTINGS
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
 from sealtrain.training.backends.ready import make_ready, muted

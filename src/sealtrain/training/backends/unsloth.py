@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, RecipeInvalid
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.training.backends.ready import muted
 from sealtrain.training.models.base import adopt_tokens, check_vocabulary
 

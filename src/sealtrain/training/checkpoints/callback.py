@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from sealtrain.errors import CheckpointRefused, RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.best import BestSoFar
 from sealtrain.training.checkpoints.lease import stops_here

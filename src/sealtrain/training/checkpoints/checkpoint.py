@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded, SealRefused
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
 from sealtrain.training.checkpoints.statefile import bytes_of, lay_out, read_state
 

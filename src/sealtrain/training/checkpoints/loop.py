@@ -19,7 +19,8 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states

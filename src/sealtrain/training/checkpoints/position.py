@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.sealing.errors import CheckpointRefused
 
 if TYPE_CHECKING:
     from transformers import TrainerState, TrainingArguments

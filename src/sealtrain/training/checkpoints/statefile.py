@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import RawIOBase
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.recipe.conversations import conversation_fault, tools_fault
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.tokenizerfacts import without_end, without_template
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.images import AnyPreparation, GridPreparation, Preparation, TilePreparation
+from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from PIL.Image import Image

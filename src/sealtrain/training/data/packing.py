@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.hugging import Positioned
 from sealtrain.training.data.stream import RecordStream
 

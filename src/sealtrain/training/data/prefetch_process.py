@@ -30,7 +30,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sealtrain.base.processes import answer_of, packed_error
-from sealtrain.errors import DecryptionLost
+from sealtrain.training.errors import DecryptionLost
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,8 +17,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealtrain.base.canonical import parse_foreign
-from sealtrain.errors import RecordInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.recipe.conversations import TOOLS
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, check_tokenizer
 
 if TYPE_CHECKING:

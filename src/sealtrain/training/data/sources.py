@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from io import RawIOBase
 from typing import TYPE_CHECKING, Protocol
 
-from sealtrain.errors import SchemaMismatch
+from sealtrain.sealing.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 __all__ = ["WholeRendering", "left_out"]
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from statistics import fmean
 from typing import Any, Final, TypeVar
 
-from sealtrain.errors import CheckpointRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.ranks import place
 
 __all__ = [

@@ -31,7 +31,8 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sealtrain.base.processes import answer_of, end_with_parent, packed, packed_error
-from sealtrain.errors import LeaseStale, RankLost, SealtrainError, UsageError
+from sealtrain.errors import LeaseStale, SealtrainError, UsageError
+from sealtrain.training.errors import RankLost
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.agreement import to_first
 from sealtrain.training.distributed.outline import filled, outline_of
 from sealtrain.training.distributed.ranks import place

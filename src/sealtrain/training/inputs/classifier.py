@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid
 from sealtrain.recipe.missing import missing_values, rules_of
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.augmentation import image_changes, text_changes
 from sealtrain.training.data.hugging import ROW
 from sealtrain.training.data.images import decode, pixels

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.data.images import preparation_of
 from sealtrain.training.models.base import build_model
 from sealtrain.training.models.imageforms import image_layout

@@ -27,7 +27,9 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, marked_template
 from sealtrain.training.data.wholerendering import WholeRendering
 

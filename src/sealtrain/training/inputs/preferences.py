@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid, SchemaMismatch
 from sealtrain.recipe.conversations import TOOLS, is_list_of_structs, kind_of
 from sealtrain.recipe.records import EITHER, one_kind_only
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,

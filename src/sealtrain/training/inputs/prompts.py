@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid, SchemaMismatch
 from sealtrain.recipe.conversations import kind_of, rows_as_recorded
 from sealtrain.recipe.records import EITHER
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,

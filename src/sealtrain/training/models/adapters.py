@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.adapters import OURS
+from sealtrain.recipe.errors import RecipeInvalid
 
 if TYPE_CHECKING:
     from sealtrain.recipe.adapters import Adapter, Quantization

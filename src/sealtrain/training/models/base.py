@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.tokenizerfacts import BYTES_TOKENS, tokenizer_facts, tokens_beyond
 from sealtrain.training.devices import compute_device
 from sealtrain.training.models.adapters import prepare_base, quantization_config

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sentence_transformers.base.modules import InputModule
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.devices import compute_device
 
 if TYPE_CHECKING:

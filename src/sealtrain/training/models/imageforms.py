@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.phases.vlm import ARCHITECTURES
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.images import CONFIG_NAME, pixels, preparation_file
 
 if TYPE_CHECKING:

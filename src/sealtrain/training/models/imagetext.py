@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.phases.vlm import ARCHITECTURES
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.augmentation import image_changes
 from sealtrain.training.data.hugging import ROW
 from sealtrain.training.data.images import decode

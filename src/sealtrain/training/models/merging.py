@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.filenames import DATA_SUFFIXES, may_carry_code
-from sealtrain.errors import DataInvalid, ModelInvalid, TrainingDiverged, UsageError
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.basefiles import files_in, merged_files
+from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.trained import SPARSE_FILE, weight_files
 

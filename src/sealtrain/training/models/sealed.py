@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
 
 if TYPE_CHECKING:

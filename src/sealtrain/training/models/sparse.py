@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import nn
 
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.trained import SPARSE_FILE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.finite import require_finite_model
 
 __all__ = [

@@ -12,7 +12,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.context import PhaseResult
 from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.ranks import place

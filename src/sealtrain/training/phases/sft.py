@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid
 from sealtrain.recipe.tokenizerfacts import needs_end
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.checkpoints.callback import RunCallback

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.best import BestSoFar

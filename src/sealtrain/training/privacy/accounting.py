@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import PrivacyBroken
+from sealtrain.training.errors import PrivacyBroken
 
 if TYPE_CHECKING:
     from sealtrain.recipe.privacy import PrivateSgd

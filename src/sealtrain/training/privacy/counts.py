@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from sealtrain.errors import PrivacyBroken
+from sealtrain.training.errors import PrivacyBroken
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import PrivacyBroken
+from sealtrain.training.errors import PrivacyBroken
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe

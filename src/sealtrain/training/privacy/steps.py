@@ -25,11 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import PrivacyBroken, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.phases.classify import ClassifyTextColumns
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.accounting import make_plan
 from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
 from sealtrain.training.privacy.determinism import require_apart, without_draws

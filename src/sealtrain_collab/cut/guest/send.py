@@ -22,21 +22,18 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.secret import Random
-from sealtrain.errors import (
-    ChannelBroken,
-    ConsortiumMismatch,
-    ModelInvalid,
-    PeerUnreachable,
-    UsageError,
-)
+from sealtrain.consortium.errors import ConsortiumMismatch
+from sealtrain.errors import UsageError
 from sealtrain.guest.datasets import find_datasets
 from sealtrain.manifest import form
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.cut import Cut
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.models import BASE, measure_models
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.target import Target
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
 from sealtrain_collab.cut.messages import conversation_of

@@ -14,11 +14,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.errors import CheckpointRefused, PrivacyBroken, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.manifest.checks.collaborations.sessions import SessionSpent
 from sealtrain.recipe.collaborations.patients import patient_privacy_of
+from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain.training.errors import PrivacyBroken
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import PartyService
 from sealtrain_collab.federated.mailbox import Mailbox

@@ -14,18 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.errors import (
-    AlreadyExists,
-    DataInvalid,
-    PeerUnreachable,
-    PrivacyBroken,
-    SealtrainError,
-)
+from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import holders_of
 from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+from sealtrain.training.errors import PeerUnreachable, PrivacyBroken
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merged, Rounds
 from sealtrain_collab.federated.guest.merging import merging_of

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
-from sealtrain.errors import ClaimContradicted, PadsRefused, PrivacyBroken, UpdateRefused
+from sealtrain.errors import PadsRefused
 from sealtrain.manifest.checks.collaborations.sessions import PadSessions
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.adapters import Lora
 from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.recipe.collaborations.strategies import StrategySettings
+from sealtrain.training.errors import PrivacyBroken
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.mathematics import Merging, Taken
 from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
 from sealtrain_collab.parties.joint import checked_report

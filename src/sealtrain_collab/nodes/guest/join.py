@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.files import made_folder
-from sealtrain.errors import NodeLost, RunStopped, SealtrainError
+from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.guest.ending import softly
+from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import Named, Restated, told

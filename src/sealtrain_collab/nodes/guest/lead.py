@@ -22,23 +22,15 @@ from typing import TYPE_CHECKING, Final, Self
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.hostport import host_and_port, written
-from sealtrain.errors import (
-    ChannelBroken,
-    NodeLost,
-    NodeRefused,
-    PeerUnreachable,
-    RankLost,
-    Refused,
-    SealtrainError,
-    TrainingFailed,
-    UsageError,
-    error_by_code,
-)
+from sealtrain.errors import NodeLost, Refused, SealtrainError, UsageError, error_by_code
+from sealtrain.guest.errors import TrainingFailed
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.nodes import Nodes
 from sealtrain.signing.parties import node_run_id
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable, RankLost
 from sealtrain_collab.channel.ports import bind
 from sealtrain_collab.nodes.company import NodeCompany, RankPlace
+from sealtrain_collab.nodes.errors import NodeRefused
 from sealtrain_collab.nodes.guest.meeting import ReadyNode, held
 from sealtrain_collab.nodes.messages import (
     FromNode,

@@ -18,20 +18,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import atomic_writer
-from sealtrain.errors import (
-    ChannelBroken,
-    ChannelCut,
-    NodeLost,
-    NodeRefused,
-    PeerUnreachable,
-    SealtrainError,
-)
+from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.sealing.datakey import KEY_BYTES
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel.channel import AttestedChannel, open_over
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.streams import dialled
 from sealtrain_collab.nodes.company import RankPlace
+from sealtrain_collab.nodes.errors import NodeRefused
 from sealtrain_collab.nodes.messages import (
     PURPOSE,
     FromLead,

@@ -22,19 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.models import load_model
-from sealtrain.errors import (
-    ChannelRefused,
-    NodeLost,
-    NodeMissing,
-    NodeRefused,
-    NodeTaken,
-    SealtrainError,
-)
+from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.signing.parties import node_run_id
+from sealtrain.training.errors import ChannelRefused
 from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import Caller, gathering
 from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_collab.nodes.errors import NodeMissing, NodeRefused, NodeTaken
 from sealtrain_collab.nodes.messages import (
     PURPOSE,
     FromNode,

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
-from sealtrain.errors import RankLost
 from sealtrain.guest.workload.messages import (
     ConnectHelper,
     HelperName,
     ProductsBegun,
     ProductsMade,
 )
+from sealtrain.training.errors import RankLost
 from sealtrain_collab.channel.channel import go_on
 from sealtrain_collab.channel.handshake import Keys
 from sealtrain_collab.channel.proofs import Peer

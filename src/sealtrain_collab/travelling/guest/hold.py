@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
-from sealtrain.errors import (
-    BrokerUnreachable,
-    ChannelRefused,
-    DataInvalid,
-    PeerUnreachable,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.client.errors import BrokerUnreachable
+from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling, program_of, width_of
+from sealtrain.training.errors import ChannelRefused, PeerUnreachable
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import Caller, bind, first_proven, listening

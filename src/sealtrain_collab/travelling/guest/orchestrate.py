@@ -18,13 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from sealtrain.base.hostport import written
-from sealtrain.errors import (
-    AlreadyExists,
-    ClaimContradicted,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import AlreadyExists, SealtrainError, UsageError
 from sealtrain.guest.guest import Surroundings, secluded
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling
 from sealtrain.training.telemetry.bar import Bar, progress_bar

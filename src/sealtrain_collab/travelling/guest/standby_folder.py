@@ -16,7 +16,9 @@ from typing import Final, Literal
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, locked, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
-from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
+from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.recipe.errors import LockInvalid
+from sealtrain.training.errors import PeerUnreachable
 
 __all__ = ["StandbyStatus", "await_run", "leading"]
 

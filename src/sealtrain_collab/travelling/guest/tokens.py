@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from channel_world import acceptance, answering, conversation, guest, talking
 from world import signer
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.errors import ChannelBroken, ChannelCut, PeerUnreachable
+from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_collab.channel import channel as channels
 from sealtrain_collab.channel.answers import receive_answer, receive_answer_into
 from sealtrain_collab.channel.frames import MAX_PLAINTEXT

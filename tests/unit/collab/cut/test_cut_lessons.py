@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.errors import DataInvalid, RecordInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid
 
 if not COLLECTING:
     import pyarrow as pa

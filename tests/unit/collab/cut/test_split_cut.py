@@ -9,7 +9,8 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.trained import SPARSE_FILE
 
 if not COLLECTING:

@@ -14,13 +14,14 @@ from carrying import carries
 from collecting import COLLECTING
 from pydantic import TypeAdapter, ValidationError
 
-from sealtrain.errors import CheckpointRefused, TooFewParties, UpdateRefused
 from sealtrain.recipe.collaborations.strategies import (
     ENGINE_ARGUMENTS,
     Strategy,
     StrategySettings,
     arguments_of,
 )
+from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain_collab.errors import TooFewParties, UpdateRefused
 from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, PartyUpdate
 
 pytestmark = pytest.mark.flower

@@ -17,7 +17,10 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.errors import RecipeInvalid, TrainingDiverged, UpdateRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.training.errors import TrainingDiverged
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.learner import Learner, pooled
 from sealtrain_collab.federated.merging import merge
 from sealtrain_collab.federated.proximal import kept_near

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.errors import UpdateRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.merging import RULES, merge, merged_factors
 from sealtrain_collab.federated.update import Update, change_norm, decode_state, encode_state
 

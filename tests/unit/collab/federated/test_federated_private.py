@@ -10,14 +10,11 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import (
-    PrivacyBroken,
-    RecipeInvalid,
-    RecordInvalid,
-    SchemaMismatch,
-    UpdateRefused,
-    UsageError,
-)
+from sealtrain.errors import UsageError
+from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
+from sealtrain.training.errors import PrivacyBroken
+from sealtrain_collab.errors import UpdateRefused
 from sealtrain_collab.federated.update import decode_state, encode_state
 
 if not COLLECTING:

@@ -10,8 +10,8 @@ from federated_world import PARTIES, RUN_ID, START, federated_world, rounds, val
 from polling import wait_until
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import TooFewParties
 from sealtrain.signing.runlog import verify
+from sealtrain_collab.errors import TooFewParties
 
 pytestmark = pytest.mark.claim("C75")
 

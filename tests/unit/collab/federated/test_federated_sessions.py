@@ -12,9 +12,10 @@ from manifest_world import FEDERATED
 from run_logs import fields_of
 
 from sealtrain.base.models import load_model
-from sealtrain.errors import DataInvalid, PadsRefused, ProductAltered, UpdateRefused
+from sealtrain.errors import DataInvalid, PadsRefused
 from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
 from sealtrain.recipe.collaborations.federated import Federated
+from sealtrain_collab.errors import ProductAltered, UpdateRefused
 from sealtrain_collab.federated.guest.merging import Merge
 from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
 

@@ -13,12 +13,14 @@ from carrying import carries
 from world import OWNERS, RECIPE, locked_in, simulated_policy
 
 from sealtrain.base.encoding import to_base64
+from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import parse_ticket
-from sealtrain.errors import LockInvalid, RecipeInvalid, SealtrainError, TicketInvalid, UsageError
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.fellows import expect_listening
 from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES
+from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.training.distributed.wire.membership import MAX_WORLD

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.errors import ChannelBroken, ChannelCut, CheckpointRefused, SealtrainError
+from sealtrain.errors import SealtrainError
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.wire.meeting import Wire
+from sealtrain.training.errors import ChannelBroken, ChannelCut
 from sealtrain_collab.nodes.sharing import PIECE_BYTES, Sharing
 
 if not COLLECTING:

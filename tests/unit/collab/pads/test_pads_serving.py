@@ -17,14 +17,10 @@ import pytest
 from collecting import COLLECTING
 from polling import wait_until
 
-from sealtrain.errors import (
-    AcceleratorUnreachable,
-    PeerUnreachable,
-    ProductAltered,
-    SealtrainError,
-    UsageError,
-)
+from sealtrain.errors import AcceleratorUnreachable, SealtrainError, UsageError
+from sealtrain.training.errors import PeerUnreachable
 from sealtrain_collab.channel.ports import bind, listening
+from sealtrain_collab.errors import ProductAltered
 
 if not COLLECTING:
     import torch

@@ -9,8 +9,8 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import TranscriptInvalid
 from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
+from sealtrain.manifest.errors import TranscriptInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.travelling.orchestrator import Orchestrator

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from sealtrain.base.secret import Secret
-from sealtrain.errors import LimitExceeded, ModelInvalid
+from sealtrain.errors import LimitExceeded
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_collab.channel.frames import FrameReader, FrameWriter
 from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
 from sealtrain_collab.travelling.states import MAX_STATE_BYTES, STATE_ENTRY
@@ -87,7 +88,7 @@ def test_a_state_is_sent_whole_or_refused(most: int) -> None:
 
 
 def _send(sock: socket.socket, key: Secret, state: memoryview) -> None:
-    from sealtrain.errors import PeerUnreachable
+    from sealtrain.training.errors import PeerUnreachable
 
     writer = FrameWriter(sock, key)
     try:

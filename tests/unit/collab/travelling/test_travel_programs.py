@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_collab.travelling.program import Program, ProgramSettings
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan, Rotation
 

@@ -20,9 +20,10 @@ from training_world import OWNERS, checkpoint_store, run, seal_records, sources_
 from training_world import sft as sft_recipe
 from variants import variants
 
-from sealtrain.errors import DataInvalid, ModelInvalid, RecipeInvalid, TripBroken, UsageError
+from sealtrain.errors import DataInvalid, TripBroken, UsageError
 from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
 from sealtrain.recipe.collaborations.travelling import program_of
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.travelling.guest.held_rows import HeldRows

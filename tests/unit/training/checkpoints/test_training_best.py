@@ -10,7 +10,7 @@ import pytest
 from carrying import carries
 from training_world import sft
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.training.checkpoints.best import BestSoFar
 
 COMPARED = {"eval_steps": 1, "metric_for_best_model": "accuracy"}

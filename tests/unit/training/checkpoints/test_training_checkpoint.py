@@ -11,7 +11,7 @@ from carrying import carries
 from collecting import COLLECTING
 from training_world import RUN_ID, checkpoint_store
 
-from sealtrain.errors import (
+from sealtrain.sealing.errors import (
     CheckpointRefused,
     NotSealed,
     RootMismatch,

@@ -17,7 +17,8 @@ from collecting import COLLECTING
 from training_world import RUN_ID, checkpoint_store
 from variants import variants
 
-from sealtrain.errors import CheckpointRefused, LeaseStale, StorageFailed
+from sealtrain.errors import LeaseStale, StorageFailed
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.checkpoints.saver import CheckpointSaver

@@ -13,7 +13,7 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.statefile import bytes_of, lay_out, read_state
 
 if not COLLECTING:

@@ -10,7 +10,7 @@ import pytest
 from image_world import picture
 from PIL import Image, ImageEnhance, ImageOps
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.images import ImageAugmentation, TextAugmentation
 from sealtrain.training.data.augmentation import image_changes, row_generator, text_changes
 from sealtrain.training.models.base import byte_tokenizer

@@ -12,7 +12,7 @@ from sealing_world import SealedFolder, content, json_lines, sealed_folder
 from storage_world import Server, serving
 from training_world import source_of
 
-from sealtrain.errors import RootMismatch
+from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.training.data.fetching import AT_A_TIME, Fetching, far
 from sealtrain.training.data.stream import RecordStream, read_all

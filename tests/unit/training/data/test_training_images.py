@@ -17,8 +17,9 @@ from PIL import Image
 from sealing_world import CANARY
 from vision_world import image_classifier
 
-from sealtrain.errors import ModelInvalid, RecordInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.images import Preparation
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.images import decode, pixels, preparation_file, preparation_of
 
 LIMIT = 1 << 26

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_world import PlainDataset, numbered, source_of
 
-from sealtrain.errors import DataInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.training.data import order as order_of_rows
 from sealtrain.training.data.order import MAX_LANES, Order, divided
 from sealtrain.training.data.part import RankPart

@@ -12,7 +12,8 @@ from carrying import carries
 from collecting import COLLECTING
 from training_world import PlainDataset, source_of
 
-from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.models.base import byte_tokenizer
 

@@ -24,11 +24,12 @@ from polling import wait_until
 from sealing_world import sealed_folder
 from training_world import source_of
 
-from sealtrain.errors import DecryptionLost, RootMismatch
+from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.opened import SealedDataset
 from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 from sealtrain.training.data.stream import RecordStream, read_all
+from sealtrain.training.errors import DecryptionLost
 
 pytestmark = pytest.mark.long
 

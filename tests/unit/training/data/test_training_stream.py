@@ -13,7 +13,7 @@ from polling import wait_until
 from sealing_world import sealed_folder
 from training_world import PlainDataset, numbered, records, seal_records, source_of, write_records
 
-from sealtrain.errors import ChunkDamaged, RecordInvalid, SchemaMismatch, SealRefused
+from sealtrain.sealing.errors import ChunkDamaged, RecordInvalid, SchemaMismatch, SealRefused
 from sealtrain.training.data.prefetch import prefetched
 from sealtrain.training.data.stream import RecordStream, read_all
 

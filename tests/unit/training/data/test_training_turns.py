@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 from carrying import carries
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.recipe.conversations import kind_of
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.phases.rlhf import PromptColumns
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import (
     check_conversation,
     check_tokenizer,

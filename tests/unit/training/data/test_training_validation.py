@@ -12,7 +12,7 @@ import pytest
 from carrying import carries
 from training_world import OWNERS, PlainDataset, records, sft
 
-from sealtrain.errors import RecipeInvalid, ValidationFailed
+from sealtrain.recipe.errors import RecipeInvalid, ValidationFailed
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.validation import Validation
 from sealtrain.training.data.sources import Source

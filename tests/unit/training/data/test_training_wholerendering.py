@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from carrying import carries
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.wholerendering import WholeRendering, left_out
 
 pytestmark = pytest.mark.claim("C618")

@@ -12,7 +12,8 @@ from collecting import COLLECTING
 from training_world import source_of
 from variants import variants
 
-from sealtrain.errors import DataInvalid, RecordInvalid
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.order import Order
 from sealtrain.training.data.part import OwnBatches
 from sealtrain.training.data.stream import RecordStream

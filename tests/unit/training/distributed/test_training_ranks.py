@@ -6,7 +6,8 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import CheckpointRefused, UsageError
+from sealtrain.errors import UsageError
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.agreement import (
     add_up,
     dealt,

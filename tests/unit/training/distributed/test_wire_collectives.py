@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.errors import ChannelBroken, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.training.distributed.wire.meeting import Wire
+from sealtrain.training.errors import ChannelBroken
 
 if not COLLECTING:
     import torch

@@ -22,7 +22,8 @@ from training_world import (
 )
 from typer.testing import CliRunner
 
-from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import build_model
 from sealtrain.training.models.merging import merge_folder, merged

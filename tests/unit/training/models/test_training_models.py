@@ -10,7 +10,7 @@ from collecting import COLLECTING
 from ranks_world import JUDGE, write_judge
 from training_world import LLAMA, LORA, classify, sft
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import (

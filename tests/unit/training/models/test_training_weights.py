@@ -8,7 +8,7 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.models.weights import load_weights, of_training, trainable_state
 
 if not COLLECTING:

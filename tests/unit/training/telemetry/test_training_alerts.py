@@ -12,7 +12,7 @@ import pytest
 from http_server import Handler, http_served
 from training_world import checkpoint_store, classify, run, seal_records, sources_of, write_records
 
-from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.monitoring import Alert, Monitoring
 from sealtrain.training.telemetry.monitor import (
     ALERTS_FILE,

@@ -26,9 +26,9 @@ from sealtrain.base.models import Hex32, Hex64, OwnerName, StrictModel, load_mod
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.checks.counts import Counts, counts_of
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.target import Target

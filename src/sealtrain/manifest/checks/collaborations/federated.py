@@ -26,7 +26,6 @@ from pydantic import AllowInfNan, Field
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import ErrorCode, Hex64, OwnerName, StrictModel, load_model
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
 from sealtrain.manifest.checks.collaborations.patients import (
@@ -36,6 +35,7 @@ from sealtrain.manifest.checks.collaborations.patients import (
     privacy_is,
 )
 from sealtrain.manifest.checks.collaborations.sessions import PadSessions, SessionSpent
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import holders_of
 from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.recipe.collaborations.pads import ProductSettings

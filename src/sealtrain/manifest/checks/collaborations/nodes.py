@@ -21,9 +21,9 @@ from pydantic import Field
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import Hex32, Hex64, StrictModel, Timestamp, load_model
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.checks.parties import Stay
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.recipe.collaborations.nodes import MAX_NODES, Nodes
 from sealtrain.signing.parties import node_run_id

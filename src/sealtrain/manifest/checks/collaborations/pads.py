@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealtrain.base.models import load_model
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpent, another_than
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.pads import Pads
 
 __all__ = ["PadUse", "pads_hold", "read_pad_use", "sum_up"]

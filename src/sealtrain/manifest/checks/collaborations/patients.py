@@ -22,8 +22,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AllowInfNan, Field
 
 from sealtrain.base.models import OwnerName, StrictModel
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import PatientTraining, Predicate
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealtrain.base.models import Hex32, load_model
-from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpent, another_than
 from sealtrain.manifest.checks.collaborations.patients import Breach
+from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.pads import ProductSettings
 
 __all__ = ["PadSessions", "SessionSpent"]

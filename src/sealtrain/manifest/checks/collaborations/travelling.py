@@ -23,8 +23,9 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.scrub import proof_of
-from sealtrain.errors import ERROR_CODES, ClaimContradicted, DataInvalid, TranscriptInvalid
+from sealtrain.errors import ERROR_CODES, DataInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.errors import ClaimContradicted, TranscriptInvalid
 from sealtrain.recipe.collaborations.travelling import program_of, width_of
 from sealtrain.signing.logevents import fault
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import DataInvalid, ValidationFailed
+from sealtrain.errors import DataInvalid
+from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.sealing.tabular.batches import evenly, open_records
 from sealtrain.training.data.validation.columns import CountTokens
 from sealtrain.training.data.validation.measure import measure

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import DataInvalid, SealtrainError, ValidationFailed
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.training.data.validation.columns import ColumnTally, CountTokens
 from sealtrain.training.data.validation.personal import Finder, finder
 from sealtrain.training.data.validation.repeats import Repeats

@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from sealtrain.errors import ChannelBroken, PeerUnreachable, SealtrainError
+from sealtrain.errors import SealtrainError
 from sealtrain.training.distributed.wire.frames import END, FAILED
 from sealtrain.training.distributed.wire.link import HandedLink, Link, PeerFailed, Piece
+from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 
 __all__ = ["Engine", "Operation"]
 

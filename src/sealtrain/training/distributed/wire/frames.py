@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
-from sealtrain.errors import ChannelBroken
+from sealtrain.training.errors import ChannelBroken
 
 __all__ = [
     "DATA",

@@ -27,11 +27,13 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, Document, Hex64
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import ChannelCut, ChannelRefused, DataInvalid, WrongKey
+from sealtrain.errors import DataInvalid
+from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.training.distributed.wire.frames import LABEL
 from sealtrain.training.distributed.wire.identity import PROTOCOL, NodeKey, key_of
 from sealtrain.training.distributed.wire.membership import MAX_WORLD, Membership
+from sealtrain.training.errors import ChannelCut, ChannelRefused
 
 __all__ = [
     "SESSION_BYTES",

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sealtrain.base.secret import Random, Secret
-from sealtrain.errors import ChannelRefused
+from sealtrain.training.errors import ChannelRefused
 
 __all__ = ["PROTOCOL", "NodeKey", "key_of"]
 

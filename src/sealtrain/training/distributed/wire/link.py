@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from sealtrain.errors import ChannelBroken, ChannelCut, SealtrainError, error_by_code
+from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.training.distributed.wire.frames import (
     DATA,
     END,
@@ -28,6 +28,7 @@ from sealtrain.training.distributed.wire.frames import (
     Position,
     Sealer,
 )
+from sealtrain.training.errors import ChannelBroken, ChannelCut
 
 __all__ = ["HandedLink", "Link", "PeerFailed", "Piece"]
 

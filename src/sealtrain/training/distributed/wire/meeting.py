@@ -23,7 +23,7 @@ from typing import Final, Self
 
 from sealtrain.base.connections import Caps, Connection, Connections, listener_ended
 from sealtrain.base.secret import Random
-from sealtrain.errors import ChannelCut, ChannelRefused, PeerUnreachable, SealtrainError, UsageError
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.training.distributed.wire.engine import Engine
 from sealtrain.training.distributed.wire.frames import FrameOpener, Sealer
 from sealtrain.training.distributed.wire.handshake import (
@@ -36,6 +36,7 @@ from sealtrain.training.distributed.wire.handshake import (
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.link import HandedLink, Link
 from sealtrain.training.distributed.wire.membership import Listener, Membership
+from sealtrain.training.errors import ChannelCut, ChannelRefused, PeerUnreachable
 
 __all__ = ["HANDSHAKE_SECONDS", "Wire", "connect"]
 
