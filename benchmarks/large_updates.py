@@ -36,15 +36,15 @@ from measured_on import machine
 from sealtrain.base.canonical import JsonValue
 from sealtrain.errors import SealtrainError
 from sealtrain.signing.dsse import Ed25519Signer
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.federated import frames
-from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.federation import Federation, Rounds
-from sealtrain_collab.federated.holding import PartyService
-from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import PURPOSE, Asked, PartyJoined
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.proofs import AcceptKey, ProveKey
+from sealtrain_together.federated import frames
+from sealtrain_together.federated.carrier import Carrier
+from sealtrain_together.federated.federation import Federation, Rounds
+from sealtrain_together.federated.holding import PartyService
+from sealtrain_together.federated.mailbox import Mailbox
+from sealtrain_together.federated.mathematics import Merging, Taken
+from sealtrain_together.federated.messages import PURPOSE, Asked, PartyJoined
 
 MIB = 1 << 20
 WITHIN_S = 3600
@@ -89,7 +89,7 @@ def _measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         if told.recv() != "listening":
             raise RuntimeError("the lead did not begin")
         if given.flower:
-            from sealtrain_collab.federated.flower import Flower
+            from sealtrain_together.federated.flower import Flower
 
             flower = stack.enter_context(Flower(folder / "flower"))
             flower.open_link()

@@ -2,7 +2,7 @@
 
 Adapters of every way lie on the encoder's upper layers, so what embeddings and lower layers make of
 a record never changes. They are frozen and run without dropout, as the owners' half of a cut model
-does (``sealtrain_collab.cut``), and each record is read alone, so that its activations do not
+does (``sealtrain_together.cut``), and each record is read alone, so that its activations do not
 depend on the batch it was first seen in. All ways use the same activations.
 
 The head of a BERT reads the first token, so of the last layer only that token's output is computed,
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sealtrain_collab.cut.cut import Front, layer_list
+from sealtrain_together.cut.cut import Front, layer_list
 
 
 class KeptFront:

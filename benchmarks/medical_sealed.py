@@ -1,6 +1,6 @@
 """A federation as guests run it, in one process: proven channels, sealed updates, real merging.
 
-Lead and parties are those of ``sealtrain_collab.federated``: ``Federation`` merges,
+Lead and parties are those of ``sealtrain_together.federated``: ``Federation`` merges,
 ``PartyService`` answers, both prove themselves with a TEE's evidence (the simulator's), and every
 adapter crosses an attested channel. Only the courier is not Flower: it hands the same bytes from
 one unix socket to another. Parties train in turn, since they share one process and its random
@@ -31,19 +31,19 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError
 from sealtrain.training.errors import PeerUnreachable
-from sealtrain_collab.channel.answers import Done
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.federated.federation import Federation, Rounds
-from sealtrain_collab.federated.frames import receive_frame, send_frame
-from sealtrain_collab.federated.guest.merging import Merge
-from sealtrain_collab.federated.holding import PartyService
-from sealtrain_collab.federated.learner import Learner
-from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.mathematics import Taken
-from sealtrain_collab.federated.messages import PURPOSE, Asked, PartyJoined
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_together.channel.answers import Done
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_together.federated.federation import Federation, Rounds
+from sealtrain_together.federated.frames import receive_frame, send_frame
+from sealtrain_together.federated.guest.merging import Merge
+from sealtrain_together.federated.holding import PartyService
+from sealtrain_together.federated.learner import Learner
+from sealtrain_together.federated.mailbox import Mailbox
+from sealtrain_together.federated.mathematics import Taken
+from sealtrain_together.federated.messages import PURPOSE, Asked, PartyJoined
 
 _AT = 1_790_000_000
 _PATIENCE_S = 3 * 3600

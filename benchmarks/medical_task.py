@@ -24,7 +24,7 @@ from medical_split import (
 )
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.training.data.sources import Source
-from sealtrain_collab.federated.learner import Learner, pooled
+from sealtrain_together.federated.learner import Learner, pooled
 from twosided import PlainRecords, seal
 
 Told = dict[str, Any]

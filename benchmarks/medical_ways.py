@@ -36,15 +36,15 @@ from medical_task import (
     digest_of_states,
 )
 from sealtrain.training.run import Inputs, Reporting, train
-from sealtrain_collab.cut.activations import Expected, batch_of, decode, encode
-from sealtrain_collab.cut.front import Reading
-from sealtrain_collab.cut.learning import Learning
-from sealtrain_collab.federated.merging import merge
-from sealtrain_collab.federated.update import Update, decode_state, encode_state
-from sealtrain_collab.pads.accelerator import RemoteAccelerator
-from sealtrain_collab.pads.multiplying import Limits
-from sealtrain_collab.pads.protect import protect, quantise, restore
-from sealtrain_collab.pads.serving import served
+from sealtrain_together.cut.activations import Expected, batch_of, decode, encode
+from sealtrain_together.cut.front import Reading
+from sealtrain_together.cut.learning import Learning
+from sealtrain_together.federated.merging import merge
+from sealtrain_together.federated.update import Update, decode_state, encode_state
+from sealtrain_together.pads.accelerator import RemoteAccelerator
+from sealtrain_together.pads.multiplying import Limits
+from sealtrain_together.pads.protect import protect, quantise, restore
+from sealtrain_together.pads.serving import served
 
 States = list[tuple[int, bytes]]
 Arithmetic = Literal["float", "bfloat16", "int8", "pads"]

@@ -20,8 +20,8 @@ from collections.abc import Callable
 import torch
 
 from measured_on import machine
-from sealtrain_collab.federated.merging import factor_pairs, merge
-from sealtrain_collab.federated.update import Update
+from sealtrain_together.federated.merging import factor_pairs, merge
+from sealtrain_together.federated.update import Update
 
 State = dict[str, torch.Tensor]
 GOAL_S = 2.0

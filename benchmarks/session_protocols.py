@@ -39,8 +39,8 @@ from sealtrain.training.distributed.wire.handshake import initiate as wire_initi
 from sealtrain.training.distributed.wire.handshake import respond as wire_respond
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.membership import Membership, Peer
-from sealtrain_collab.channel.frames import FrameReader, FrameWriter
-from sealtrain_collab.channel.handshake import initiate, respond
+from sealtrain_together.channel.frames import FrameReader, FrameWriter
+from sealtrain_together.channel.handshake import initiate, respond
 
 WORLDS = Path(__file__).resolve().parents[1] / "tests" / "support"  # guests and keys that prove
 FRAME = 512 << 10

@@ -46,20 +46,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from measured_on import give_up, machine
 from sealtrain.signing.ed25519 import Ed25519Signer
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.pads.accelerator import RemoteAccelerator
-from sealtrain_collab.pads.dealer import Dealer, RemoteDealer, conversation
-from sealtrain_collab.pads.engine import Spent
-from sealtrain_collab.pads.exact import backend
-from sealtrain_collab.pads.freivalds import CHECKS
-from sealtrain_collab.pads.matrix import DIRECTIONS, PublicMatrix
-from sealtrain_collab.pads.multiplying import Device, Limits
-from sealtrain_collab.pads.pool import OwnPool, write_pool
-from sealtrain_collab.pads.prefetch import PREFETCH_BYTES
-from sealtrain_collab.pads.protect import protect, quantise, restore
-from sealtrain_collab.pads.serving import Served, served
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.channel.proofs import AcceptKey, ProveKey
+from sealtrain_together.pads.accelerator import RemoteAccelerator
+from sealtrain_together.pads.dealer import Dealer, RemoteDealer, conversation
+from sealtrain_together.pads.engine import Spent
+from sealtrain_together.pads.exact import backend
+from sealtrain_together.pads.freivalds import CHECKS
+from sealtrain_together.pads.matrix import DIRECTIONS, PublicMatrix
+from sealtrain_together.pads.multiplying import Device, Limits
+from sealtrain_together.pads.pool import OwnPool, write_pool
+from sealtrain_together.pads.prefetch import PREFETCH_BYTES
+from sealtrain_together.pads.protect import protect, quantise, restore
+from sealtrain_together.pads.serving import Served, served
 
 Told = dict[str, float]
 VOCABULARY = 2048

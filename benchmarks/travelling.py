@@ -45,8 +45,8 @@ import numpy as np
 
 from measured_on import give_up, machine
 from sealtrain.base.digests import file_sha256
-from sealtrain_collab.travelling.program import ProgramSettings
-from sealtrain_collab.travelling.schedule import HolderPlan, Plan
+from sealtrain_together.travelling.program import ProgramSettings
+from sealtrain_together.travelling.schedule import HolderPlan, Plan
 from sharing.training import turns
 from travelling_page import ON_GPU, PARTS, page, printed
 from travelling_runs import HOLDERS, WAYS, Stage, Told, write_shard

@@ -28,18 +28,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sealtrain.base.collector import uncollected
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.ed25519 import Ed25519Signer
-from sealtrain_collab.channel.channel import accept, connect
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.travelling import programs
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain_collab.travelling.mapped_code import MappedCode
-from sealtrain_collab.travelling.measurement import StateMeter
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.schedule import Plan
+from sealtrain_together.channel.channel import accept, connect
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.channel.proofs import AcceptKey, ProveKey
+from sealtrain_together.travelling import programs
+from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
+from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_together.travelling.mapped_code import MappedCode
+from sealtrain_together.travelling.measurement import StateMeter
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.schedule import Plan
 from sharing.data import BusFeed, ChannelFeed, TlsFeed, relay, serve_channel, serve_data
 from sharing.gradient import GRADIENT_PURPOSE, GradientHolder
 from sharing.model import MODEL_PURPOSE, ModelHolder, Routes

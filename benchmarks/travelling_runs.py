@@ -18,13 +18,13 @@ import numpy as np
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.channel.channel import accept, connect
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.travelling.orchestrator import Orchestrator, TravelLog
-from sealtrain_collab.travelling.parties import Parties, joined
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.schedule import Plan
+from sealtrain_together.channel.channel import accept, connect
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.channel.proofs import ProveKey
+from sealtrain_together.travelling.orchestrator import Orchestrator, TravelLog
+from sealtrain_together.travelling.parties import Parties, joined
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.schedule import Plan
 from sharing.gradient import GRADIENT_PURPOSE, gradient_steps, train_apart
 from sharing.model import LEAD, MODEL_PURPOSE, Baton, Routes
 from sharing.tls import Identity

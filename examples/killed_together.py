@@ -54,7 +54,7 @@ class Killed(Stage):
         self.seen: list[dict[str, Any]] = []
 
     def _train(self, path: Path) -> dict[str, Any]:
-        from sealtrain_collab.federated.flower import Flower
+        from sealtrain_together.federated.flower import Flower
 
         flower = self._stack.enter_context(Flower(self.out / "flower"))
         flower.open_link()

@@ -28,7 +28,7 @@ from sealtrain.cli.output import metric_lines
 from sealtrain.cli.rehearsal import result_lines, run_log
 from sealtrain.errors import UsageError
 from sealtrain.recipe.schema import load_recipe
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.errors import ProductAltered
 
 WITHIN_S = 600.0
 CLOSE = 0.02
@@ -100,7 +100,7 @@ class SameArithmetic:
 
     def put_in(self, model: Any) -> None:
         """As ``StandIns.put_in``."""
-        from sealtrain_collab.pads.protect import quantise
+        from sealtrain_together.pads.protect import quantise
 
         quantise(model)
 
@@ -110,10 +110,10 @@ class SameArithmetic:
 
 def in_the_clear(path: Path, data: Mapping[str, Path], standins: type[Any]) -> InTheClear:
     """Train the rounds of a recipe without guests, accelerators, pads and seals."""
-    from sealtrain_collab.federated.learner import Learner
-    from sealtrain_collab.federated.merging import merge
-    from sealtrain_collab.federated.update import Update, decode_state, encode_state
-    from sealtrain_collab.pads.guest.trial import plain_source
+    from sealtrain_together.federated.learner import Learner
+    from sealtrain_together.federated.merging import merge
+    from sealtrain_together.federated.update import Update, decode_state, encode_state
+    from sealtrain_together.pads.guest.trial import plain_source
 
     recipe = load_recipe(path)
     parties = {}
@@ -149,7 +149,7 @@ def played(out: Path, adapter: Mapping[str, Any]) -> tuple[dict[str, Any], list[
         ProductAltered: The rounds under pads are not those in the clear.
         SealtrainError: Whatever a step refused.
     """
-    from sealtrain_collab.pads.protect import IntegerWeights
+    from sealtrain_together.pads.protect import IntegerWeights
 
     with UnderPads(out, lambda line: print(line, file=sys.stderr)) as stage:
         data = records(stage.out / "records")

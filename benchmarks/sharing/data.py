@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import DataInvalid
 from sealtrain.training.errors import ChannelRefused
-from sealtrain_collab.channel.streams import (
+from sealtrain_together.channel.streams import (
     Address,
     Stream,
     dialled,
@@ -29,9 +29,9 @@ from sealtrain_collab.channel.streams import (
 if TYPE_CHECKING:
     import socket
 
-    from sealtrain_collab.channel.channel import AttestedChannel
-    from sealtrain_collab.travelling.holder import TokenSource
-    from sealtrain_collab.travelling.schedule import Trip
+    from sealtrain_together.channel.channel import AttestedChannel
+    from sealtrain_together.travelling.holder import TokenSource
+    from sealtrain_together.travelling.schedule import Trip
 
 __all__ = ["BusFeed", "ChannelFeed", "TlsFeed", "relay", "serve_channel", "serve_data"]
 

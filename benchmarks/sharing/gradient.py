@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import DataInvalid
 from sealtrain.training.errors import ChannelBroken
-from sealtrain_collab.travelling.parties import Progress
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.states import MAX_STATE_BYTES
+from sealtrain_together.travelling.parties import Progress
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.states import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from sealtrain_collab.channel.channel import AttestedChannel
-    from sealtrain_collab.travelling.holder import TokenSource
-    from sealtrain_collab.travelling.schedule import Plan
+    from sealtrain_together.channel.channel import AttestedChannel
+    from sealtrain_together.travelling.holder import TokenSource
+    from sealtrain_together.travelling.schedule import Plan
 
     Gradient = NDArray[np.float32]
 

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import DataInvalid
-from sealtrain_collab.channel.channel import AttestedChannel, connect
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.states import MAX_STATE_BYTES
+from sealtrain_together.channel.channel import AttestedChannel, connect
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.states import MAX_STATE_BYTES
 from sharing.training import turns
 
 if TYPE_CHECKING:
-    from sealtrain_collab.channel.handshake import Conversation
-    from sealtrain_collab.channel.streams import Address
-    from sealtrain_collab.travelling.holder import TokenSource
-    from sealtrain_collab.travelling.schedule import Plan
+    from sealtrain_together.channel.handshake import Conversation
+    from sealtrain_together.channel.streams import Address
+    from sealtrain_together.travelling.holder import TokenSource
+    from sealtrain_together.travelling.schedule import Plan
 
 __all__ = ["LEAD", "MODEL_PURPOSE", "Baton", "ModelHolder", "Routes"]
 

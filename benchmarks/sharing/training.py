@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from sealtrain_collab.travelling.parties import Progress
-from sealtrain_collab.travelling.schedule import Plan, Rotation, Trip
+from sealtrain_together.travelling.parties import Progress
+from sealtrain_together.travelling.schedule import Plan, Rotation, Trip
 
 if TYPE_CHECKING:
-    from sealtrain_collab.travelling.program import Program
+    from sealtrain_together.travelling.program import Program
 
 __all__ = ["Feed", "train_fed", "turns"]
 

@@ -93,7 +93,7 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
     Raises:
         SealtrainError: Whatever a step refused.
     """
-    from sealtrain_collab.federated.flower import require_flower
+    from sealtrain_together.federated.flower import require_flower
 
     require_flower()
     say("SIMULATED — NOT ATTESTED")
@@ -123,7 +123,7 @@ class Stage(Rehearsal):
 
     def _begun(self, path: Path) -> tuple[SideProgram, str, dict[str, SideProgram]]:
         """Start everything: the lead, the run's id, and the hospitals' guests."""
-        from sealtrain_collab.federated.flower import Flower
+        from sealtrain_together.federated.flower import Flower
 
         flower = self._stack.enter_context(Flower(self.out / "flower"))
         self._say("starting Flower: a SuperLink, and a SuperNode at each hospital")

@@ -16,7 +16,7 @@ from split_acts import CLINICS, DATASETS, Played, made_up
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.errors import ProductAltered
 
 __all__ = ["CLOSE", "RECIPE", "Stage", "measured", "play"]
 

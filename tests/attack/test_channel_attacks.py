@@ -30,10 +30,10 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.secret import Secret
 from sealtrain.errors import LimitExceeded, SealtrainError, SignatureInvalid
 from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
-from sealtrain_collab.channel import channel as channels
-from sealtrain_collab.channel.frames import MAX_PLAINTEXT, FrameReader, FrameWriter, derive_next
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_together.channel import channel as channels
+from sealtrain_together.channel.frames import MAX_PLAINTEXT, FrameReader, FrameWriter, derive_next
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 
 pytestmark = pytest.mark.claim("C70")
 

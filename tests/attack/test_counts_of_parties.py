@@ -33,8 +33,8 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import EgressRefused, Refused
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain_collab.parties.joint import checked_report
-from sealtrain_collab.parties.party import PartyReport
+from sealtrain_together.parties.joint import checked_report
+from sealtrain_together.parties.party import PartyReport
 
 A, B, C = OWNERS
 RECORDS = 152

@@ -19,8 +19,8 @@ from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import DataInvalid, RunMismatch, SealtrainError, SignatureInvalid
 from sealtrain.signing.dsse import Envelope
 from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
-from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.cut.messages import (
+from sealtrain_together.channel.proofs import ProveKey
+from sealtrain_together.cut.messages import (
     Ask,
     BeginCut,
     Known,
@@ -28,13 +28,13 @@ from sealtrain_collab.cut.messages import (
     receive_message,
     send_message,
 )
-from sealtrain_collab.cut.states import Note
+from sealtrain_together.cut.states import Note
 
 if not COLLECTING:
     import torch
     from cut_world import RUN_ID, cut_recipe, own_dataset, site
 
-    from sealtrain_collab.cut.activations import Row
+    from sealtrain_together.cut.activations import Row
 
 pytestmark = [
     pytest.mark.claim("C83"),
@@ -54,7 +54,7 @@ def recipe() -> Any:
 def expected(recipe: Any) -> Any:
     from pathlib import Path
 
-    from sealtrain_collab.cut.learning import Learning
+    from sealtrain_together.cut.learning import Learning
 
     return Learning(recipe, Path()).expected
 

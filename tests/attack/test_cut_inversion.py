@@ -14,8 +14,8 @@ if not COLLECTING:
     import torch
     from cut_world import SHAPE, batch_of, model_of
 
-    from sealtrain_collab.cut.activations import Form, restored, rows_of
-    from sealtrain_collab.cut.cut import Front
+    from sealtrain_together.cut.activations import Form, restored, rows_of
+    from sealtrain_together.cut.cut import Front
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

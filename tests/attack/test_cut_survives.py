@@ -27,7 +27,7 @@ from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.errors import PeerUnreachable
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
-from sealtrain_collab.cut.messages import (
+from sealtrain_together.cut.messages import (
     Ask,
     BeginCut,
     Known,
@@ -35,7 +35,7 @@ from sealtrain_collab.cut.messages import (
     receive_message,
     send_message,
 )
-from sealtrain_collab.cut.states import (
+from sealtrain_together.cut.states import (
     STATE_PURPOSE,
     Note,
     SealedCutState,
@@ -47,7 +47,7 @@ from sealtrain_collab.cut.states import (
 if not COLLECTING:
     from cut_world import PARTIES, RUN_ID, TARGET, Site, cut_recipe, site
 
-    from sealtrain_collab.cut.learning import Learning
+    from sealtrain_together.cut.learning import Learning
 
 pytestmark = [
     pytest.mark.long,

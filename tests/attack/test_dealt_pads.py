@@ -20,10 +20,10 @@ from world import signer
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import LimitExceeded, PadsRefused, Refused, SealtrainError
 from sealtrain.training.errors import ChannelBroken, ChannelRefused
-from sealtrain_collab.channel.answers import receive_answer
-from sealtrain_collab.channel.channel import AttestedChannel, connect
-from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.errors import DealerUnreachable
+from sealtrain_together.channel.answers import receive_answer
+from sealtrain_together.channel.channel import AttestedChannel, connect
+from sealtrain_together.channel.proofs import ProveKey
+from sealtrain_together.errors import DealerUnreachable
 
 if not COLLECTING:
     import torch
@@ -39,10 +39,10 @@ if not COLLECTING:
         talk,
     )
 
-    from sealtrain_collab.pads.dealer import RemoteDealer
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.matrix import PublicMatrix
-    from sealtrain_collab.pads.tensors import octets
+    from sealtrain_together.pads.dealer import RemoteDealer
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.matrix import PublicMatrix
+    from sealtrain_together.pads.tensors import octets
 
 once = pytest.mark.claim("C85")
 proven = pytest.mark.claim("C73")
@@ -396,7 +396,7 @@ def test_what_there_is_no_room_for_is_refused_before_it_is_sent() -> None:
 
 @once
 def test_a_session_has_so_many_matrices_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sealtrain_collab.pads.multiplying.MAX_MATRICES", 3)
+    monkeypatch.setattr("sealtrain_together.pads.multiplying.MAX_MATRICES", 3)
     with dealing() as address:
         supplier = dealt(address)
         for size in range(1, 4):

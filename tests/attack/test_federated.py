@@ -27,11 +27,11 @@ from federated_world import (
 from polling import wait_until
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.errors import TooFewParties
-from sealtrain_collab.federated.frames import HEAD, LOST, NODES, REPLY, TAKEN
-from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import PURPOSE, Asked
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.errors import TooFewParties
+from sealtrain_together.federated.frames import HEAD, LOST, NODES, REPLY, TAKEN
+from sealtrain_together.federated.mathematics import Merging, Taken
+from sealtrain_together.federated.messages import PURPOSE, Asked
 
 pytestmark = pytest.mark.claim("C75")
 
@@ -343,7 +343,7 @@ class Tensors(Merging):
         self.form = {"a": torch.zeros(2, 2)}
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
-        from sealtrain_collab.federated.update import Update, change_norm, decode_state
+        from sealtrain_together.federated.update import Update, change_norm, decode_state
 
         read = decode_state(update, self.form, party=party)
         norm = change_norm(read, decode_state(state, self.form))
@@ -354,8 +354,8 @@ class Tensors(Merging):
         return document
 
     def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> tuple[bytes, Any]:
-        from sealtrain_collab.federated.merging import merge
-        from sealtrain_collab.federated.update import decode_state, encode_state
+        from sealtrain_together.federated.merging import merge
+        from sealtrain_together.federated.update import decode_state, encode_state
 
         updates = [one.value for one in taken]
         return encode_state(merge("fedavg", updates, decode_state(state, self.form))), {}
@@ -367,7 +367,7 @@ class Learns(Adds):
     def learn(self, asked: Asked, state: bytes) -> Any:
         from safetensors.torch import load
 
-        from sealtrain_collab.federated.update import encode_state
+        from sealtrain_together.federated.update import encode_state
 
         self.asked.append(asked.round)
         tensor = load(state)["a"] + self.number
@@ -383,7 +383,7 @@ class Learns(Adds):
 def _shapes(_update: bytes) -> bytes:
     import torch
 
-    from sealtrain_collab.federated.update import encode_state
+    from sealtrain_together.federated.update import encode_state
 
     return encode_state({"a": torch.zeros(4, 1)})
 
@@ -392,7 +392,7 @@ def _numbers(value: float) -> Any:
     def answers(_update: bytes) -> bytes:
         import torch
 
-        from sealtrain_collab.federated.update import encode_state
+        from sealtrain_together.federated.update import encode_state
 
         return encode_state({"a": torch.full((2, 2), value)})
 

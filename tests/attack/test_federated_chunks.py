@@ -17,9 +17,9 @@ from federated_world import (
     values,
 )
 
-from sealtrain_collab.federated.frames import HEAD, TAKEN, AskingStream
-from sealtrain_collab.federated.mailbox import AnsweringStream
-from sealtrain_collab.federated.mathematics import Taken
+from sealtrain_together.federated.frames import HEAD, TAKEN, AskingStream
+from sealtrain_together.federated.mailbox import AnsweringStream
+from sealtrain_together.federated.mathematics import Taken
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C243")]
 
@@ -159,7 +159,7 @@ def test_a_turn_that_is_longer_than_agreed_is_refused() -> None:
 
 
 def test_a_party_whose_lead_says_something_else_than_go_on_ends() -> None:
-    from sealtrain_collab.federated.mailbox import LeadMessage
+    from sealtrain_together.federated.mailbox import LeadMessage
 
     class Socket:
         def __enter__(self) -> Socket:

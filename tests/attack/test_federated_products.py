@@ -17,7 +17,7 @@ from collecting import COLLECTING
 from training_world import OWNERS, seal_records, write_records
 
 from sealtrain.errors import AcceleratorUnreachable
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.errors import ProductAltered
 
 if not COLLECTING:
     import torch
@@ -25,7 +25,7 @@ if not COLLECTING:
     from outside_world import InGuest, Meddler, learner, meddling, outside, rounds
     from pads_world import Address, dealing
 
-    from sealtrain_collab.pads.protect import IntegerWeights
+    from sealtrain_together.pads.protect import IntegerWeights
 
 pytestmark = [
     pytest.mark.long,

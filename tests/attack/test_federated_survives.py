@@ -37,11 +37,11 @@ from sealtrain.errors import SealtrainError
 from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.runlog import RunLog, verify
-from sealtrain_collab.errors import TooFewParties, UpdateRefused
-from sealtrain_collab.federated.federation import Merged
-from sealtrain_collab.federated.mathematics import Merging
-from sealtrain_collab.federated.messages import PartyJoined, SealedState
-from sealtrain_collab.federated.states import LeadStates, Standing, present_after
+from sealtrain_together.errors import TooFewParties, UpdateRefused
+from sealtrain_together.federated.federation import Merged
+from sealtrain_together.federated.mathematics import Merging
+from sealtrain_together.federated.messages import PartyJoined, SealedState
+from sealtrain_together.federated.states import LeadStates, Standing, present_after
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C224", "C225", "C226")]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain_collab.errors import UpdateRefused
-from sealtrain_collab.federated.merging import merge
-from sealtrain_collab.federated.update import (
+from sealtrain_together.errors import UpdateRefused
+from sealtrain_together.federated.merging import merge
+from sealtrain_together.federated.update import (
     MAX_WEIGHT,
     Update,
     change_norm,

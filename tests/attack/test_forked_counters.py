@@ -32,10 +32,10 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.writer import SealedWriter
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.distributed.wire.frames import NO_FORM, OVERHEAD, FrameOpener, Sealer
-from sealtrain_collab.channel.channel import AttestedChannel, accept_over, open_over
-from sealtrain_collab.channel.frames import READY, FrameReader, FrameWriter
-from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds, Write
+from sealtrain_together.channel.channel import AttestedChannel, accept_over, open_over
+from sealtrain_together.channel.frames import READY, FrameReader, FrameWriter
+from sealtrain_together.travelling.capability import WriteCapability
+from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds, Write
 
 if not COLLECTING:
     from pads_world import Watched, random_entries, random_matrix
@@ -43,11 +43,11 @@ if not COLLECTING:
 
     from sealtrain.training.checkpoints.saver import CheckpointSaver
     from sealtrain.training.privacy.noise import NoiseSource
-    from sealtrain_collab.federated.private import PrivateMerging
-    from sealtrain_collab.pads.engine import UnderPads
-    from sealtrain_collab.pads.exact import Float64
-    from sealtrain_collab.pads.masks import Masks, MaskStream
-    from sealtrain_collab.pads.pads import InGuest, PadSupply
+    from sealtrain_together.federated.private import PrivateMerging
+    from sealtrain_together.pads.engine import UnderPads
+    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.masks import Masks, MaskStream
+    from sealtrain_together.pads.pads import InGuest, PadSupply
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C70")]
 

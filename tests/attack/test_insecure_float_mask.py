@@ -20,8 +20,8 @@ if not COLLECTING:
     from pads_world import Watched
     from torch import nn
 
-    from sealtrain_collab.pads.engine import UnderPads
-    from sealtrain_collab.pads.linear import PadsLinear, Stack
+    from sealtrain_together.pads.engine import UnderPads
+    from sealtrain_together.pads.linear import PadsLinear, Stack
 
     Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     """The other side: given what is masked and the weights on the right, their product."""

@@ -27,13 +27,13 @@ from sealtrain.sealing.errors import NotSealed, SealRefused
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef, load
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable, RankLost
-from sealtrain_collab.channel.channel import AttestedChannel, accept
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.nodes.company import NodeCompany
-from sealtrain_collab.nodes.errors import NodeRefused
-from sealtrain_collab.nodes.guest.lead import LeadNode
-from sealtrain_collab.nodes.guest.leadchannel import LeadChannel
-from sealtrain_collab.nodes.messages import PURPOSE, send
+from sealtrain_nodes.company import NodeCompany
+from sealtrain_nodes.errors import NodeRefused
+from sealtrain_nodes.guest.lead import LeadNode
+from sealtrain_nodes.guest.leadchannel import LeadChannel
+from sealtrain_nodes.messages import PURPOSE, send
+from sealtrain_together.channel.channel import AttestedChannel, accept
+from sealtrain_together.channel.handshake import Conversation
 
 pytestmark = pytest.mark.claim("C161")
 

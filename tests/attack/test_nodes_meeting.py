@@ -41,13 +41,13 @@ from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.signing.parties import node_run_id
 from sealtrain.training.errors import ChannelBroken
-from sealtrain_collab.channel.channel import connect
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import ProveKey
-from sealtrain_collab.nodes.company import NodeCompany
-from sealtrain_collab.nodes.errors import NodeMissing, NodeRefused, NodeTaken
-from sealtrain_collab.nodes.guest.lead import LeadNode
-from sealtrain_collab.nodes.messages import PURPOSE, FromLead, receive
+from sealtrain_nodes.company import NodeCompany
+from sealtrain_nodes.errors import NodeMissing, NodeRefused, NodeTaken
+from sealtrain_nodes.guest.lead import LeadNode
+from sealtrain_nodes.messages import PURPOSE, FromLead, receive
+from sealtrain_together.channel.channel import connect
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.proofs import ProveKey
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C160")]
 

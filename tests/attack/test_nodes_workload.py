@@ -55,8 +55,8 @@ from sealtrain.training.distributed.wire.frames import form_of
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.scratch import FrameBuffers
 from sealtrain.training.errors import RankLost
-from sealtrain_collab.nodes.company import NodeCompany, RankPlace
-from sealtrain_collab.nodes.guest.nodekeeper import NodeKeeper
+from sealtrain_nodes.company import NodeCompany, RankPlace
+from sealtrain_nodes.guest.nodekeeper import NodeKeeper
 
 pytestmark = [pytest.mark.claim("C607"), pytest.mark.long]
 

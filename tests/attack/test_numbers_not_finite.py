@@ -40,7 +40,7 @@ from sealtrain.training.models.merging import merge_folder
 from sealtrain.training.saved import BaseFolder, saved_files
 from sealtrain.training.telemetry.monitor import ALERTS_FILE, METRICS_FILE, Monitor
 from sealtrain.training.telemetry.released import MetricGate
-from sealtrain_collab.travelling.program import Program, ProgramSettings
+from sealtrain_together.travelling.program import Program, ProgramSettings
 
 if not COLLECTING:
     import torch

@@ -18,21 +18,21 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import PadsRefused, SealtrainError, UsageError
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import WrongKey
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.errors import ProductAltered
 
 if not COLLECTING:
     import torch
     from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.exact import Float64
-    from sealtrain_collab.pads.field import HALF, PRIME
-    from sealtrain_collab.pads.freivalds import Freivalds
-    from sealtrain_collab.pads.masks import Masks, MaskStream, drawn_secret
-    from sealtrain_collab.pads.matrix import DIRECTIONS, Direction, PublicMatrix
-    from sealtrain_collab.pads.pads import InGuest, PadSupply
-    from sealtrain_collab.pads.pool import OwnPool, Pool, write_pool
-    from sealtrain_collab.pads.protect import protect
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.field import HALF, PRIME
+    from sealtrain_together.pads.freivalds import Freivalds
+    from sealtrain_together.pads.masks import Masks, MaskStream, drawn_secret
+    from sealtrain_together.pads.matrix import DIRECTIONS, Direction, PublicMatrix
+    from sealtrain_together.pads.pads import InGuest, PadSupply
+    from sealtrain_together.pads.pool import OwnPool, Pool, write_pool
+    from sealtrain_together.pads.protect import protect
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")
@@ -214,7 +214,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, other: bytes) -> None:
         write_pool(path, **settings)
         path.write_bytes(other)
 
-    monkeypatch.setattr("sealtrain_collab.pads.pool.write_pool", written)
+    monkeypatch.setattr("sealtrain_together.pads.pool.write_pool", written)
 
 
 def filled(path: Path, matrix: PublicMatrix, rows: int = 20) -> OwnPool:
@@ -381,7 +381,7 @@ def test_a_protected_models_state_holds_no_secret_and_a_secret_serves_once(
         return Secret(drawn[-1])
 
     for module in ("engine", "pads"):
-        monkeypatch.setattr(f"sealtrain_collab.pads.{module}.drawn_secret", remembered)
+        monkeypatch.setattr(f"sealtrain_together.pads.{module}.drawn_secret", remembered)
     model = tiny_model()
     protect(model, Watched())
     state = pickle.dumps({name: value.numpy() for name, value in model.state_dict().items()})

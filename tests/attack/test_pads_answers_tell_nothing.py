@@ -15,23 +15,23 @@ from collecting import COLLECTING
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.errors import ProductAltered
 
 if TYPE_CHECKING:
-    from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+    from sealtrain_together.pads.matrix import Direction, PublicMatrix
 
 if not COLLECTING:
     import torch
     from pads_world import DEVICE, Watched, random_entries, random_matrix
 
-    from sealtrain_collab.channel.ports import listening
-    from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.exact import Float64
-    from sealtrain_collab.pads.field import subtracted
-    from sealtrain_collab.pads.multiplying import Limits
-    from sealtrain_collab.pads.pads import InGuest
-    from sealtrain_collab.pads.serving import Multiplier
+    from sealtrain_together.channel.ports import listening
+    from sealtrain_together.pads.accelerator import RemoteAccelerator
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.field import subtracted
+    from sealtrain_together.pads.multiplying import Limits
+    from sealtrain_together.pads.pads import InGuest
+    from sealtrain_together.pads.serving import Multiplier
 
 pytestmark = pytest.mark.claim("C60")
 

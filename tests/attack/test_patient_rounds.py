@@ -35,12 +35,12 @@ from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain_collab.channel.answers import Done
-from sealtrain_collab.errors import TooFewParties
-from sealtrain_collab.federated.guest.merging import PatientMerge
-from sealtrain_collab.federated.mathematics import Taken
-from sealtrain_collab.federated.messages import Asked, PartyJoined
-from sealtrain_collab.federated.update import decode_state, encode_state
+from sealtrain_together.channel.answers import Done
+from sealtrain_together.errors import TooFewParties
+from sealtrain_together.federated.guest.merging import PatientMerge
+from sealtrain_together.federated.mathematics import Taken
+from sealtrain_together.federated.messages import Asked, PartyJoined
+from sealtrain_together.federated.update import decode_state, encode_state
 
 if not COLLECTING:
     import torch

@@ -17,20 +17,20 @@ from polling import wait_until
 from sealtrain.errors import PadsRefused
 from sealtrain.sealing.errors import WrongKey
 from sealtrain.training.errors import ChannelBroken
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.errors import ProductAltered
 
 if not COLLECTING:
     import torch
     from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.exact import ExactProduct, Float64
-    from sealtrain_collab.pads.masks import Masks, drawn_secret
-    from sealtrain_collab.pads.matrix import Direction, PublicMatrix
-    from sealtrain_collab.pads.pads import InGuest
-    from sealtrain_collab.pads.pool import OwnPool
-    from sealtrain_collab.pads.prefetch import PREFETCH_BYTES, Prefetch
-    from sealtrain_collab.pads.protect import protect
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.exact import ExactProduct, Float64
+    from sealtrain_together.pads.masks import Masks, drawn_secret
+    from sealtrain_together.pads.matrix import Direction, PublicMatrix
+    from sealtrain_together.pads.pads import InGuest
+    from sealtrain_together.pads.pool import OwnPool
+    from sealtrain_together.pads.prefetch import PREFETCH_BYTES, Prefetch
+    from sealtrain_together.pads.protect import protect
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")

@@ -28,15 +28,15 @@ from sealtrain.base.wsgi import ServerLimits, bound
 from sealtrain.cli.lender import lending
 from sealtrain.errors import SealtrainError
 from sealtrain.web.serving import serving
-from sealtrain_collab.channel.channel import AttestedChannel, accept, connect
-from sealtrain_collab.channel.ports import Caller, first_proven, listening
+from sealtrain_together.channel.channel import AttestedChannel, accept, connect
+from sealtrain_together.channel.ports import Caller, first_proven, listening
 
 if not COLLECTING:
     from pads_world import DEVICE, random_entries, random_matrix
 
-    from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.multiplying import Limits as AcceleratorLimits
-    from sealtrain_collab.pads.serving import Multiplier
+    from sealtrain_together.pads.accelerator import RemoteAccelerator
+    from sealtrain_together.pads.multiplying import Limits as AcceleratorLimits
+    from sealtrain_together.pads.serving import Multiplier
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C44")]
 

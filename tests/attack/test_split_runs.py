@@ -29,8 +29,8 @@ from sealtrain.recipe.collaborations.pads import Pads
 if not COLLECTING:
     from pads_world import accelerating, recording
 
-    from sealtrain_collab.pads.field import HALF, PRIME
-    from sealtrain_collab.pads.wire import MATRIX, PRODUCT
+    from sealtrain_together.pads.field import HALF, PRIME
+    from sealtrain_together.pads.wire import MATRIX, PRODUCT
 
 pytestmark = pytest.mark.long
 

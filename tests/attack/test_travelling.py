@@ -36,25 +36,25 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
-from sealtrain_collab.channel.frames import FrameReader, FrameWriter
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.errors import CapabilityRefused
-from sealtrain_collab.travelling import accelerator as accelerators
-from sealtrain_collab.travelling.capability import (
+from sealtrain_together.channel.frames import FrameReader, FrameWriter
+from sealtrain_together.channel.proofs import AcceptKey, ProveKey
+from sealtrain_together.errors import CapabilityRefused
+from sealtrain_together.travelling import accelerator as accelerators
+from sealtrain_together.travelling.capability import (
     Gate,
     WriteCapability,
     WriteConnection,
     Written,
     write_chunk,
 )
-from sealtrain_collab.travelling.control import Challenge
-from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
-from sealtrain_collab.travelling.holder import Holder, Provision
-from sealtrain_collab.travelling.mapped_code import MappedCode, mapped_files, release_pages
-from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
-from sealtrain_collab.travelling.parties import joined
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.standby import Standby
+from sealtrain_together.travelling.control import Challenge
+from sealtrain_together.travelling.given import GivenTrips, GivingBounds
+from sealtrain_together.travelling.holder import Holder, Provision
+from sealtrain_together.travelling.mapped_code import MappedCode, mapped_files, release_pages
+from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
+from sealtrain_together.travelling.parties import joined
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.standby import Standby
 
 if not COLLECTING:
     import torch

@@ -27,17 +27,17 @@ from sealtrain.errors import (
 )
 from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
-from sealtrain_collab.channel.answers import Done, answer
-from sealtrain_collab.channel.channel import accept
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.travelling import accelerator as accelerators
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_collab.travelling.capability import WriteCapability, WriteConnection, Written
-from sealtrain_collab.travelling.control import Challenge, Turn
-from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
-from sealtrain_collab.travelling.holder import Holder, Provision
-from sealtrain_collab.travelling.inbox import Inbox
-from sealtrain_collab.travelling.measurement import StateMeter
+from sealtrain_together.channel.answers import Done, answer
+from sealtrain_together.channel.channel import accept
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.travelling import accelerator as accelerators
+from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
+from sealtrain_together.travelling.capability import WriteCapability, WriteConnection, Written
+from sealtrain_together.travelling.control import Challenge, Turn
+from sealtrain_together.travelling.given import GivenTrips, GivingBounds
+from sealtrain_together.travelling.holder import Holder, Provision
+from sealtrain_together.travelling.inbox import Inbox
+from sealtrain_together.travelling.measurement import StateMeter
 
 if not COLLECTING:
     from travel_driver import Driver, driven, filling, lane_to
@@ -110,7 +110,7 @@ def test_an_answer_of_another_form_costs_its_holder_the_turn_and_spoils_no_log(
             Holder.provide(holder, asked) | ANSWERS[name]
         )
         # The canonical form has no such numbers; a holder may send any bytes.
-        monkeypatch.setattr("sealtrain_collab.channel.answers.canonical_json", _any_json)
+        monkeypatch.setattr("sealtrain_together.channel.answers.canonical_json", _any_json)
         only_others_train(world)
 
 
@@ -164,7 +164,7 @@ def answering(answers: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
 def test_an_accelerators_answer_of_another_form_is_a_broken_channel(
     monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr("sealtrain_collab.channel.answers.canonical_json", _any_json)
+    monkeypatch.setattr("sealtrain_together.channel.answers.canonical_json", _any_json)
     with travel_world() as world, answering(answers) as address:
         world.control = address
         with lane_to(world, "01" * 16, "work") as lane:

@@ -18,13 +18,13 @@ from sealtrain.base.hostport import written
 from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
 from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
-from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder, Provision
-from sealtrain_collab.travelling.parties import joined
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
+from sealtrain_together.travelling.capability import WriteCapability
+from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder, Provision
+from sealtrain_together.travelling.parties import joined
 
 if not COLLECTING:
     from travel_world import HOLDERS, PATIENCE, RUN_ID, TERMS, TravelWorld, travel_world

@@ -18,7 +18,7 @@ if not COLLECTING:
     from safetensors.torch import load
 
     from sealtrain.training.models.sparse import put_on
-    from sealtrain_collab.cut.activations import (
+    from sealtrain_together.cut.activations import (
         Expected,
         Form,
         collate,
@@ -26,8 +26,8 @@ if not COLLECTING:
         encode,
         rows_of,
     )
-    from sealtrain_collab.cut.back import back_files, merged_whole, with_sparse
-    from sealtrain_collab.cut.cut import CutModel
+    from sealtrain_together.cut.back import back_files, merged_whole, with_sparse
+    from sealtrain_together.cut.cut import CutModel
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

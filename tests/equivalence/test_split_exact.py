@@ -22,11 +22,11 @@ if not COLLECTING:
         trained,
     )
 
-    from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.exact import Float64
-    from sealtrain_collab.pads.pool import OwnPool
-    from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
-    from sealtrain_collab.pads.serving import Served, served
+    from sealtrain_together.pads.accelerator import RemoteAccelerator
+    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.pool import OwnPool
+    from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
+    from sealtrain_together.pads.serving import Served, served
 
 STEPS = 3
 ROWS = 2 * 12  # tokens of a batch

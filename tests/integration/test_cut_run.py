@@ -25,7 +25,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain_collab.cut.guest.send import Sending, Sent, send
+from sealtrain_together.cut.guest.send import Sending, Sent, send
 
 if not COLLECTING:
     from cut_world import DECODER_CONFIG

@@ -14,8 +14,8 @@ from collecting import COLLECTING
 from sealtrain.training.errors import PeerUnreachable
 from sealtrain.training.run import Inputs, Reporting, Trained, train
 from sealtrain.training.trained import SPARSE_FILE
-from sealtrain_collab.channel.channel import open_over
-from sealtrain_collab.channel.streams import dialled
+from sealtrain_together.channel.channel import open_over
+from sealtrain_together.channel.streams import dialled
 
 if not COLLECTING:
     import torch
@@ -24,7 +24,7 @@ if not COLLECTING:
     from safetensors.torch import load
 
     from sealtrain.training.basefiles import BASE_FILES, read_list
-    from sealtrain_collab.cut.learning import Learning
+    from sealtrain_together.cut.learning import Learning
 
 pytestmark = [
     pytest.mark.long,

@@ -16,9 +16,9 @@ from federated_world import START, FederatedWorld, rounds, values
 from polling import wait_until
 
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.federated.app import FLWR_VERSION
-from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.flower import Flower
+from sealtrain_together.federated.app import FLWR_VERSION
+from sealtrain_together.federated.carrier import Carrier
+from sealtrain_together.federated.flower import Flower
 
 PLACES = ("clinic-a", "clinic-b")
 

@@ -21,7 +21,7 @@ from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError, UsageError
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain_collab.errors import DealerUnreachable, ProductAltered
+from sealtrain_together.errors import DealerUnreachable, ProductAltered
 
 pytestmark = [
     pytest.mark.long,

@@ -17,17 +17,17 @@ from relays import altering, carried
 
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
 from sealtrain.manifest.checks.collaborations.travelling import travelled
-from sealtrain_collab.errors import DealerUnreachable
+from sealtrain_together.errors import DealerUnreachable
 
 if not COLLECTING:
     import torch
     from pads_world import dealing, dealt, random_entries, random_matrix
     from travel_world import TERMS, travel_world
 
-    from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.matrix import PublicMatrix
-    from sealtrain_collab.pads.serving import Served, served
+    from sealtrain_together.pads.accelerator import RemoteAccelerator
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.matrix import PublicMatrix
+    from sealtrain_together.pads.serving import Served, served
 
 pytestmark = pytest.mark.claim("C286")
 SECONDS = 1.0

@@ -120,7 +120,7 @@ def test_the_image_of_a_federations_guests_merges_by_flowers_strategies(
 ) -> None:
     made(repository, repository, tmp_path, layout.parent / "cache", "guest-federated")
     root = unpacked(tmp_path / "guest-federated", tmp_path / "root")
-    loads = "import flwr.serverapp.strategy as s, sealtrain_collab.federated.engine; s.FedAdam"
+    loads = "import flwr.serverapp.strategy as s, sealtrain_together.federated.engine; s.FedAdam"
     inside(root, "/usr/bin/python3.11", "-s", "-c", loads)
 
 

@@ -38,13 +38,13 @@ from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.trained import Trained
-from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.parties.joint import close_joint
-from sealtrain_collab.parties.lead import LeadRun
-from sealtrain_collab.parties.party import Part, PartyReport, PartyRun
-from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
-from sealtrain_collab.travelling.guest.hold import GIVEN, given_file
 from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_together.parties.joint import close_joint
+from sealtrain_together.parties.lead import LeadRun
+from sealtrain_together.parties.party import Part, PartyReport, PartyRun
+from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_together.travelling.guest.hold import GIVEN, given_file
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C79")]
 

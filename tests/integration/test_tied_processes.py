@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C273")]
 
 ACCELERATOR = """
 import signal
-from sealtrain_collab.pads.serving import served
+from sealtrain_together.pads.serving import served
 
 with served(exact="float64") as there:
     print(there.process, flush=True)
@@ -26,7 +26,7 @@ with served(exact="float64") as there:
 FLOWER = """
 import signal, sys
 from pathlib import Path
-from sealtrain_collab.federated.flower import Flower
+from sealtrain_together.federated.flower import Flower
 
 folder = Path(sys.argv[1])
 with Flower(folder / "flower") as flower:

@@ -19,7 +19,7 @@ from sealtrain.recipe.kinds import KINDS
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("git")]
 
-OURS = re.compile(r"\bsealtrain_(collab\.[a-z]+|chain|simulator)\b")
+OURS = re.compile(r"\bsealtrain_(together\.[a-z]+|nodes|chain|simulator)\b")
 PAGES = re.compile(r"""(?:/ ["'](?=\w+["'])|["'](?=\w+/))(docs|spec|changes)\b""")
 QUIET = ("-q", "-p", "no:cacheprovider")
 
@@ -49,6 +49,7 @@ def test_the_kinds_of_collaboration_are_lanes() -> None:
     assert {"brokers", "guests", "training"} <= names
 
 
+PLACES = {"nodes": "sealtrain_nodes"}
 BUILT_ON = {"pads": {"federated"}}
 """Kind → kinds that use it."""
 
@@ -60,7 +61,8 @@ def test_a_change_in_a_kind_replays_it_and_those_built_on_it(
     tests = [path for path in tracked_files(repository) if is_test(path)]
     own = [path for path in tests if lane_of(path.split("/")[-1]).name == kind]
     built = BUILT_ON.get(kind, set())
-    assert replayed(f"src/sealtrain_collab/{kind}/cli.py") & set(KINDS) == {kind, *built}
+    place = PLACES.get(kind, f"sealtrain_together/{kind}")
+    assert replayed(f"src/{place}/cli.py") & set(KINDS) == {kind, *built}
     for path in own[:2]:
         assert replayed(path) & set(KINDS) == {kind}
 
@@ -92,7 +94,7 @@ def test_a_page_or_a_test_of_the_core_replays_the_core_alone(
 
 
 def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], set[str]]) -> None:
-    assert replayed("src/sealtrain_collab/channel/handshake.py") >= set(KINDS)
+    assert replayed("src/sealtrain_together/channel/handshake.py") >= set(KINDS)
     assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
     assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads", *BUILT_ON["pads"]}

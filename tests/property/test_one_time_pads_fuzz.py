@@ -19,16 +19,16 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError
-from sealtrain_collab.channel.answers import receive_answer
-from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_together.channel.answers import receive_answer
+from sealtrain_together.channel.channel import AttestedChannel
 
 if not COLLECTING:
     from pads_world import DEVICE, accelerating, random_matrix
 
-    from sealtrain_collab.pads import wire
-    from sealtrain_collab.pads.dealer import Session
-    from sealtrain_collab.pads.multiplying import Matrices
-    from sealtrain_collab.pads.pool import MAGIC, Pool
+    from sealtrain_together.pads import wire
+    from sealtrain_together.pads.dealer import Session
+    from sealtrain_together.pads.multiplying import Matrices
+    from sealtrain_together.pads.pool import MAGIC, Pool
 
     MATRIX = random_matrix(3, 2)
 anything = st.binary(max_size=200)

@@ -17,11 +17,11 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain_collab.channel import channel as channels
-from sealtrain_collab.channel.channel import AttestedChannel
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
-from sealtrain_collab.channel.streams import dialled
+from sealtrain_together.channel import channel as channels
+from sealtrain_together.channel.channel import AttestedChannel
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
+from sealtrain_together.channel.streams import dialled
 
 NOW = 1_790_000_000
 TIMEOUT = 10.0

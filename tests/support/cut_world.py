@@ -17,15 +17,15 @@ from world import digest, founded, identity, signed_dataset
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.signing.target import Target
-from sealtrain_collab.channel.channel import AttestedChannel, open_over
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.streams import dialled
-from sealtrain_collab.cut.front import Reading
-from sealtrain_collab.cut.learning import Learning
-from sealtrain_collab.cut.messages import conversation_of
-from sealtrain_collab.cut.received import Clients, CutRun
-from sealtrain_collab.cut.sending import Client, OwnDataset
+from sealtrain_together.channel.channel import AttestedChannel, open_over
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.channel.streams import dialled
+from sealtrain_together.cut.front import Reading
+from sealtrain_together.cut.learning import Learning
+from sealtrain_together.cut.messages import conversation_of
+from sealtrain_together.cut.received import Clients, CutRun
+from sealtrain_together.cut.sending import Client, OwnDataset
 
 WORDS = 97
 SHAPE = {

@@ -21,12 +21,12 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.collaborations.strategies import StrategySettings
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.channel.answers import Done
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.engine import FlowerStrategy, PartyUpdate
-from sealtrain_collab.federated.federation import Federation, Rounds
-from sealtrain_collab.federated.frames import (
+from sealtrain_together.channel.answers import Done
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.federated.carrier import Carrier
+from sealtrain_together.federated.engine import FlowerStrategy, PartyUpdate
+from sealtrain_together.federated.federation import Federation, Rounds
+from sealtrain_together.federated.frames import (
     FROM_RELAY,
     LOST,
     NODES,
@@ -36,10 +36,10 @@ from sealtrain_collab.federated.frames import (
     receive_frame,
     send_frame,
 )
-from sealtrain_collab.federated.holding import PartyService
-from sealtrain_collab.federated.mailbox import Mailbox
-from sealtrain_collab.federated.mathematics import Merging, Taken
-from sealtrain_collab.federated.messages import (
+from sealtrain_together.federated.holding import PartyService
+from sealtrain_together.federated.mailbox import Mailbox
+from sealtrain_together.federated.mathematics import Merging, Taken
+from sealtrain_together.federated.messages import (
     MAX_STATE_BYTES,
     PURPOSE,
     Asked,

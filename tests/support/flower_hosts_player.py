@@ -30,9 +30,9 @@ from network import Guest  # noqa: E402
 
 from sealtrain.cli.programs import end  # noqa: E402
 from sealtrain.signing.runlog import RunLog  # noqa: E402
-from sealtrain_collab.federated.app import write_app  # noqa: E402
-from sealtrain_collab.federated.carrier import Carrier  # noqa: E402
-from sealtrain_collab.federated.flower import CERTIFICATE, KEY, write_certificate  # noqa: E402
+from sealtrain_together.federated.app import write_app  # noqa: E402
+from sealtrain_together.federated.carrier import Carrier  # noqa: E402
+from sealtrain_together.federated.flower import CERTIFICATE, KEY, write_certificate  # noqa: E402
 
 PLACES = ("clinic-a", "clinic-b")
 GUIDE = REPOSITORY / "docs" / "guides" / "federated.md"

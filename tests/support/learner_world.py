@@ -15,8 +15,8 @@ from training_world import LORA, OWNERS, SECRET, classify, records, sft
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.training.data.sources import Source
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain_collab.federated.learner import Learner
-from sealtrain_collab.federated.private import PatientBound, PatientRounds
+from sealtrain_together.federated.learner import Learner
+from sealtrain_together.federated.private import PatientBound, PatientRounds
 
 ATTENTION = {"method": "lora", "r": 2, "lora_dropout": 0.1, "target_modules": ["query", "value"]}
 PREFIX = {"method": "prefix_tuning", "num_virtual_tokens": 4}

@@ -28,11 +28,11 @@ from sealtrain.recipe.recipe import Recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import node_run_id
-from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_collab.nodes.company import NodeCompany
-from sealtrain_collab.nodes.guest.lead import LeadNode
-from sealtrain_collab.nodes.guest.leadchannel import Introduced, LeadChannel
-from sealtrain_collab.nodes.messages import Welcome
+from sealtrain_nodes.company import NodeCompany
+from sealtrain_nodes.guest.lead import LeadNode
+from sealtrain_nodes.guest.leadchannel import Introduced, LeadChannel
+from sealtrain_nodes.messages import Welcome
+from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 
 NOW = 1_790_000_000
 RUN_ID = "5a" * 16

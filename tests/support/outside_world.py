@@ -16,14 +16,14 @@ from pads_world import DEVICE, Address
 from training_world import OWNERS, sources_of
 
 from sealtrain.recipe.collaborations.pads import ProductSettings
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.federated.learner import Learner
-from sealtrain_collab.federated.merging import merge
-from sealtrain_collab.federated.update import Update, decode_state, encode_state
-from sealtrain_collab.pads.guest.outside import OutsideProducts, ReachedMachines
-from sealtrain_collab.pads.multiplying import Limits
-from sealtrain_collab.pads.protect import quantise, restore
-from sealtrain_collab.pads.serving import Multiplier
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.federated.learner import Learner
+from sealtrain_together.federated.merging import merge
+from sealtrain_together.federated.update import Update, decode_state, encode_state
+from sealtrain_together.pads.guest.outside import OutsideProducts, ReachedMachines
+from sealtrain_together.pads.multiplying import Limits
+from sealtrain_together.pads.protect import quantise, restore
+from sealtrain_together.pads.serving import Multiplier
 
 Meddle = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """What an accelerator answers: of the rows that it was asked for, and their right product."""

@@ -11,14 +11,14 @@ import torch
 from channel_world import acceptance, guest
 from relays import altering, carried
 
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.pads.dealer import Dealer, RemoteDealer, conversation
-from sealtrain_collab.pads.exact import Float64
-from sealtrain_collab.pads.field import PRIME
-from sealtrain_collab.pads.matrix import Direction, PublicMatrix
-from sealtrain_collab.pads.multiplying import Device, Limits
-from sealtrain_collab.pads.serving import Multiplier
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.pads.dealer import Dealer, RemoteDealer, conversation
+from sealtrain_together.pads.exact import Float64
+from sealtrain_together.pads.field import PRIME
+from sealtrain_together.pads.matrix import Direction, PublicMatrix
+from sealtrain_together.pads.multiplying import Device, Limits
+from sealtrain_together.pads.serving import Multiplier
 
 LABELS = 3
 

@@ -11,11 +11,11 @@ import numpy as np
 from channel_world import keyed
 from travel_world import Tokens
 
-from sealtrain_collab.channel.channel import AttestedChannel, accept, connect
-from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.schedule import Plan
+from sealtrain_together.channel.channel import AttestedChannel, accept, connect
+from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.schedule import Plan
 from sharing.training import turns
 
 TIMEOUT = 20.0

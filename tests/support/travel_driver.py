@@ -11,11 +11,11 @@ import pytest
 from travel_world import PATIENCE, PROGRAM, RUN_ID, Tokens, TravelWorld, travel_world
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain_collab.travelling import programs as kinds_of_programs
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
-from sealtrain_collab.travelling.capability import WriteCapability, write_chunk
-from sealtrain_collab.travelling.control import AcceleratorLane, Challenge, Trained, Turn
-from sealtrain_collab.travelling.program import Program
+from sealtrain_together.travelling import programs as kinds_of_programs
+from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
+from sealtrain_together.travelling.capability import WriteCapability, write_chunk
+from sealtrain_together.travelling.control import AcceleratorLane, Challenge, Trained, Turn
+from sealtrain_together.travelling.program import Program
 
 
 def filling(chunk: bytes) -> Callable[[int, memoryview], None]:

@@ -17,16 +17,16 @@ from world import signer
 
 from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms
 from sealtrain.sealing.datakey import DataKey
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_collab.travelling.given import GivenTrips, GivingBounds
-from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain_collab.travelling.orchestrator import Hooks, Orchestrator, TravelLog
-from sealtrain_collab.travelling.parties import Parties
-from sealtrain_collab.travelling.program import ProgramSettings
-from sealtrain_collab.travelling.schedule import HolderPlan, Plan
-from sealtrain_collab.travelling.trainer_program import Training
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.channel.proofs import AcceptKey, ProveKey
+from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
+from sealtrain_together.travelling.given import GivenTrips, GivingBounds
+from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_together.travelling.orchestrator import Hooks, Orchestrator, TravelLog
+from sealtrain_together.travelling.parties import Parties
+from sealtrain_together.travelling.program import ProgramSettings
+from sealtrain_together.travelling.schedule import HolderPlan, Plan
+from sealtrain_together.travelling.trainer_program import Training
 
 NOW = 1_790_000_000
 RUN_ID = "7e" * 16

@@ -13,10 +13,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.training.errors import ChannelBroken
-from sealtrain_collab.channel.channel import AttestedChannel
-from sealtrain_collab.channel.frames import FrameReader, FrameWriter
-from sealtrain_collab.channel.handshake import answer_info, derive_keys, finish_info
-from sealtrain_collab.channel.proofs import Peer
+from sealtrain_together.channel.channel import AttestedChannel
+from sealtrain_together.channel.frames import FrameReader, FrameWriter
+from sealtrain_together.channel.handshake import answer_info, derive_keys, finish_info
+from sealtrain_together.channel.proofs import Peer
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "channel"
 

@@ -18,7 +18,7 @@ from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.parties import party_run_id
 from sealtrain.signing.target import Target
 from sealtrain.training.checkpoints.checkpoint import load
-from sealtrain_collab.cut.states import (
+from sealtrain_together.cut.states import (
     STATE_PURPOSE,
     Note,
     SealedCutState,

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from safetensors.numpy import load
 
 from sealtrain.recipe.collaborations.strategies import Strategy
-from sealtrain_collab.federated.engine import FlowerStrategy, PartyUpdate
-from sealtrain_collab.federated.merging import RULES, merge
-from sealtrain_collab.federated.update import Update
+from sealtrain_together.federated.engine import FlowerStrategy, PartyUpdate
+from sealtrain_together.federated.merging import RULES, merge
+from sealtrain_together.federated.update import Update
 
 if not COLLECTING:
     import torch

@@ -18,21 +18,21 @@ from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.keys.derive import derive
-from sealtrain_collab.channel.answers import receive_answer
-from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_together.channel.answers import receive_answer
+from sealtrain_together.channel.channel import AttestedChannel
 
 if not COLLECTING:
     import torch
 
-    from sealtrain_collab.pads.dealer import Session
-    from sealtrain_collab.pads.exact import ExactProduct, Float64, Int8Limb
-    from sealtrain_collab.pads.field import added, limbs, subtracted, times_vectors
-    from sealtrain_collab.pads.freivalds import Freivalds
-    from sealtrain_collab.pads.masks import Masks, MaskStream, accepted
-    from sealtrain_collab.pads.matrix import DIRECTIONS, PublicMatrix
-    from sealtrain_collab.pads.multiplying import Device, Matrices
-    from sealtrain_collab.pads.pads import InGuest, PadSupply
-    from sealtrain_collab.pads.pool import Pool
+    from sealtrain_together.pads.dealer import Session
+    from sealtrain_together.pads.exact import ExactProduct, Float64, Int8Limb
+    from sealtrain_together.pads.field import added, limbs, subtracted, times_vectors
+    from sealtrain_together.pads.freivalds import Freivalds
+    from sealtrain_together.pads.masks import Masks, MaskStream, accepted
+    from sealtrain_together.pads.matrix import DIRECTIONS, PublicMatrix
+    from sealtrain_together.pads.multiplying import Device, Matrices
+    from sealtrain_together.pads.pads import InGuest, PadSupply
+    from sealtrain_together.pads.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "one-time-pads"

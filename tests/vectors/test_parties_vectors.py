@@ -15,7 +15,7 @@ from sealtrain.keys.derive import joint_key
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import party_run_id
-from sealtrain_collab.parties.party import PartyReport
+from sealtrain_together.parties.party import PartyReport
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "parties"
 

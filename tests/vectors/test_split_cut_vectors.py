@@ -15,7 +15,7 @@ from sealtrain.errors import DataInvalid
 if not COLLECTING:
     import torch
 
-    from sealtrain_collab.cut.activations import Expected, decode, restored, rows_of
+    from sealtrain_together.cut.activations import Expected, decode, restored, rows_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "split-cut"
 MESSAGES = json.loads((FOLDER / "messages.json").read_text())["cases"]

@@ -16,10 +16,10 @@ from sealtrain.base.scrub import fingerprint_of, overwrite, proof_of
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.sealing.datakey import DataKey
-from sealtrain_collab.travelling.capability import WriteCapability
-from sealtrain_collab.travelling.given import GivenFile, GivenTrips, GivingBounds
-from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
-from sealtrain_collab.travelling.states import STATE_ENTRY
+from sealtrain_together.travelling.capability import WriteCapability
+from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_together.travelling.measurement import fingerprint_of_bytes
+from sealtrain_together.travelling.states import STATE_ENTRY
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/travelling/fingerprints.json").read_text()

@@ -15,7 +15,8 @@ from functools import cache
 
 __all__ = ["CORE", "LANES", "SuiteLane", "lane_of"]
 
-_KINDS = "src/sealtrain_collab"
+_KINDS = "src/sealtrain_together"
+_NODES = "src/sealtrain_nodes/"
 _CHANNEL = f"{_KINDS}/channel/"
 _PARTIES = f"{_KINDS}/parties/"
 _PADS = f"{_KINDS}/pads/"  # of parties, too
@@ -58,7 +59,7 @@ LANES: tuple[SuiteLane, ...] = (
             "test_sharing.py",
             "test_medical_*",
         ),
-        uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, _FIGURES),
+        uses=(f"{_KINDS}/", _NODES, _CHAIN, _SIMULATOR, _FIGURES),
     ),
     SuiteLane(
         name="travelling",
@@ -111,7 +112,7 @@ LANES: tuple[SuiteLane, ...] = (
         name="nodes",
         tests=("test_node*", "test_wire_*", "test_resized_run.py", "test_whole_machines.py"),
         owns=(
-            f"{_KINDS}/nodes/",
+            _NODES,
             "vectors/nodes/",
             "vectors/node-wire/",
             "tools/vectorgen/nodes.py",
@@ -150,7 +151,7 @@ LANES: tuple[SuiteLane, ...] = (
         name="javascript",  # what it says of runs, those of every kind among them
         tests=("test_second_*",),
         owns=("verify/",),
-        uses=(f"{_KINDS}/", _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
+        uses=(f"{_KINDS}/", _NODES, _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
     ),
     SuiteLane(
         name="examples",

@@ -16,15 +16,15 @@ from sealtrain.errors import ExtraMissing
 __all__ = ["CORE", "DISTRIBUTIONS", "NODES", "TOGETHER", "load", "room_missing"]
 
 CORE: Final = "sealtrain"
-TOGETHER: Final = "sealtrain_collab"
+TOGETHER: Final = "sealtrain_together"
 """Roles of parties that train together, each kind a package; what guests say to each other."""
-NODES: Final = f"{TOGETHER}.nodes"
+NODES: Final = "sealtrain_nodes"
 """Roles of the nodes that train one model."""
 
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
     CORE: CORE,
     "sealtrain-chain": "sealtrain_chain",
-    "sealtrain-nodes": NODES.partition(".")[0],
+    "sealtrain-nodes": NODES,
     "sealtrain-rehearsal": "sealtrain_simulator",
     "sealtrain-together": TOGETHER,
 }

@@ -17,9 +17,9 @@ from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid
 from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
-from sealtrain_collab.channel.channel import accept
-from sealtrain_collab.channel.ports import listening
-from sealtrain_collab.travelling.program import Program
+from sealtrain_together.channel.channel import accept
+from sealtrain_together.channel.ports import listening
+from sealtrain_together.travelling.program import Program
 from sharing.data import BusFeed, TlsFeed, relay, serve_data
 from sharing.gradient import (
     GRADIENT_PURPOSE,

@@ -26,14 +26,14 @@ from sealtrain.manifest.checks.collaborations.padfacts import layer_counts
 from sealtrain.manifest.checks.collaborations.pads import read_pad_use
 from sealtrain.recipe.collaborations.pads import Pads
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain_collab.errors import DealerUnreachable
-from sealtrain_collab.pads.guest.keeping import KeptPads
-from sealtrain_collab.pads.guest.stand_ins import PadStandIns
+from sealtrain_together.errors import DealerUnreachable
+from sealtrain_together.pads.guest.keeping import KeptPads
+from sealtrain_together.pads.guest.stand_ins import PadStandIns
 
 if not COLLECTING:
     from pads_world import accelerating, dealing, tiny_model, trained
 
-    from sealtrain_collab.pads.protect import protected_layers, quantise
+    from sealtrain_together.pads.protect import protected_layers, quantise
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 STEPS = 2

@@ -15,8 +15,8 @@ from sealtrain.guest.guest import AttestedGuest, Surroundings
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
-from sealtrain_collab.parties.lead import LeadRun
-from sealtrain_collab.parties.party import Part, PartyRun
+from sealtrain_together.parties.lead import LeadRun
+from sealtrain_together.parties.party import Part, PartyRun
 
 RUN_ID = "5a" * 16
 MADE: dict[str, Callable[[RunSettings, Surroundings], AttestedGuest]] = {

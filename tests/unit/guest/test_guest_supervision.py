@@ -33,7 +33,7 @@ from sealtrain.guest.supervision import Beside, Endurance, supervised
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.errors import PeerUnreachable, RankLost
-from sealtrain_collab.errors import DealerUnreachable, TooFewParties
+from sealtrain_together.errors import DealerUnreachable, TooFewParties
 
 pytestmark = pytest.mark.long
 

@@ -14,12 +14,12 @@ import pytest
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.training.errors import PeerUnreachable
-from sealtrain_collab.travelling.guest.standby_folder import StandbyStatus, await_run, leading
+from sealtrain_together.travelling.guest.standby_folder import StandbyStatus, await_run, leading
 
 LEADS = """
 import sys, time
 from pathlib import Path
-from sealtrain_collab.travelling.guest.standby_folder import leading
+from sealtrain_together.travelling.guest.standby_folder import leading
 with leading(Path(sys.argv[1]), wait=0, waiting=lambda: None):
     print("leads", flush=True)
     time.sleep(60)

@@ -13,7 +13,7 @@ import pytest
 from sealtrain.errors import DataInvalid, LeaseStale
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.sources import Source
-from sealtrain_collab.travelling.guest.tokens import HeldTokens
+from sealtrain_together.travelling.guest.tokens import HeldTokens
 
 
 class Records:

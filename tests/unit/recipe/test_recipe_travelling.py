@@ -10,7 +10,7 @@ import pytest
 from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain_collab.travelling.program import ProgramSettings
+from sealtrain_together.travelling.program import ProgramSettings
 
 Document = dict[str, Any]
 

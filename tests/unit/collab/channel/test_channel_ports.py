@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import ExitStack
 
-from sealtrain_collab.channel.ports import Caller, listening
+from sealtrain_together.channel.ports import Caller, listening
 
 WITHIN_S = 20.0
 

@@ -15,9 +15,9 @@ from world import signer
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
-from sealtrain_collab.channel import channel as channels
-from sealtrain_collab.channel.answers import receive_answer, receive_answer_into
-from sealtrain_collab.channel.frames import MAX_PLAINTEXT
+from sealtrain_together.channel import channel as channels
+from sealtrain_together.channel.answers import receive_answer, receive_answer_into
+from sealtrain_together.channel.frames import MAX_PLAINTEXT
 
 
 def test_both_sides_know_who_is_there() -> None:

@@ -17,8 +17,8 @@ if not COLLECTING:
     from cut_world import cut_recipe
 
     from sealtrain.training.privacy.audit import InMemory
-    from sealtrain_collab.cut.front import Reading
-    from sealtrain_collab.cut.sending import OwnDataset, records_of
+    from sealtrain_together.cut.front import Reading
+    from sealtrain_together.cut.sending import OwnDataset, records_of
 
 pytestmark = [pytest.mark.claim("C616"), pytest.mark.usefixtures("one_thread")]
 

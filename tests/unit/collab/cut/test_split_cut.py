@@ -21,7 +21,7 @@ if not COLLECTING:
     from torch import nn
 
     from sealtrain.training.models.sparse import SparseLinear, fold, put_on, sparse_files
-    from sealtrain_collab.cut.activations import (
+    from sealtrain_together.cut.activations import (
         Expected,
         Form,
         collate,
@@ -30,8 +30,8 @@ if not COLLECTING:
         restored,
         rows_of,
     )
-    from sealtrain_collab.cut.cut import Back, CutModel, Front
-    from sealtrain_collab.cut.spf import back_linears, sparsify
+    from sealtrain_together.cut.cut import Back, CutModel, Front
+    from sealtrain_together.cut.spf import back_linears, sparsify
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

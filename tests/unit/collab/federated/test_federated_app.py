@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sealtrain.cli import app
 from sealtrain.errors import AlreadyExists, ExtraMissing
-from sealtrain_collab.federated import frames
+from sealtrain_together.federated import frames
 
 
 def test_the_app_is_the_relay_and_nothing_else(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_the_app_is_the_relay_and_nothing_else(tmp_path: Path) -> None:
 
 def test_relay_and_guests_mean_the_same_frames() -> None:
     """The relay imports nothing of ours, so it says again what a frame is."""
-    code = ast.parse(files("sealtrain_collab.federated").joinpath("relay.py").read_text())
+    code = ast.parse(files("sealtrain_together.federated").joinpath("relay.py").read_text())
     said = {
         ast.unparse(node.targets[0]): ast.unparse(node.value)
         for node in code.body

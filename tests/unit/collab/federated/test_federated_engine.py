@@ -21,8 +21,8 @@ from sealtrain.recipe.collaborations.strategies import (
     arguments_of,
 )
 from sealtrain.sealing.errors import CheckpointRefused
-from sealtrain_collab.errors import TooFewParties, UpdateRefused
-from sealtrain_collab.federated.engine import Arrays, FlowerStrategy, PartyUpdate
+from sealtrain_together.errors import TooFewParties, UpdateRefused
+from sealtrain_together.federated.engine import Arrays, FlowerStrategy, PartyUpdate
 
 pytestmark = pytest.mark.flower
 

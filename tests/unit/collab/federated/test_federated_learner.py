@@ -20,11 +20,11 @@ from training_world import (
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.training.errors import TrainingDiverged
-from sealtrain_collab.errors import UpdateRefused
-from sealtrain_collab.federated.learner import Learner, pooled
-from sealtrain_collab.federated.merging import merge
-from sealtrain_collab.federated.proximal import kept_near
-from sealtrain_collab.federated.update import Update, change_norm, decode_state, encode_state
+from sealtrain_together.errors import UpdateRefused
+from sealtrain_together.federated.learner import Learner, pooled
+from sealtrain_together.federated.merging import merge
+from sealtrain_together.federated.proximal import kept_near
+from sealtrain_together.federated.update import Update, change_norm, decode_state, encode_state
 
 if not COLLECTING:
     import torch

@@ -8,9 +8,9 @@ import pytest
 from collecting import COLLECTING
 
 from sealtrain.errors import UsageError
-from sealtrain_collab.errors import UpdateRefused
-from sealtrain_collab.federated.merging import RULES, merge, merged_factors
-from sealtrain_collab.federated.update import Update, change_norm, decode_state, encode_state
+from sealtrain_together.errors import UpdateRefused
+from sealtrain_together.federated.merging import RULES, merge, merged_factors
+from sealtrain_together.federated.update import Update, change_norm, decode_state, encode_state
 
 if not COLLECTING:
     import torch

@@ -14,14 +14,14 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.errors import PrivacyBroken
-from sealtrain_collab.errors import UpdateRefused
-from sealtrain_collab.federated.update import decode_state, encode_state
+from sealtrain_together.errors import UpdateRefused
+from sealtrain_together.federated.update import decode_state, encode_state
 
 if not COLLECTING:
     import torch
     from learner_world import NOISE, NORM, PRIVACY, classifier, norm, party, rows_of
 
-    from sealtrain_collab.federated.private import (
+    from sealtrain_together.federated.private import (
         PatientBound,
         PatientPlan,
         PatientRounds,

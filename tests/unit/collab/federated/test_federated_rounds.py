@@ -11,7 +11,7 @@ from polling import wait_until
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.signing.runlog import verify
-from sealtrain_collab.errors import TooFewParties
+from sealtrain_together.errors import TooFewParties
 
 pytestmark = pytest.mark.claim("C75")
 

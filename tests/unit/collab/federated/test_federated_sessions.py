@@ -15,9 +15,9 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, PadsRefused
 from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
 from sealtrain.recipe.collaborations.federated import Federated
-from sealtrain_collab.errors import ProductAltered, UpdateRefused
-from sealtrain_collab.federated.guest.merging import Merge
-from sealtrain_collab.federated.messages import LearnedMessage, PartyJoined
+from sealtrain_together.errors import ProductAltered, UpdateRefused
+from sealtrain_together.federated.guest.merging import Merge
+from sealtrain_together.federated.messages import LearnedMessage, PartyJoined
 
 STEPS = 3
 HOW = FEDERATED | {"local_steps": STEPS, "products": {"pads": "dealer", "checks": 2}}

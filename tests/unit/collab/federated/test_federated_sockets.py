@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain_collab.federated.carrier import Carrier
-from sealtrain_collab.federated.mailbox import Mailbox
+from sealtrain_together.federated.carrier import Carrier
+from sealtrain_together.federated.mailbox import Mailbox
 
 
 @pytest.mark.parametrize("listener", [Carrier, Mailbox])

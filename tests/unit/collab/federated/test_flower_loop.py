@@ -28,9 +28,9 @@ from federated_world import (
 )
 
 from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg, StrategySettings
-from sealtrain_collab.federated.engine import FlowerStrategy
-from sealtrain_collab.federated.messages import Asked
-from sealtrain_collab.federated.seats import Answered, Came, News, PartyGone, Seat
+from sealtrain_together.federated.engine import FlowerStrategy
+from sealtrain_together.federated.messages import Asked
+from sealtrain_together.federated.seats import Answered, Came, News, PartyGone, Seat
 
 pytestmark = pytest.mark.flower
 

@@ -16,7 +16,7 @@ from carrying import carries
 from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.distributed.ranks import Company, gathered
 from sealtrain.training.distributed.wire.openfiles import allow_files
-from sealtrain_collab.nodes.company import NodeCompany, RankPlace
+from sealtrain_nodes.company import NodeCompany, RankPlace
 
 pytestmark = pytest.mark.claim("C160")
 

@@ -16,7 +16,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.errors import ChannelBroken, ChannelCut
-from sealtrain_collab.nodes.sharing import PIECE_BYTES, Sharing
+from sealtrain_nodes.sharing import PIECE_BYTES, Sharing
 
 if not COLLECTING:
     from wire_world import Relay, ranks

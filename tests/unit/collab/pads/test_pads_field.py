@@ -13,9 +13,9 @@ from sealtrain.errors import UsageError
 if not COLLECTING:
     import torch
 
-    from sealtrain_collab.pads import field
-    from sealtrain_collab.pads.exact import Float64, Int8Limb, backend
-    from sealtrain_collab.pads.field import (
+    from sealtrain_together.pads import field
+    from sealtrain_together.pads.exact import Float64, Int8Limb, backend
+    from sealtrain_together.pads.field import (
         added,
         centre_words,
         centred_float64,

@@ -18,10 +18,10 @@ if not COLLECTING:
     from torch import nn
     from torch.utils.checkpoint import checkpoint
 
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.linear import PadsLinear, Stack
-    from sealtrain_collab.pads.matrix import PublicMatrix, rounded, stochastically_rounded
-    from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.linear import PadsLinear, Stack
+    from sealtrain_together.pads.matrix import PublicMatrix, rounded, stochastically_rounded
+    from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 

@@ -19,8 +19,8 @@ from polling import wait_until
 
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError, UsageError
 from sealtrain.training.errors import PeerUnreachable
-from sealtrain_collab.channel.ports import bind, listening
-from sealtrain_collab.errors import ProductAltered
+from sealtrain_together.channel.ports import bind, listening
+from sealtrain_together.errors import ProductAltered
 
 if not COLLECTING:
     import torch
@@ -35,13 +35,13 @@ if not COLLECTING:
         random_matrix,
     )
 
-    from sealtrain_collab.pads import tensors, wire
-    from sealtrain_collab.pads.accelerator import RemoteAccelerator
-    from sealtrain_collab.pads.engine import Inside, UnderPads
-    from sealtrain_collab.pads.matrix import PublicMatrix
-    from sealtrain_collab.pads.multiplying import Limits
-    from sealtrain_collab.pads.serving import Multiplier, run, served
-    from sealtrain_collab.pads.tensors import MAX_ROWS
+    from sealtrain_together.pads import tensors, wire
+    from sealtrain_together.pads.accelerator import RemoteAccelerator
+    from sealtrain_together.pads.engine import Inside, UnderPads
+    from sealtrain_together.pads.matrix import PublicMatrix
+    from sealtrain_together.pads.multiplying import Limits
+    from sealtrain_together.pads.serving import Multiplier, run, served
+    from sealtrain_together.pads.tensors import MAX_ROWS
 
     MATRIX = random_matrix()
 
@@ -158,7 +158,7 @@ def test_what_fits_no_message_goes_in_several(monkeypatch: pytest.MonkeyPatch) -
         honest = tensors.row_parts
         for module in ("engine", "dealer"):
             monkeypatch.setattr(
-                f"sealtrain_collab.pads.{module}.row_parts",
+                f"sealtrain_together.pads.{module}.row_parts",
                 lambda *given, **more: (
                     asked.append(len(honest(*given, **more))) or honest(*given, **more)
                 ),

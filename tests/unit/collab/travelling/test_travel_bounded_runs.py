@@ -12,8 +12,8 @@ from collecting import COLLECTING
 from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
 from sealtrain.manifest.errors import TranscriptInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
-from sealtrain_collab.channel.channel import AttestedChannel
-from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_together.channel.channel import AttestedChannel
+from sealtrain_together.travelling.orchestrator import Orchestrator
 
 if not COLLECTING:
     from travel_world import HOLDERS, PROGRAM, travel_world

@@ -13,8 +13,8 @@ from collecting import COLLECTING
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
-from sealtrain_collab.travelling.bounds import PrivateSteps, bounded, epsilon_spent
-from sealtrain_collab.travelling.program import Program, ProgramSettings
+from sealtrain_together.travelling.bounds import PrivateSteps, bounded, epsilon_spent
+from sealtrain_together.travelling.program import Program, ProgramSettings
 from sharing.training import turns
 
 if not COLLECTING:

@@ -7,7 +7,7 @@ from typing import Any
 from run_logs import fields_of
 
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.travelling.history import first_open
+from sealtrain_together.travelling.history import first_open
 
 RUN_ID = "7e" * 16
 NOW = 1_790_000_000

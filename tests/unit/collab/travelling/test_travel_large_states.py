@@ -15,9 +15,9 @@ import pytest
 from sealtrain.base.secret import Secret
 from sealtrain.errors import LimitExceeded
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain_collab.channel.frames import FrameReader, FrameWriter
-from sealtrain_collab.travelling.measurement import fingerprint_of_bytes
-from sealtrain_collab.travelling.states import MAX_STATE_BYTES, STATE_ENTRY
+from sealtrain_together.channel.frames import FrameReader, FrameWriter
+from sealtrain_together.travelling.measurement import fingerprint_of_bytes
+from sealtrain_together.travelling.states import MAX_STATE_BYTES, STATE_ENTRY
 
 pytestmark = [pytest.mark.claim("C258"), pytest.mark.slow]
 

@@ -15,9 +15,9 @@ from run_logs import fields_of
 from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.travelling.history import rotation_after, spent_of
-from sealtrain_collab.travelling.program import Program
-from sealtrain_collab.travelling.schedule import HolderPlan, Places, Plan, Rotation, Trip
+from sealtrain_together.travelling.history import rotation_after, spent_of
+from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.schedule import HolderPlan, Places, Plan, Rotation, Trip
 
 if not COLLECTING:
     import numpy as np

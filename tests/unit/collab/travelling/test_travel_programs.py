@@ -10,8 +10,8 @@ from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain_collab.travelling.program import Program, ProgramSettings
-from sealtrain_collab.travelling.schedule import HolderPlan, Plan, Rotation
+from sealtrain_together.travelling.program import Program, ProgramSettings
+from sealtrain_together.travelling.schedule import HolderPlan, Plan, Rotation
 
 if not COLLECTING:
     from travel_world import HOLDERS, PROGRAM, Tokens, TravelWorld, travel_world

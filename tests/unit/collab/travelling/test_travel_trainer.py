@@ -26,12 +26,12 @@ from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.runlog import RunLog
-from sealtrain_collab.travelling.guest.held_rows import HeldRows
-from sealtrain_collab.travelling.measurement import StateMeter, fingerprint_of_bytes
-from sealtrain_collab.travelling.programs import built, parse_settings, settings_of
-from sealtrain_collab.travelling.rows import IGNORED, read_rows, write_row
-from sealtrain_collab.travelling.schedule import HolderPlan, Plan, Rotation
-from sealtrain_collab.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
+from sealtrain_together.travelling.guest.held_rows import HeldRows
+from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
+from sealtrain_together.travelling.programs import built, parse_settings, settings_of
+from sealtrain_together.travelling.rows import IGNORED, read_rows, write_row
+from sealtrain_together.travelling.schedule import HolderPlan, Plan, Rotation
+from sealtrain_together.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
 
 if not COLLECTING:
     import torch

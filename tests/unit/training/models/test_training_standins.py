@@ -28,7 +28,7 @@ if not COLLECTING:
     from pads_world import Watched
     from safetensors.torch import load
 
-    from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
+    from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
 
 pytestmark = [
     pytest.mark.slow,
