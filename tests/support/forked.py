@@ -107,8 +107,12 @@ class Forks:
             return None
         self._files = deque(files_of(session.items))
         self._base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-        for name in self._stack:
-            importlib.import_module(name)
+        with warnings.catch_warnings():
+            # What a library says of itself as it is loaded is no test's.
+            warnings.simplefilter("ignore")
+            for name in self._stack:
+                with contextlib.suppress(ImportError):  # the tests that need it say so
+                    importlib.import_module(name)
         gc.collect()
         gc.freeze()
         with selectors.DefaultSelector() as waiting:
