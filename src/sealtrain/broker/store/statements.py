@@ -7,6 +7,7 @@ running it. ``run`` hands the driver the finished text; rows are the driver's tu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -140,7 +141,7 @@ def run_all(
     connection: Connection, statement: sa.Insert, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Insert rows; as ``run``."""
-    text, _, order = _compile(statement, connection.dialect, tuple(rows[0]))
+    text, _, order = _compile(statement, _DatabaseKind.of(connection.dialect), tuple(rows[0]))
     driver: Any = connection.connection.driver_connection
     given = rows if order is None else [[row[column] for column in order] for row in rows]
     driver.cursor().executemany(text, given)
@@ -161,7 +162,7 @@ def run(connection: Connection, statement: sa.Executable, values: Mapping[str, A
         Error: Of the driver; ``database.failures`` translates it.
     """
     names = tuple(values) if isinstance(statement, sa.Insert) else None
-    text, constants, order = _compile(statement, connection.dialect, names)
+    text, constants, order = _compile(statement, _DatabaseKind.of(connection.dialect), names)
     driver: Any = connection.connection.driver_connection
     given = {**constants, **values}
     return driver.execute(text, given if order is None else [given[column] for column in order])
@@ -192,11 +193,29 @@ def settled_rows(
     return settled[key]
 
 
+@dataclass(frozen=True, slots=True)
+class _DatabaseKind:
+    """A kind of database: those of one kind are told the same texts.
+
+    Attributes:
+        dialect: That of one of them.
+        kind: Its class, by which kinds are compared.
+    """
+
+    dialect: Dialect = field(compare=False)
+    kind: type[Dialect]
+
+    @classmethod
+    def of(cls, dialect: Dialect) -> _DatabaseKind:
+        """The kind of a database with this dialect."""
+        return cls(dialect, type(dialect))
+
+
 @lru_cache(maxsize=128)
 def _compile(
-    statement: Any, dialect: Dialect, names: tuple[str, ...] | None
+    statement: Any, kind: _DatabaseKind, names: tuple[str, ...] | None
 ) -> tuple[str, Mapping[str, Any], tuple[str, ...] | None]:
     """Text for a driver, its constants, and the order of parameters that have no name in it."""
-    found = statement.compile(dialect=dialect, column_keys=names)
+    found = statement.compile(dialect=kind.dialect, column_keys=names)
     order = found.positiontup
     return str(found), dict(found.params), None if order is None else tuple(order)
