@@ -18,8 +18,6 @@ from sealtrain.attest.snp.verify import verify_report
 from sealtrain.attest.tdx.parse import canonical_quote
 from sealtrain.attest.tdx.verify import verify_quote
 
-__all__ = ["evidence_of_machines"]
-
 _LATE = 1_800_000_000
 """When the chains of processors and GPUs, which live for decades, are looked at."""
 

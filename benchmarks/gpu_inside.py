@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ANSWER", "Turn"]
-
 ANSWER = "answer.json"
 
 

@@ -13,8 +13,6 @@ from medical_sets import Read
 from medical_ways import WAYS, chooser_of
 from sealtrain.base.files import atomic_write
 
-__all__ = ["write"]
-
 NAME = "medical-random.md"
 Row = tuple[str, str, dict[int, dict[str, Any]], dict[int, dict[str, Any]]]
 

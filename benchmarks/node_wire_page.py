@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["floor", "page"]
-
 FRAME = 512 << 10
 ALL_REDUCE_GOAL, STEP_GOAL, MEETING_GOAL_S = 0.9, 1.05, 5.0
 _WAYS = {

@@ -23,8 +23,6 @@ from sealtrain.training.data.part import RankPart
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream
 
-__all__ = ["Read", "Task", "planned", "read", "stream_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:

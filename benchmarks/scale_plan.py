@@ -20,8 +20,6 @@ from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
 from sealtrain.signing.runlog import RunLog
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES, OVERHEAD
 
-__all__ = ["Plan", "Row", "broker_constants", "plan", "run_log_bytes"]
-
 WORLDS = Path(__file__).resolve().parents[1] / "tests" / "support"
 MANIFEST_LOG = 20_000
 RELEASES, RENEWALS = 4, 16

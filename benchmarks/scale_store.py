@@ -45,8 +45,6 @@ from sealtrain.sealing.header import FileKeys
 from sealtrain.sealing.index import Batch, BatchTable, Index, IndexedShard, schema_digest_of
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT, SealedWriter
 
-__all__ = ["KEY", "ROWS_A_SHARD", "Generated", "SealedSet", "sealed_sets"]
-
 KEY = DataKey(hashlib.sha256(b"benchmark of scale").digest())
 ROWS_A_BATCH, BATCHES_A_SHARD = 640, 64
 ROWS_A_SHARD = ROWS_A_BATCH * BATCHES_A_SHARD

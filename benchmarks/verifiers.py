@@ -26,8 +26,6 @@ from typing import Any, Final
 
 from measured_on import give_up, machine
 
-__all__ = ["page"]
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs/reference/benchmarks/verifiers.md"
 DRIVER = REPOSITORY / "tests/support/in_chromium.mjs"

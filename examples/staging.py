@@ -15,8 +15,6 @@ from typing import Any
 from sealtrain.base.processes import end_with_starter
 from sealtrain.cli.programs import SideProgram, program, tied
 
-__all__ = ["Stage", "emptied"]
-
 _SOON_S = 120
 _AT_LAST_S = 900
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DATA_TABLE", "PAGE", "TABLE", "Row", "render", "rows"]
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 TABLE = REPOSITORY / "tests" / "cli" / "bad_inputs.txt"
 DATA_TABLE = TABLE.with_name("bad_data.txt")

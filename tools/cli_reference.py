@@ -22,8 +22,6 @@ from sealtrain.cli.project import KEYS, NETWORK
 if TYPE_CHECKING:
     from click import Command, Parameter
 
-__all__ = ["PAGE", "commands", "render"]
-
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
 
 _INTRO = """\

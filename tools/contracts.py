@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COMPILER", "PLACES", "built", "main"]
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMPILER = "0.8.24"
 PLACES = {

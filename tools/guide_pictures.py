@@ -24,8 +24,6 @@ from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 
-__all__ = ["FOLDER", "PAGE", "WIDTH", "drawn"]
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "guides" / "first_hour.md"
 FOLDER = PAGE.with_suffix("")

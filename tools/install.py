@@ -16,8 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-__all__ = ["main", "words_of"]
-
 _LISTS = {
     "constraint": "--constraint",
     "extra-index-url": "--extra-index-url",

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["locked_schema"]
-
 _ANNOTATIONS = {
     *("$schema", "title", "description", "default", "examples", "discriminator"),
     *("x-left-out",),

@@ -14,8 +14,6 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-__all__ = ["PAGE", "ROW", "marked", "places", "render"]
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "reference" / "negative-cases.md"
 ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)

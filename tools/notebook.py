@@ -21,8 +21,6 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-__all__ = ["NOTEBOOK", "SOURCE", "cells", "executed", "places", "written"]
-
 SOURCE = Path(__file__).resolve().parent.parent / "examples" / "notebook" / "story.py"
 NOTEBOOK = SOURCE.with_suffix(".ipynb")
 SECONDS_A_CELL = 1500

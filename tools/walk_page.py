@@ -19,8 +19,6 @@ from sealtrain.cli.walkrun import prepared
 from sealtrain.walk.switch import StepOutcome
 from sealtrain.walk.table import TITLES, play_all
 
-__all__ = ["PAGE", "table_of", "written"]
-
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "guides" / "walk.md"
 _BEGIN: Final = "<!-- begin: tools/walk_page.py -->\n"
 _END: Final = "<!-- end: tools/walk_page.py -->\n"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sealtrain_together.travelling.holder import TokenSource
     from sealtrain_together.travelling.schedule import Trip
 
-__all__ = ["BusFeed", "ChannelFeed", "TlsFeed", "relay", "serve_channel", "serve_data"]
-
 _ASKED = struct.Struct(">QQ")
 _PART = 1 << 20
 _MESSAGE = 1 << 18

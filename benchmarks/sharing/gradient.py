@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     Gradient = NDArray[np.float32]
 
-__all__ = ["GRADIENT_PURPOSE", "GradientHolder", "gradient_steps", "train_apart"]
-
 GRADIENT_PURPOSE = "share-gradient"
 _HEAD = struct.Struct(">dd")
 _GRADIENT, _STATE = b"g", b"s"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sealtrain_together.travelling.holder import TokenSource
     from sealtrain_together.travelling.schedule import Plan
 
-__all__ = ["LEAD", "MODEL_PURPOSE", "Baton", "ModelHolder", "Routes"]
-
 MODEL_PURPOSE = "share-model"
 LEAD = "lead"
 _HEAD = struct.Struct(">Qd")

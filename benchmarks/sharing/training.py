@@ -16,8 +16,6 @@ from sealtrain_together.travelling.schedule import Plan, Rotation, Trip
 if TYPE_CHECKING:
     from sealtrain_together.travelling.program import Program
 
-__all__ = ["Feed", "train_fed", "turns"]
-
 
 class Feed(Protocol):
     """Brings chunks, in the order in which they were asked for. Of one thread."""

@@ -20,8 +20,6 @@ from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.manifest.errors import ClaimContradicted
 
-__all__ = ["RECIPE", "Stage", "note", "play"]
-
 _CALM = ("mild cough", "sore knee", "itchy skin", "runny nose", "back ache", "dry eyes")
 _ALARMING = ("chest pain", "cannot breathe", "slurred speech", "heavy bleeding")
 _URGENT_SHARE = 0.4

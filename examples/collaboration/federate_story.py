@@ -17,8 +17,6 @@ from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["HOSPITALS", "RECIPE", "Stage", "play", "records"]
-
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 _ROUNDS = 5
 _STEPS = 15

@@ -25,8 +25,6 @@ from sealtrain.cli.rehearsal import free_ports, run_log
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.sealing.errors import CheckpointRefused
 
-__all__ = ["play_cut", "play_pads"]
-
 _WITHIN_S = 600.0
 _POLL_S = 0.05
 _PAUSE_S = 0.5

@@ -20,8 +20,6 @@ from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import free_ports, run_log
 from sealtrain.errors import AcceleratorUnreachable, Unreachable
 
-__all__ = ["play"]
-
 _WITHIN_S = 900.0
 _POLL_S = 0.05
 _PAUSE_S = 0.5

@@ -18,8 +18,6 @@ from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_l
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain_together.errors import ProductAltered
 
-__all__ = ["CLOSE", "RECIPE", "Stage", "measured", "play"]
-
 CLOSE = 1e-3
 """Losses under pads stay so near to those of the int8 model."""
 _ALTERED_PRODUCT = 150

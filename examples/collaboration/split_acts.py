@@ -9,8 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-__all__ = ["CLINICS", "DATASETS", "Act", "Played", "Say", "made_up"]
-
 CLINICS: Final = ("clinic-a", "clinic-b")
 """Owners of the records that every act trains on."""
 DATASETS: Final = [

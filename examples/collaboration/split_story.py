@@ -16,9 +16,6 @@ from split_acts import Act
 
 from sealtrain.errors import AlreadyExists, UsageError
 
-__all__ = ["ACTS", "play"]
-
-
 ACTS: tuple[Act, ...] = (
     Act(
         name="pads",

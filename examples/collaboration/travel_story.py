@@ -16,8 +16,6 @@ from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["HOLDERS", "RECIPE", "Stage", "play", "texts"]
-
 HOLDERS: Final = ("library-a", "library-b", "library-c")
 _TOKENS: Final = 49_152
 _ROW_TOKENS: Final = 1024

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-__all__ = ["BROKERS", "ELSEWHERE", "STORES", "Guest", "inside"]
-
 BROKERS, STORES, ELSEWHERE = "10.77.1.1", "10.77.2.1", "10.77.3.1"
 """Addresses of the world outside of guests; guests have no route to the last."""
 _GUESTS = "10.77.9.0/24"

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PAGES", "Played", "Step", "Terminal", "likeness", "play", "recorded", "steps_of"]
-
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted((REPOSITORY / "docs" / "guides").glob("first_hour*.md"))
 

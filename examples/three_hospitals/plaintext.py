@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.schema import Recipe
 
-__all__ = ["ForgetfulStore", "PlainRecords", "train_in_the_clear"]
-
 
 class PlainRecords:
     """Records of one JSONL file behind the interface of a sealed dataset."""

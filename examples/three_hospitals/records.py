@@ -16,8 +16,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["HOSPITALS", "make_records", "write_records"]
-
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 TRAIN, TEST = "biopsies", "biopsies-test"
 # One patient in five is kept for testing.

@@ -6,8 +6,6 @@ waits, and a traceback out of it says nothing.
 
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Entry point: load the command line, then run it."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from sealtrain_chain.chainfile import ChainFile
 
-__all__ = ["address", "load_account", "recovered", "signed", "signed_by", "typed"]
-
 _MAX_BYTES = 16 << 10
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 

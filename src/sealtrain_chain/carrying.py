@@ -19,8 +19,6 @@ from sealtrain_chain.slots import COMPOSE, DEVICE
 if TYPE_CHECKING:
     from web3 import Web3
 
-__all__ = ["carry_out", "execute_proposal", "votes_of"]
-
 
 def carry_out(
     web3: Web3,

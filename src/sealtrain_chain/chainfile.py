@@ -17,8 +17,6 @@ from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import DataInvalid, TrustInvalid, UsageError
 
-__all__ = ["MAX_CHAIN_ID", "Address", "ChainFile", "address_of", "host_of", "load_chain_file"]
-
 _MAX_BYTES = 64 << 10
 MAX_CHAIN_ID = 2**53 - 1
 

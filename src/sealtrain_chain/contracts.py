@@ -24,21 +24,6 @@ if TYPE_CHECKING:
     from web3 import Web3
     from web3.contract import Contract
 
-__all__ = [
-    "Payer",
-    "app",
-    "artefact",
-    "connected",
-    "deploy",
-    "kms",
-    "kms_allows",
-    "owners_app_auth",
-    "require_chain",
-    "safe",
-    "send",
-    "told",
-]
-
 _GAS_MARGIN = 1.2
 _MAX_GAS = 8_000_000
 """Ours need less: an OwnersAppAuth of 64 owners is deployed with some 4 million."""

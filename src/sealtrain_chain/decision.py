@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
     from eth_account.signers.local import LocalAccount
 
-__all__ = [
-    "MAX_DECISION_BYTES",
-    "NEVER",
-    "ChainDecision",
-    "SignedChainDecision",
-    "decide",
-    "verify_chain_decision",
-]
-
 MAX_DECISION_BYTES = 512 << 10
 NEVER = 2**64 - 1
 """Deadline of a revocation: a wrong clock must not keep an owner from stopping."""

@@ -21,8 +21,6 @@ from sealtrain.signing.errors import ProofInvalid
 from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.reading import Reader, Reading, open_reader
 
-__all__ = ["ChainGate", "opened_gate", "require_app", "require_counting"]
-
 _KEPT = 1024
 _READY_SECONDS = 15.0
 """A probe that asks whether the broker is ready must not cost each node a request each time."""

@@ -12,8 +12,6 @@ from typing import Final
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.canonical import JsonValue
 
-__all__ = ["header_of"]
-
 _NUMBERS: Final = frozenset(
     {
         *("difficulty", "number", "gasLimit", "gasUsed", "timestamp"),

@@ -12,8 +12,6 @@ from sealtrain.base.http import Bounds, HttpClient
 from sealtrain.errors import ChainUnreachable, DataInvalid
 from sealtrain_chain.chainfile import host_of
 
-__all__ = ["MAX_ANSWER_BYTES", "Node"]
-
 MAX_ANSWER_BYTES = 2 << 20
 
 

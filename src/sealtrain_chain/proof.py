@@ -21,8 +21,6 @@ from sealtrain.base.models import load_model
 from sealtrain.consortium.patricia import proof_path
 from sealtrain.signing.errors import ProofInvalid
 
-__all__ = ["Account", "proven", "require_extra"]
-
 _NODE_DIGITS = 2 * 4096
 _NODES = 64
 

@@ -28,8 +28,6 @@ from sealtrain_chain.header import header_of
 from sealtrain_chain.node import Node
 from sealtrain_chain.proof import Account, proven, require_extra
 
-__all__ = ["Head", "Reader", "Reading", "open_reader"]
-
 CLOCK_SKEW = 300
 
 _Word = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{64}$")]

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
     from eth_account.signers.local import LocalAccount
 
-__all__ = [
-    "MAX_PROPOSAL_BYTES",
-    "NOBODY",
-    "SafeProposal",
-    "joined",
-    "sign_proposal",
-    "verify_proposal",
-]
-
 NOBODY = "0x" + "00" * 20
 MAX_PROPOSAL_BYTES = 64 << 10
 _SELECTORS = {"add": "dfc77223", "remove": "67b3f22c"}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from sealtrain.attest.dstack.keccak import keccak256
 
-__all__ = ["COMPOSE", "DEVICE", "nonce_slot"]
-
 COMPOSE, DEVICE = 0, 1
 """What an OwnersAppAuth decides on."""
 

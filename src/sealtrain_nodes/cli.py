@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["join_by_ticket"]
-
 
 def join_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     """Be another node of a run: prove this guest to the lead, and train a part of each step.

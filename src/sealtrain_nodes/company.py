@@ -29,8 +29,6 @@ from sealtrain_nodes.sharing import Sharing
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.link import HandedLink
 
-__all__ = ["NodeCompany", "RankPlace"]
-
 MEETING_SECONDS: Final = 120.0
 FABRIC: Final = Path("/dev/infiniband")
 """Where Linux shows adapters that reach other machines' memory past its network."""

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import Refused, Unreachable
 
-__all__ = [
-    "NodeMissing",
-    "NodeRefused",
-    "NodeTaken",
-]
-
 
 class NodeRefused(Refused):
     """A node is not one that the run expects, or says otherwise than the recipe."""

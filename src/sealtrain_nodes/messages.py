@@ -22,25 +22,6 @@ from sealtrain.training.errors import ChannelBroken
 from sealtrain_nodes.errors import NodeRefused
 from sealtrain_together.channel.channel import AttestedChannel
 
-__all__ = [
-    "MAX_RANKS",
-    "PURPOSE",
-    "BeginNodes",
-    "FromLead",
-    "FromNode",
-    "Greeting",
-    "Member",
-    "Ready",
-    "SentCheckpoint",
-    "Welcome",
-    "lost",
-    "lost_if_cut",
-    "receive",
-    "refuse_other_data",
-    "refuse_other_receipts",
-    "send",
-]
-
 PURPOSE: Final = "node-join"
 MAX_RANKS: Final = 64
 MAX_MESSAGE_BYTES: Final = 4 << 20

@@ -22,8 +22,6 @@ from sealtrain.training.distributed.wire.scratch import FrameBuffers
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.meeting import Wire
 
-__all__ = ["PIECE_BYTES", "Sharing"]
-
 PIECE_BYTES: Final = 16 << 20
 PIECE_SECONDS: Final = 5 * 60.0
 """Longest wait for a node that does not take, or does not pass on, the next piece."""

@@ -22,8 +22,6 @@ from sealtrain_simulator.nitro import HOUR, signed_document
 from sealtrain_simulator.state import SimulatorState
 from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm
 
-__all__ = ["agent_fault", "cloud_driver"]
-
 _SELECTION = (0, 2, 14)
 """What dstack quotes on Google Cloud."""
 _INSTANCE, _NAME = "i-00000000000000002", "0000000000000000"

@@ -21,8 +21,6 @@ from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.state import SimulatorState
 from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm
 
-__all__ = ["Paravisor", "cloud_machine"]
-
 _ALL = tuple(range(24))
 _BOOT = ((4, "image"), (7, "Secure Boot"), (9, "command line"), (11, "sections"))
 Attest = Callable[[bytes], dict[str, JsonValue]]

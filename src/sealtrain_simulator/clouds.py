@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "AZURE_FAULT_MEANINGS",
-    "GOOGLE_SNP_FAULT_MEANINGS",
-    "NITRO_TPM_FAULT_MEANINGS",
-    "TPM_FAULT_MEANINGS",
-]
-
 TPM_FAULT_MEANINGS: dict[str, str] = {
     "tpm-other-quote": "the vTPM signed for another TDX quote (report-data-mismatch)",
     "tpm-other-events": "the vTPM's PCR 14 is of another boot (event-log-mismatch)",

@@ -28,8 +28,6 @@ from sealtrain_simulator.state import SimulatorState
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuEvidence
 
-__all__ = ["Devices", "devices_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from sealtrain.errors import DataInvalid
 
-__all__ = ["FAULTS", "FAULT_MEANINGS", "check_fault"]
-
 FAULT_MEANINGS: dict[str, str] = {
     "debug-bit": "the guest runs in debug mode; its memory is open to the host (debug-guest)",
     "no-sept-ve-disable": "the host may take pages away unnoticed (debug-guest)",

@@ -25,17 +25,6 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain_simulator.gpu_pki import GpuPki, SimulatedDevice
 
-__all__ = [
-    "DRIVER_BLOCKS",
-    "DRIVER_VERSION",
-    "FAULTS",
-    "FAULT_MEANINGS",
-    "GPU_VBIOS",
-    "SWITCH_VBIOS",
-    "VBIOS_BLOCKS",
-    "SimulatedGpus",
-]
-
 FAULT_MEANINGS: Final[dict[str, str]] = {
     "devtools-on": "developer mode: the host can read the GPUs (gpu-mode-refused)",
     "cc-off": "confidential computing is off (gpu-mode-refused)",

@@ -38,8 +38,6 @@ from sealtrain_simulator.gpu import (
 )
 from sealtrain_simulator.gpu_pki import Signed
 
-__all__ = ["simulated_collateral", "simulated_ocsp", "simulated_rim"]
-
 _SWID = "http://standards.iso.org/iso/19770/-2/2015/schema.xsd"
 _SHA384 = "http://www.w3.org/2001/04/xmlenc#sha384"
 _ANSWER_LIFETIME = 24 * 3600

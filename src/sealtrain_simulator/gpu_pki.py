@@ -20,8 +20,6 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.seeds import key_of, octets
 
-__all__ = ["GpuPki", "Signed", "SimulatedDevice"]
-
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _NOT_AFTER = datetime(2049, 12, 31, tzinfo=UTC)
 _COMPOSITE_DEVICE_ID = ObjectIdentifier("2.23.133.5.4.1")

@@ -17,16 +17,6 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.snp import SimulatedSnp
 
-__all__ = [
-    "HOSTED_FAULT_MEANINGS",
-    "LAUNCH_FAULT_MEANINGS",
-    "enclave_attestation",
-    "launch_config",
-    "nitro_tpm_attestation",
-    "snp_attestation",
-    "snp_evidence",
-]
-
 Version = Literal[0, 1]
 _Value = bytes | list[bytes] | str
 _Own = dict[str, _Value]

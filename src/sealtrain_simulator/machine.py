@@ -9,8 +9,6 @@ from sealtrain.attest.nvidia.policy import GpuMode
 from sealtrain.errors import UsageError
 from sealtrain_simulator import clouds, faults, gpu, hosted, nitro, snp
 
-__all__ = ["GPU_FAULT", "Machine", "SimulatedTee", "fault_meanings"]
-
 SimulatedTee = Literal[
     "dstack",
     "tdx",

@@ -30,16 +30,6 @@ from sealtrain.base.clock import Clock
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.seeds import key_of, octets
 
-__all__ = [
-    "FAULTS",
-    "FAULT_MEANINGS",
-    "Issued",
-    "SimulatedNitroPki",
-    "SimulatedNsm",
-    "signed_document",
-    "simulated_image",
-]
-
 FAULT_MEANINGS = {
     "debug-pcrs": "debug mode: the image's registers are zero (debug-guest)",
     "stale-document": "a document of four hours ago (evidence-stale)",

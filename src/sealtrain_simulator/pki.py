@@ -27,8 +27,6 @@ from sealtrain.errors import DataInvalid
 from sealtrain_simulator.faults import check_fault
 from sealtrain_simulator.seeds import key_of, octets
 
-__all__ = ["COLLATERAL_LIFETIME", "TD_ATTRIBUTES", "SimulatedPki"]
-
 COLLATERAL_LIFETIME = 30 * 24 * 3600
 CLOCK_SKEW = 300
 TD_ATTRIBUTES = bytes.fromhex("0000001000000000")

@@ -6,8 +6,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-__all__ = ["key_of", "octets"]
-
 
 def octets(seed: bytes, part: str, label: str, length: int) -> bytes:
     """Bytes for one label.

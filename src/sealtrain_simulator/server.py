@@ -36,8 +36,6 @@ from sealtrain_simulator.state import HONEST, ensure
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-__all__ = ["guest_app", "running", "serve"]
-
 MAX_REQUEST_BYTES = 64 << 10
 
 _Method = Callable[[SimulatedGuest, dict[str, Any]], dict[str, Any]]

@@ -25,16 +25,6 @@ from sealtrain.errors import DataInvalid
 from sealtrain_simulator.pki import tpm_chain
 from sealtrain_simulator.seeds import key_of, octets
 
-__all__ = [
-    "SNP_EXTENDED_TCB",
-    "SNP_FAULTS",
-    "SNP_FAULT_MEANINGS",
-    "SNP_MEASUREMENT",
-    "SNP_MITIGATIONS",
-    "SNP_TCB",
-    "SimulatedSnp",
-]
-
 SNP_FAULT_MEANINGS = {
     "debug-bit": "the guest's policy allows debugging (debug-guest)",
     "migration-agent": "another guest may move this one elsewhere (migratable-guest)",

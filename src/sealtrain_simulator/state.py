@@ -26,8 +26,6 @@ from sealtrain_simulator.nitro import SimulatedNitroPki
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SimulatedSnp
 
-__all__ = ["HONEST", "SimulatorState", "ensure"]
-
 _SEED_BYTES = 32
 _EVALUATION_NUMBER = 20
 """Above the floor of policies for hardware."""

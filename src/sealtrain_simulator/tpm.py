@@ -19,8 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from sealtrain.attest.tpm.chain import MACHINE_OID
 from sealtrain.attest.tpm.quote import BANK_BYTES, REGISTERS, Bank
 
-__all__ = ["SimulatedMachine", "SimulatedTpm", "TpmVendor", "tpm_signature", "tpms_attest"]
-
 AttestationKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _ECDSA = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 _ALGORITHMS: Final[dict[Bank, int]] = {"sha256": 0x000B, "sha384": 0x000C}

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import Refused, Unreachable
 
-__all__ = [
-    "CapabilityRefused",
-    "DealerUnreachable",
-    "ProductAltered",
-    "TooFewParties",
-    "UpdateRefused",
-]
-
 
 class CapabilityRefused(Refused):
     """A write capability is unknown, used or withdrawn, or does not cover the write."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from training_world import OWNERS
 
-__all__ = ["guessing_model", "opinions", "questions", "rankings", "write_split"]
-
 MEASURES = ("radius", "texture", "concave points", "smoothness")
 DIAGNOSES = (" malignant", " benign")
 

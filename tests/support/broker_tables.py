@@ -16,8 +16,6 @@ from sqlalchemy.engine import Connection, Engine
 
 from sealtrain.broker.store.schema import bring_on
 
-__all__ = ["with_tables"]
-
 
 def with_tables(path: Path) -> Path:
     """Make a file of SQLite in which a broker's store finds its tables.

@@ -34,8 +34,6 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from _pytest.unraisableexception import collect_unraisable
 
-__all__ = ["Forks", "add_option", "fork_workers"]
-
 STACK = (
     "fastapi",
     "sealtrain.broker.serve",

@@ -6,8 +6,6 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["HARMLESS", "HOSTILE", "HOSTILE_TEXTS", "LOOK", "admitting", "places_of_text", "put"]
-
 Place = tuple[Any, ...]
 
 HOSTILE = "<img src=//evil.example/x onerror=alert(1)>'\"{{7*7}}\u202egnp.exe\u200b"

@@ -12,8 +12,6 @@ from urllib.parse import unquote
 
 from http_server import Handler, http_served
 
-__all__ = ["FakeHub", "serving_hub"]
-
 
 @dataclass
 class FakeHub:

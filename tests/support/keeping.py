@@ -24,8 +24,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Keeping", "keep_output", "note_command"]
-
 VARIABLE = "SEALTRAIN_KEEP"
 MAX_FILES = 50
 MAX_FILE_BYTES = 1 << 20

@@ -31,8 +31,6 @@ from sealtrain.manifest.verify import Report, examine
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.runlog import RunLog
 
-__all__ = ["chained", "linked_world", "reports_of", "run_of"]
-
 Change = Callable[[dict[str, Any]], None]
 
 

@@ -14,8 +14,6 @@ from stage import OWNERS, RECIPE, Stage
 
 from sealtrain.cli.programs import SideProgram
 
-__all__ = ["Nodes", "recipe_of", "weights"]
-
 WITHIN_S = 120
 
 

@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sealtrain.attest.tpm.chain import MACHINE_OID
 from sealtrain_simulator.tpm import SimulatedMachine
 
-__all__ = ["PLACES", "keys", "odd_chain", "oddities"]
-
 PLACES: Final = (0, 1, 2)
 NAMES: Final = ("SIMULATED vTPM", "SIMULATED EK/AK CA Intermediate", "SIMULATED EK/AK CA Root")
 Fields = dict[str, Any]

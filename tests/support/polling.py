@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["wait_until"]
-
 _POLL_SECONDS = 0.01
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import psutil
 
-__all__ = ["below", "runs"]
-
 
 def below(process: psutil.Process) -> list[psutil.Process]:
     """What a process started, and what that started."""

@@ -10,8 +10,6 @@ from typing import Any
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 
-__all__ = ["FIELDS", "chained", "fields_of", "rechained"]
-
 _A, _B, _C, _D = (digit * 64 for digit in "abcd")
 _PADS_BEGUN = {
     "pads": "dealer",

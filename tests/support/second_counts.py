@@ -18,8 +18,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FIGURES", "PAGE", "rendered"]
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs/reference/second-verifier.md"
 FIGURES = PAGE.with_suffix(".json")

@@ -9,8 +9,6 @@ from typing import Any
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import RunTicket
 
-__all__ = ["guest_words"]
-
 
 def guest_words(
     lock: Path,

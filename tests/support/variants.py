@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["variants"]
-
 
 def variants(
     values: Iterable[Any],

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PIPE", "VARIABLE", "find_places", "hold_places"]
-
 VARIABLE = "SEALTRAIN_WARM"
 """Names the folder to workers."""
 PIPE = "held"

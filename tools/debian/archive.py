@@ -11,8 +11,6 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["apt", "lists_of", "missing_for_debian", "unpack"]
-
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _ARCHIVE = "http://deb.debian.org/debian"
 _PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb")

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuEvidence
     from sealtrain_simulator.gpu import SimulatedGpus
 
-__all__ = ["TARGETS", "Target", "seeds_from"]
-
 Target = Callable[[], tuple[Callable[[bytes], object], list[bytes]]]
 
 _NOW = 1_800_000_000

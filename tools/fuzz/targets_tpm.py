@@ -7,8 +7,6 @@ import json
 import struct
 from collections.abc import Callable
 
-__all__ = ["TPM_TARGETS"]
-
 _SEED = b"sealtrain fuzz, simulated"
 Made = tuple[Callable[[bytes], object], list[bytes]]
 

@@ -13,8 +13,6 @@ import httpx2
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain.image.pins import DebianPin, WheelPin
 
-__all__ = ["debian_file", "download_wheels", "pinned_wheels"]
-
 MIRROR = os.environ.get("DEBIAN_MIRROR", "https://deb.debian.org")
 SNAPSHOT = "https://snapshot.debian.org/archive"
 PLATFORM = (

@@ -24,8 +24,6 @@ from sealtrain.image.packages import record_text
 from sealtrain.image.pins import files_digest
 from sealtrain.recipe.installation import as_recorded, recorded
 
-__all__ = ["Content", "Debian", "debian_content", "read_debian", "wheel_content"]
-
 LEFT_OUT = re.compile(r"usr/share/(doc|info|lintian|locale|man)/(?!.*/copyright$).*")
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER = 60

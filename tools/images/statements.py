@@ -14,8 +14,6 @@ from sealtrain.recipe.installation import CodePin, code_sha256
 from sealtrain.signing import dsse
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build
 
-__all__ = ["BUILD_TYPE", "SLSA", "provenance", "sbom"]
-
 BUILD_TYPE = "https://sealtrain.dev/images/v1"
 SLSA = "https://slsa.dev/provenance/v1"
 

@@ -24,8 +24,6 @@ from pathlib import Path
 
 from lane_table import CORE, LANES, SuiteLane, lane_of
 
-__all__ = ["ASIDE", "digest_of", "files_of", "is_test", "support_of", "tracked_files"]
-
 ASIDE = (
     ".ci/",
     ".github/",

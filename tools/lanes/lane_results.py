@@ -9,8 +9,6 @@ from pathlib import Path
 
 from lane_table import CORE, LANES, SuiteLane, lane_of
 
-__all__ = ["FileResult", "failed_lanes", "lines_of_lanes", "read_results", "slowest_files"]
-
 
 @dataclass(slots=True)
 class FileResult:

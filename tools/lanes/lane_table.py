@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 
-__all__ = ["CORE", "LANES", "SuiteLane", "lane_of"]
-
 _KINDS = "src/sealtrain_together"
 _NODES = "src/sealtrain_nodes/"
 _CHANNEL = f"{_KINDS}/channel/"

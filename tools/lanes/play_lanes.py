@@ -24,8 +24,6 @@ from lane_record import RECORD, Passed, is_covered, read_record, write_record
 from lane_results import FileResult, failed_lanes, lines_of_lanes, read_results, slowest_files
 from lane_table import CORE, LANES, SuiteLane, lane_of
 
-__all__ = ["Choice", "choose", "main", "play"]
-
 ROOT = Path(__file__).resolve().parents[2]
 _WORKERS = 5  # for two cores: some tests wait, for a peer or for a time to pass
 _REPORT = "dist/tests.xml"  # every test's seconds stay there, to shorten the run by

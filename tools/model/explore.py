@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FAULTS", "SEARCHES", "Found", "Search", "claims_of", "main", "search"]
-
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "spec" / "model" / "release.pml"
 _PROGRAMS = {"spin": "spin", "gcc": "gcc"}

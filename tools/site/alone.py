@@ -1,5 +1,3 @@
 """How a page says that links lead to it, and no list in the margin."""
 
-__all__ = ["ALONE"]
-
 ALONE = "---\norphan: true\n---\n\n"

@@ -6,8 +6,6 @@ import re
 
 from alone import ALONE
 
-__all__ = ["error_pages"]
-
 _SECTION = re.compile(r"^#{2,4} ([a-z0-9-]+)\n(.*?)(?=^#{1,4} |\Z)", re.MULTILINE | re.DOTALL)
 _HERE = re.compile(r"\]\(#([a-z0-9-]+)\)")
 _ELSEWHERE = re.compile(r"\]\((?!https?:|#)([^)]+)\)")

@@ -8,8 +8,6 @@ from typing import Any
 
 from alone import ALONE
 
-__all__ = ["field_pages"]
-
 Schema = dict[str, Any]
 _SPEC = "../spec/recipe.md"
 

@@ -10,8 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from alone import ALONE
 
-__all__ = ["with_linked_files"]
-
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 _LANGUAGES = {
     ".py": "python",

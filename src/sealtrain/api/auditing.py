@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.verify import Report, VerifiedManifest
     from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["audit_ledger", "examine_manifest", "pin_trust", "report", "verify_manifest"]
-
 
 def pin_trust(
     consortium: Consortium,

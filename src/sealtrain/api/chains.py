@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.manifest.verify import Report
 
-__all__ = ["VerifiedChain", "manifests_in", "verify_chain"]
-
 _DEPTH = 3
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.sourcefiles import SourceFile
     from sealtrain.signing.datause import DataUse
 
-__all__ = ["Owner"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Owner(OwnerFiles):

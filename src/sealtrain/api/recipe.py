@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe import recipe as document
     from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["Recipe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.trust import Trust
     from sealtrain.manifest.verify import Report, VerifiedManifest
 
-__all__ = ["Run", "RunState"]
-
 RunState = Literal["not-begun", "interrupted", "finished"]
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import LockedRecipe
     from sealtrain.release.run_control import ShownSubmission
 
-__all__ = ["WITHIN_SECONDS", "SubmittedRun"]
-
 WITHIN_SECONDS: Final = 7 * 24 * 3600
 """How long a runner may take to claim a submission, unless its submitter says otherwise."""
 

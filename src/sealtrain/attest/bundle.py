@@ -30,8 +30,6 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, Document, Hex64, RealTime, StrictModel
 
-__all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Attachments", "Bundle", "Conversation", "Kind"]
-
 MAX_BUNDLE_BYTES = 40 << 20
 MAX_CERTIFICATES = 8
 _MAX_CERTIFICATE_CHARS = 16 << 10

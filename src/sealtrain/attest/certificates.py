@@ -14,8 +14,6 @@ from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.digests import sha256_hex
 
-__all__ = ["certificate_fields"]
-
 
 def certificate_fields(part: str, certificates: tuple[bytes, ...]) -> list[Field]:
     """One line for each certificate of a chain."""

@@ -11,20 +11,6 @@ from typing import Literal, NoReturn
 from sealtrain.attest.errors import ReportDataMismatch
 from sealtrain.errors import EvidenceRefused
 
-__all__ = [
-    "Check",
-    "Claim",
-    "Group",
-    "Outcome",
-    "among",
-    "committed",
-    "equal",
-    "raising",
-    "require_groups",
-    "single",
-    "unlooked",
-]
-
 Outcome = Literal["equal", "allowed", "any"]
 """``equal`` to one expected value, among the ``allowed`` ones, or the policy said ``any``."""
 

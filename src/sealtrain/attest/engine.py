@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.bundle import Attachments
     from sealtrain.attest.forms import StatementExhibit
 
-__all__ = [
-    "check_offered",
-    "check_platform",
-    "check_tier",
-    "guest_groups",
-    "guest_part",
-    "other_tee",
-    "statement_part",
-]
-
 
 def guest_part(
     prove: Callable[[], SignedFacts[Any]], verifier: Verifier[Any, Any, Any], at: Situation

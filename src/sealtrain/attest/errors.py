@@ -4,37 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import EvidenceRefused, Unreachable
 
-__all__ = [
-    "AppIdMismatch",
-    "CertificateChainInvalid",
-    "CertificateRevoked",
-    "CollateralExpired",
-    "CollateralMismatch",
-    "CollateralUnreachable",
-    "ComposeHashMismatch",
-    "DebugGuest",
-    "EventLogMismatch",
-    "EvidenceMalformed",
-    "EvidenceStale",
-    "GpuModeRefused",
-    "GpuNonceMismatch",
-    "GpuReportInvalid",
-    "GpuSetRefused",
-    "GuestApiUnreachable",
-    "MeasurementMismatch",
-    "MigratableGuest",
-    "PlatformMismatch",
-    "QuoteInvalid",
-    "QuoteRootUntrusted",
-    "ReferenceValueInvalid",
-    "ReferenceValueMismatch",
-    "RemoteVerdictRefused",
-    "ReportDataMismatch",
-    "RevocationUnknown",
-    "SimulatedEvidence",
-    "TcbStatusRefused",
-]
-
 
 class EvidenceMalformed(EvidenceRefused):
     """Evidence cannot be parsed."""

@@ -69,8 +69,6 @@ from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import DataInvalid, FormatUnknown
 
-__all__ = ["MAX_FILE_BYTES", "recognise"]
-
 MAX_FILE_BYTES = MAX_BUNDLE_BYTES
 _MAX_CERTIFICATES = 16
 _MAX_TEXT_BYTES = 1 << 20

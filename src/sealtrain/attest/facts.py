@@ -14,8 +14,6 @@ from sealtrain.attest.claims import Claim, Group
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.tee import SignedStatement
 
-__all__ = ["MeasuredDocument", "SignedFacts", "Situation"]
-
 S_co = TypeVar("S_co", bound=SignedStatement, covariant=True)
 
 

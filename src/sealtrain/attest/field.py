@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.visible import escape_hidden
 
-__all__ = ["CPU", "Field", "on_off", "rows_of", "shortened", "time_of"]
-
 CPU = "cpu0"
 """The part of a file that the processor signed."""
 

@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from sealtrain.base.canonical import parse_json
 from sealtrain.errors import DataInvalid, FormatUnknown
 
-__all__ = ["NITRO_TPM", "Foreign", "foreign_form", "foreign_json"]
-
 _JWT: Final = re.compile(rb"\s*([\w-]{4,})\.([\w-]{4,})\.[\w-]*\s*\Z", re.ASCII)
 _MAX_TOKEN_BYTES: Final = 256 << 10
 # go-tpm-tools' Attestation (proto/attest.proto) begins with its key, a TPMT_PUBLIC of RSA or ECC.

@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.swid import Rim
     from sealtrain.attest.tee import SignedStatement
 
-__all__ = [
-    "BootLog",
-    "Bundled",
-    "Certificates",
-    "Claims",
-    "CollateralExhibit",
-    "DeploymentExhibit",
-    "EventLog",
-    "Exhibit",
-    "GpuPublished",
-    "GpuReportFile",
-    "Gpus",
-    "OwnEvidence",
-    "QuotedGpus",
-    "ReferenceValues",
-    "RemoteVerdictFile",
-    "RevocationList",
-    "SgxQuote",
-    "StatementExhibit",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:

@@ -45,15 +45,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collect import Asked
     from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 
-__all__ = [
-    "GPU_DRIVER",
-    "Guest",
-    "agents_devices",
-    "load_gpu_collateral",
-    "open_guest",
-    "platform_of",
-]
-
 _gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, MAX_COLLATERAL_BYTES)
 _AGENT_SECONDS = 180
 """For the reports of a whole board, which devices make one after the other."""

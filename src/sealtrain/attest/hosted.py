@@ -23,8 +23,6 @@ from sealtrain.attest.nitro.verify import SOURCE, VerifiedDocument
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.base.digests import sha256_hex
 
-__all__ = ["DstackEnclave", "hosted_exhibit", "image_hash"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DstackEnclave(StatementExhibit):

@@ -22,8 +22,6 @@ from sealtrain.attest.rented import (
 )
 from sealtrain.attest.tee import Tee
 
-__all__ = ["TEES"]
-
 TEES: Final = (
     Tee(
         name="dstack-gcp-tdx",

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
 
-__all__ = ["OPEN", "OPEN_RTMR0", "OpenValue", "open_values"]
-
 OPEN: Final = {
     "advisories": "open security advisory of the processor",
     "measurements": "guest image: firmware, kernel and command line are not compared",

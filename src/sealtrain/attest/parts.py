@@ -22,8 +22,6 @@ from typing import Any
 from sealtrain.attest.claims import Claim, Group
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["CheckOutcome", "Part", "Vouched", "decide", "show"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vouched:

@@ -28,8 +28,6 @@ from sealtrain.base.tiers import Tier
 from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import DataInvalid, TrustInvalid
 
-__all__ = ["AppraisalPolicy", "CpuPolicy", "load_policy", "policy_from_dict"]
-
 MAX_POLICY_BYTES = 256 << 10
 
 if TYPE_CHECKING:

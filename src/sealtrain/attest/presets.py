@@ -18,8 +18,6 @@ from sealtrain.base.tiers import TIERS, tier_of
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.errors import UsageError
 
-__all__ = ["DEFAULT", "PRESETS", "insecure_simulator_policy", "preset", "preset_yaml"]
-
 DEFAULT: Final = "deny-all"
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     name: policy for tee in TEES for name, policy in tee.rules.presets.items()

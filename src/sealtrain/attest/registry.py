@@ -13,8 +13,6 @@ from sealtrain.attest.tee import Tee
 from sealtrain.base.tiers import tier_of
 from sealtrain.errors import UsageError
 
-__all__ = ["TEES", "tee_of"]
-
 _FOLDERS: Final = ("dstack", "tdx", "nitro", "snp")
 """Their ``tee.py`` ends in ``TEE``; kinds of rented machines are in ``attest.kinds``."""
 

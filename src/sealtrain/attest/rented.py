@@ -16,16 +16,6 @@ from sealtrain.attest.statement import MAX_LOG_ENTRIES, GuestEvidence, LogEntry
 from sealtrain.attest.tdx.tee import QuoteEvidence
 from sealtrain.attest.tpm.form import TpmShown, WholeTpm, WholeTpmShown
 
-__all__ = [
-    "AzureEvidence",
-    "AzureSnpEvidence",
-    "AzureTdxEvidence",
-    "DstackSnpEvidence",
-    "GcpEvidence",
-    "GcpSnpEvidence",
-    "NitroTpmEvidence",
-]
-
 _ReportData = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
 _Runtime = Annotated[str, StringConstraints(pattern=r"^[\t\n\r -~]{2,16384}$")]
 

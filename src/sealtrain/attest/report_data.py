@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.errors import DataInvalid
 
-__all__ = ["GPU_NONCE_BYTES", "REPORT_DATA_BYTES", "Binding", "gpu_nonce", "report_data"]
-
 REPORT_DATA_BYTES = 64
 GPU_NONCE_BYTES = 32
 _PURPOSE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -26,24 +26,6 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Base64, StrictModel
 from sealtrain.errors import DataInvalid, EvidenceRefused
 
-__all__ = [
-    "CHAIN_ERRORS",
-    "GOOGLE_EKAK_ROOT_SHA256",
-    "INTEL_ROOT_SHA256",
-    "SIMULATED_LABEL",
-    "X509_ERRORS",
-    "ChainLink",
-    "SimulatorRoot",
-    "VendorRoot",
-    "certificates_of_pem",
-    "is_simulated_certificate",
-    "load_certificate",
-    "load_link",
-    "quiet",
-    "read_link",
-    "root_name",
-]
-
 INTEL_ROOT_SHA256 = "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
 """SHA-256 of the Intel SGX Root CA certificate (DER). The library holds the certificate itself;
 this names a foreign root before any signature is looked at."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from sealtrain.attest.claims import Claim
 
-__all__ = ["Rule", "about"]
-
 Compare = Callable[[Any, Any, int], Claim | None]
 """Signed statement, policy's rules, verification time → the claim that holds.
 

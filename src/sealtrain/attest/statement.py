@@ -13,20 +13,6 @@ from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import StrictModel, load_model
 
-__all__ = [
-    "MAX_COMPOSE_CHARS",
-    "MAX_CRL_BYTES",
-    "MAX_EVIDENCE_BYTES",
-    "MAX_EVIDENCE_VALUES",
-    "MAX_LOG_ENTRIES",
-    "MAX_QUOTE_BYTES",
-    "Collateral",
-    "GuestEvidence",
-    "GuestPolicy",
-    "LogEntry",
-    "encoded",
-]
-
 MAX_EVIDENCE_BYTES = 16 << 20
 MAX_EVIDENCE_VALUES = 1 << 16
 """The longest log has an eighth of them."""

@@ -14,17 +14,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from sealtrain.attest.statement import GuestEvidence, GuestPolicy
 from sealtrain.base.canonical import JsonValue
 
-__all__ = [
-    "NONE",
-    "SHOWN",
-    "Device",
-    "Rules",
-    "Shown",
-    "SignedStatement",
-    "Tee",
-    "VerifiedGuest",
-]
-
 S = TypeVar("S", bound="SignedStatement")
 
 NONE = "Empty accepts none."

@@ -18,8 +18,6 @@ from typing import Protocol
 from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.base.secret import Random
 
-__all__ = ["REPORTS", "Folders", "KernelFolders", "TsmReport", "tsm_report"]
-
 REPORTS = Path("/sys/kernel/config/tsm/report")
 MAX_BLOB_BYTES = 1 << 20
 _INPUT_BYTES = 64

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.field import Field
     from sealtrain.attest.forms import Exhibit, StatementExhibit
 
-__all__ = ["Verifier", "verifier_of"]
-
 E = TypeVar("E", bound=GuestEvidence)
 P = TypeVar("P", bound=GuestPolicy)
 S = TypeVar("S", bound=SignedStatement)

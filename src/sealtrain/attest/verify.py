@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.verify import VerifiedGpus
     from sealtrain.attest.report_data import Binding
 
-__all__ = [
-    "Verified",
-    "check_shown",
-    "own_part",
-    "verify",
-    "vouched_guest",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified(VerifiedGuest[Any]):

@@ -16,8 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sealtrain.base.connections import Connection, Connections, ConnectionStage
 
-__all__ = ["READ_SECONDS", "bounded"]
-
 READ_SECONDS: Final = 60.0
 
 

@@ -15,8 +15,6 @@ from sealtrain.errors import Unreachable
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["Quitters", "in_background", "serve_on"]
-
 Told = TypeVar("Told")
 
 Quitters = list[Callable[[], object]]

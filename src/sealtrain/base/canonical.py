@@ -19,17 +19,6 @@ import rfc8785
 
 from sealtrain.errors import DataInvalid, LimitExceeded
 
-__all__ = [
-    "MAX_FOREIGN_DEPTH",
-    "MAX_JSON_VALUES",
-    "JsonValue",
-    "canonical_json",
-    "parse_canonical",
-    "parse_foreign",
-    "parse_json",
-    "require_bounded",
-]
-
 JsonValue = Any
 """A value JSON can hold: ``None``, bool, int, float, str, list, dict with string keys."""
 

@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from sealtrain.errors import DataInvalid
 
-__all__ = ["Clock", "from_rfc3339", "system_clock", "to_rfc3339"]
-
 Clock = Callable[[], int]
 """Returns the present as whole seconds since 1970-01-01 UTC."""
 

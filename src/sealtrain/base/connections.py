@@ -32,16 +32,6 @@ from typing import Protocol
 
 from sealtrain.errors import TooManyRequests
 
-__all__ = [
-    "Caps",
-    "Connection",
-    "ConnectionCaps",
-    "ConnectionStage",
-    "Connections",
-    "address_group",
-    "listener_ended",
-]
-
 
 class ConnectionStage(IntEnum):
     """How far a connection's request has come, in the order in which connections give way."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.errors import DataInvalid
 
-__all__ = ["file_sha256", "map_sha256", "sha256_hex", "tree_files", "tree_sha256"]
-
 
 def sha256_hex(data: bytes) -> str:
     """SHA-256 of ``data``, 64 hex digits."""

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from sealtrain.errors import ExtraMissing
 
-__all__ = ["CORE", "DISTRIBUTIONS", "NODES", "TOGETHER", "load", "room_missing"]
-
 CORE: Final = "sealtrain"
 TOGETHER: Final = "sealtrain_together"
 """Roles of parties that train together, each kind a package; what guests say to each other."""

@@ -7,8 +7,6 @@ import binascii
 
 from sealtrain.errors import DataInvalid
 
-__all__ = ["from_base64", "from_hex", "to_base64"]
-
 
 def to_base64(data: bytes) -> str:
     """Standard base64 with padding (RFC 4648 §4)."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-__all__ = ["MODULES", "belongs", "extra_missing", "extra_of", "require_extras"]
-
 MODULES: Final = {
     "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",

@@ -12,16 +12,6 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
-__all__ = [
-    "DATA_SUFFIXES",
-    "OWNER_NAME",
-    "clash",
-    "is_vocabulary",
-    "may_carry_code",
-    "portable_name",
-    "slug",
-]
-
 OWNER_NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 """Pattern of names of owners and consortia, which name files and folders too."""
 MAX_NAME_CHARS: Final = 255

@@ -26,28 +26,6 @@ from sealtrain.errors import (
     UsageError,
 )
 
-__all__ = [
-    "TEMPORARY_SUFFIX",
-    "atomic_folder",
-    "atomic_write",
-    "atomic_writer",
-    "exchanged",
-    "locked",
-    "made_folder",
-    "open_regular",
-    "opened_inside",
-    "parsing_once",
-    "private_file",
-    "read_bounded",
-    "read_into",
-    "read_regular",
-    "send_to_disk",
-    "stamp_of",
-    "sync",
-    "system_failure",
-    "write_from",
-]
-
 Parsed = TypeVar("Parsed")
 _SETTLES_NS = 1_000_000_000
 TEMPORARY_SUFFIX = ".tmp"

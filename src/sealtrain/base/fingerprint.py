@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealtrain.base.oneprocess import OneProcess
 
-__all__ = ["PIECE_BYTES", "ZEROS", "Fingerprint", "pieces"]
-
 PIECE_BYTES: Final = 1 << 18
 ZEROS: Final = bytes(PIECE_BYTES)
 """An all-zero piece."""

@@ -23,8 +23,6 @@ from sealtrain.errors import SealtrainError
 if TYPE_CHECKING:
     from yaml.events import Event, ScalarEvent
 
-__all__ = ["parse_foreign_yaml"]
-
 _WORDS: dict[str, JsonValue] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?")

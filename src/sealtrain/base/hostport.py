@@ -7,8 +7,6 @@ from typing import Final
 
 from sealtrain.errors import UsageError
 
-__all__ = ["host_and_port", "written"]
-
 _FORM: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%a-z]+)\]|([A-Za-z0-9_.-]+)):([0-9]{1,5})")
 _MAX_PORT: Final = 65535
 

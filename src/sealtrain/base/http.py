@@ -38,20 +38,6 @@ from sealtrain.base.tunnel import (
     tunnelled,
 )
 
-__all__ = [
-    "LATER",
-    "Answer",
-    "Bounds",
-    "Headers",
-    "HttpClient",
-    "NoAnswer",
-    "Problem",
-    "Query",
-    "parts_of",
-    "retry_after",
-    "with_query",
-]
-
 LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of servers that may do better later."""
 _LONGEST_PAUSE: Final = 20.0

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "MAX_DATASET_BYTES",
-    "MAX_DEPLOYMENT_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "MAX_RECEIPTS",
-    "MAX_SETTINGS_BYTES",
-]
-
 MAX_DATASET_BYTES: Final = 4 << 20
 """Of a dataset's signed manifest (``dataset.json``)."""
 MAX_DEPLOYMENT_BYTES: Final = 4 << 20

@@ -33,25 +33,6 @@ from sealtrain.errors import ERROR_CODES, DataInvalid, SealtrainError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = [
-    "ONE_SPELLING",
-    "Base64",
-    "Document",
-    "ErrorCode",
-    "Hex32",
-    "Hex40",
-    "Hex64",
-    "OwnerName",
-    "RealTime",
-    "SkipReason",
-    "StrictModel",
-    "Timestamp",
-    "holding",
-    "load_json",
-    "load_model",
-    "printable",
-]
-
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """16 bytes in lower-case hex."""
 Hex40 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]

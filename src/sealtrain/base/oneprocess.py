@@ -12,8 +12,6 @@ import os
 
 from sealtrain.errors import ForkRefused, SealtrainError
 
-__all__ = ["OneProcess"]
-
 _forks = 0
 """Forks between the first process of this program and this one."""
 

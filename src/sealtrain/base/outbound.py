@@ -26,23 +26,6 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import written
 from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded
 
-__all__ = [
-    "CA_FILE",
-    "DIRECT",
-    "PROXY",
-    "Outbound",
-    "ProxyServer",
-    "blocks_of",
-    "certificates_in",
-    "from_variables",
-    "outbound",
-    "parse_proxy",
-    "reach_by",
-    "reach_directly",
-    "read_authorities",
-    "trusting",
-]
-
 CA_FILE: Final = "SEALTRAIN_CA_FILE"
 """Variable that names a file of further certificate authorities."""
 PROXY: Final = "SEALTRAIN_PROXY"

@@ -23,8 +23,6 @@ from typing import Final, NoReturn
 
 from sealtrain.errors import SealtrainError
 
-__all__ = ["require_own"]
-
 _MOST_LINKS: Final = 40
 """As many as Linux follows."""
 _WRITTEN_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
-__all__ = ["Messages"]
-
 _LENGTH: Final = struct.Struct("!i")
 _READ_BYTES: Final = 1 << 20
 

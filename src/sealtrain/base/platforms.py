@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-__all__ = ["PLATFORMS", "Platform", "either"]
-
 Platform = Literal["dstack", "tdx", "nitro", "snp", "simulator"]
 """A TEE by name, or a software guest whatever TEE it plays."""
 

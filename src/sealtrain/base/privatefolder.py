@@ -26,8 +26,6 @@ from typing import BinaryIO, Final
 
 from sealtrain.errors import LimitExceeded
 
-__all__ = ["PrivateFolder", "held_folder", "remove_left_behind"]
-
 _NO_ROOM: Final = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 _PREFIX: Final = "sealtrain-copies-"
 _NEVER_EXECUTED: Final = 8  # MFD_NOEXEC_SEAL, Linux 6.3

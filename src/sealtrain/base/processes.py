@@ -15,17 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = [
-    "answer_of",
-    "end_with",
-    "end_with_parent",
-    "end_with_starter",
-    "forked",
-    "packed",
-    "packed_error",
-    "usage_of_all",
-]
-
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["ByteBudget"]
-
 
 class ByteBudget:
     """See the module.

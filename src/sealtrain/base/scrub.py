@@ -12,8 +12,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.fingerprint import PIECE_BYTES, ZEROS, Fingerprint, pieces
 
-__all__ = ["fingerprint_of", "overwrite", "proof_of"]
-
 
 def overwrite(view: memoryview, seed: bytes) -> None:
     """Overwrite a range with the keystream of a seed, in place.

@@ -6,8 +6,6 @@ import hmac
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["Random", "Secret"]
-
 Random = Callable[[int], bytes]
 """Source of so many unpredictable bytes, as ``os.urandom`` is."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from sealtrain.errors import DataInvalid
 
-__all__ = ["shipped"]
-
 
 def shipped(name: str) -> Path:
     """The file or folder of that name, as the checkout lays it out.

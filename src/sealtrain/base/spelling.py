@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-__all__ = ["nearest"]
-
 
 def nearest(name: str, names: Collection[str]) -> str | None:
     """The one of some names that was probably meant; ``None`` where none is like it."""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-__all__ = ["Stage", "say_stages", "unsaid"]
-
 EVERY_SECONDS: Final = 5.0
 
 Stage = Callable[[str], AbstractContextManager[None]]

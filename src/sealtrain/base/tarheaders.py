@@ -14,8 +14,6 @@ from typing import IO, Any, BinaryIO, Final, cast
 
 from sealtrain.errors import LimitExceeded
 
-__all__ = ["MAX_HEADER_BYTES", "PLAIN", "content", "headers"]
-
 MAX_HEADER_BYTES: Final = 16 << 10
 """All headers of one member together."""
 PLAIN: Final = (tarfile.REGTYPE, tarfile.AREGTYPE)

@@ -11,17 +11,6 @@ from typing import Final, Literal, get_args
 
 from sealtrain.errors import TierRefused, UsageError
 
-__all__ = [
-    "TIERS",
-    "TIER_OF_KIND",
-    "WORDS",
-    "Tier",
-    "or_stronger",
-    "reaches",
-    "require_tier",
-    "tier_of",
-]
-
 Tier = Literal["processor", "processor-and-paravisor", "cloud-tpm", "cloud"]
 TIERS: Final[tuple[Tier, ...]] = get_args(Tier)
 """Strongest first."""

@@ -20,8 +20,6 @@ from typing import Any, Final
 from sealtrain.base.connections import Connection, Connections
 from sealtrain.errors import ConfigError, KeyFileInvalid
 
-__all__ = ["ServerCertificate", "secured"]
-
 _MOST_BEFORE: Final = 256 << 10
 _Stamp = tuple[tuple[int, int, int, int], ...]
 

@@ -11,23 +11,6 @@ import httpcore2
 
 from sealtrain.base.outbound import ProxyServer
 
-__all__ = [
-    "EARLY",
-    "EXPIRED",
-    "FAULTS",
-    "FOREIGN",
-    "INTERCEPTED",
-    "NO_TLS",
-    "SELF_SIGNED",
-    "WRONG_NAME",
-    "ProxyRefused",
-    "ProxySilent",
-    "TlsInside",
-    "reason_of",
-    "remedy_of",
-    "tunnelled",
-]
-
 _MAX_HEAD_BYTES: Final = 16 << 10
 _HEAD_ENDS: Final = b"\r\n\r\n"
 _RECORD_BYTES: Final = 16 << 10

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from sealtrain.base.distributions import DISTRIBUTIONS
 
-__all__ = ["PACKAGES", "VERSION", "own_folders"]
-
 VERSION = "0.1.0"
 
 PACKAGES = tuple(sorted(set(DISTRIBUTIONS.values())))

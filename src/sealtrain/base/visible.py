@@ -24,23 +24,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeAlias
 
-__all__ = [
-    "MARKS",
-    "MOST_MARKS",
-    "SCRIPTS",
-    "SIGNS",
-    "WIDE_SIGNS",
-    "Script",
-    "cells",
-    "escape_hidden",
-    "escape_hidden_lines",
-    "fault_pattern",
-    "fold",
-    "is_visible",
-    "padded",
-    "replace_hidden",
-]
-
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """First and last code points."""
 

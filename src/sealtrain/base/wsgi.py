@@ -32,8 +32,6 @@ from sealtrain.base.connections import (
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import UsageError
 
-__all__ = ["CAPS", "REQUEST_SECONDS", "App", "ServerLimits", "bound"]
-
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """A WSGI application (PEP 3333)."""
 

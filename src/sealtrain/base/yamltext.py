@@ -25,8 +25,6 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.visible import is_visible, replace_hidden
 from sealtrain.errors import SealtrainError
 
-__all__ = ["MAX_YAML_BYTES", "parse_yaml", "yaml_text"]
-
 MAX_YAML_BYTES = 128 << 10
 MAX_YAML_DEPTH = 24
 MAX_YAML_NODES = 20_000

@@ -10,8 +10,6 @@ from sealtrain.keys.keyfile import read_secret_file
 from sealtrain.ledger.backend import DatabaseServer, Place
 from sealtrain.ledger.backends import SCHEMES, server_at
 
-__all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "ledger_at", "places"]
-
 DATABASE: Final = "broker.sqlite"
 LEDGER: Final = "ledger.sqlite"
 _FILE: Final = "file:"

@@ -11,8 +11,6 @@ from sealtrain.broker.logs import LogFormat
 from sealtrain.broker.urls import public_url
 from sealtrain.errors import UsageError
 
-__all__ = ["MAX_LEASE", "MIN_LEASE", "BrokerConfig", "BrokerLimits"]
-
 MIN_LEASE, MAX_LEASE = 60, 7 * 24 * 3600
 
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import LimitExceeded, Refused, Unreachable
 
-__all__ = [
-    "DocumentMismatch",
-    "HeadTooLarge",
-    "RequestLate",
-    "RequestReplayed",
-    "RequestTooLarge",
-    "TokenRefused",
-]
-
 
 class RequestReplayed(Refused):
     """A signed request arrived a second time."""

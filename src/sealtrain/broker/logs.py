@@ -16,8 +16,6 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.visible import escape_hidden
 from sealtrain.errors import UsageError
 
-__all__ = ["REQUEST_LOG", "LogFormat", "configure", "log_format_of", "request_line"]
-
 LogFormat = Literal["text", "json"]
 
 REQUEST_LOG: Final = logging.getLogger("sealtrain.broker.requests")

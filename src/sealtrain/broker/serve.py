@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from sealtrain.broker.service.service import Broker
     from sealtrain_chain.gate import ChainGate
 
-__all__ = ["assembled", "chain_gate", "listening", "require_extra", "running", "serve"]
-
 _FREE_BYTES = 64 << 20
 
 

@@ -9,8 +9,6 @@ import httpx2
 from sealtrain.base.http import parts_of
 from sealtrain.errors import SignatureInvalid, UsageError
 
-__all__ = ["asked_url", "public_url"]
-
 
 def public_url(text: str) -> str:
     """A URL under which a broker is reached, without a slash at its end.

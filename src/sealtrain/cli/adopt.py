@@ -15,8 +15,6 @@ from sealtrain.client.adopting import adopt as adopt_for
 from sealtrain.client.owner import OwnerFiles
 from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["adopt"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptingOwner:

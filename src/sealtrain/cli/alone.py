@@ -19,8 +19,6 @@ from typing import Final
 
 import sealtrain
 
-__all__ = ["BEGIN", "alone"]
-
 BEGIN: Final = """\
 import json, sys
 sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = json.loads(sys.argv.pop(1))

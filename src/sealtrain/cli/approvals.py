@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import ApprovalTally
 
-__all__ = ["ApprovalOptions", "approve", "asked", "confirm", "revoke", "shown", "status"]
-
 Deployment = Annotated[Path, typer.Option("--deployment", help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from sealtrain.attest.evidence import Collateral
 
-__all__ = ["bundle", "collect", "explain", "fetch", "verify", "write_policy"]
-
 File = Annotated[Path, typer.Argument(help="Evidence in any of the known forms, or a bundle.")]
 Policy = Annotated[str, typer.Option(help="Appraisal policy (YAML), or preset:NAME.")]
 MaybePolicy = Annotated[

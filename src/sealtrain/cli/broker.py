@@ -36,8 +36,6 @@ from sealtrain.errors import UsageError
 from sealtrain.keys.uris import DEFAULT_PATH, SCHEMES
 from sealtrain.recipe.document import layout_of
 
-__all__ = ["deployment", "pin", "serve"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:

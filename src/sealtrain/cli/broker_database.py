@@ -16,8 +16,6 @@ from sealtrain.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from sealtrain.ledger.backend import Place
 
-__all__ = ["Database", "State", "migrate", "restored", "tables_at"]
-
 Database = Annotated[
     str | None,
     typer.Option(

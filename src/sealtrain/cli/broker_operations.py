@@ -31,8 +31,6 @@ from sealtrain.release.errors import AnswerInvalid
 if TYPE_CHECKING:
     from sealtrain.release.messages import BrokerStatus
 
-__all__ = ["approve_kms", "backup", "openapi", "restore", "status"]
-
 
 def status(
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],

@@ -25,8 +25,6 @@ from sealtrain.release.messages import ledger_origin
 if TYPE_CHECKING:
     from sealtrain.base.secret import Secret
 
-__all__ = ["join", "rotate", "split"]
-
 _MAX_SHARE = 4096
 
 

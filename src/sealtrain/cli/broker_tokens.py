@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.broker.store.memory import Store
     from sealtrain.broker.store.tokens import TokenState
 
-__all__ = ["create", "listed", "read_token", "remove"]
-
 
 def create(
     name: Annotated[str, typer.Argument(help="What the token is called.")],

@@ -35,8 +35,6 @@ from sealtrain_chain.reading import open_reader
 from sealtrain_chain.safe import SafeProposal
 from sealtrain_chain.slots import COMPOSE, DEVICE, nonce_slot
 
-__all__ = ["approve", "device", "execute", "revoke", "status"]
-
 ChainPath = chain_setup.ChainPath
 KeyFile = chain_setup.KeyFile
 PasswordFile = chain_setup.PasswordFile

@@ -20,8 +20,6 @@ from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import address_of, load_chain_file
 from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal
 
-__all__ = ["propose", "sign"]
-
 ChainPath = chain_setup.ChainPath
 KeyFile = chain_setup.KeyFile
 PasswordFile = chain_setup.PasswordFile

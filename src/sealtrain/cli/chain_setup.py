@@ -25,24 +25,6 @@ from sealtrain_chain.reading import Reader, open_reader
 if TYPE_CHECKING:
     from web3 import Web3
 
-
-__all__ = [
-    "ChainPath",
-    "Deployment",
-    "KeyFile",
-    "MaxFee",
-    "Out",
-    "PasswordFile",
-    "Yes",
-    "deploy",
-    "first_web3",
-    "payer_of",
-    "pin",
-    "require_kind",
-    "safe_nonce",
-    "told_of",
-]
-
 _WAIT_SECONDS = 180.0
 _NODE_SECONDS = 30.0
 _FIRST_MODULE = "0x0000000000000000000000000000000000000001"

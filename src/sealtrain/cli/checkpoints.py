@@ -10,8 +10,6 @@ import typer
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 
-__all__ = ["checkpoints"]
-
 _SAID = {None: "unknown", True: "yes", False: "no"}
 
 

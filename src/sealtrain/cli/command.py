@@ -25,8 +25,6 @@ from sealtrain.cli.output import say
 from sealtrain.cli.passphrases import passphrase_option
 from sealtrain.cli.project import KEYS, Key, Project, found_project
 
-__all__ = ["Command", "SettledCommand"]
-
 
 class SettledCommand(click.Command):
     """A command whose missing options come from variables and the project file."""

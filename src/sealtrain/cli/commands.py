@@ -11,8 +11,6 @@ from typing import Final
 from sealtrain.base.distributions import TOGETHER
 from sealtrain.cli.lazy import CommandEntry, Entries, Noun
 
-__all__ = ["COMMANDS", "SECTIONS"]
-
 _RECIPE: Final[Entries] = {
     "check": CommandEntry(
         "sealtrain.cli.recipecheck:check",

@@ -11,8 +11,6 @@ import typer
 from sealtrain.base.extras import require_extras
 from sealtrain.cli.output import say
 
-__all__ = ["Port", "console"]
-
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of loopback; 0 for any free one.")]
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.web.agent import PendingDecision
 
-__all__ = ["agent"]
-
 
 def agent(
     owner: OwnerOptions,

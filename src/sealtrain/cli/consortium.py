@@ -12,8 +12,6 @@ from sealtrain.cli.output import Json, emit, require_name
 from sealtrain.consortium.members import Consortium
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = ["create"]
-
 OwnData = Annotated[
     bool,
     typer.Option(help="Use an owner's data only while that owner approves; each may stop it."),

@@ -27,8 +27,6 @@ from sealtrain.recipe.document import Frame
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.fields import ImageName
 
-__all__ = ["ContainerPaths", "container", "serve"]
-
 _USER: Final = "65532"
 _SHARED_MEMORY: Final = {"8gb": 8 << 30}
 _PROCESSORS: Final = "/sys/devices/system"

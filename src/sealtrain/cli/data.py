@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.recipe.lockfile import Lock
 
-__all__ = ["register", "rewrap", "seal"]
-
-
 DataUseFile = Annotated[
     Path | None,
     typer.Option(

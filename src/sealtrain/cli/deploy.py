@@ -20,8 +20,6 @@ from sealtrain.errors import UsageError
 from sealtrain.storage.address import is_url
 from sealtrain.storage.pieces import measured
 
-__all__ = ["keys_by_name", "ticket"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:

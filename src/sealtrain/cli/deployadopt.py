@@ -33,8 +33,6 @@ from sealtrain.recipe.document import frame_of, require_same
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["adopt", "parts"]
-
 COMPOSE_FILE: Final = "docker-compose.yaml"
 SCRIPT_FILE: Final = "pre-launch.sh"
 _MAX_ANSWER_BYTES: Final = 4 << 20

@@ -12,8 +12,6 @@ from sealtrain.cli.output import Json
 from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.errors import UsageError
 
-__all__ = ["run"]
-
 
 def run(
     document: Annotated[

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from sealtrain.attest.doctor.finding import Finding
 
-__all__ = ["doctor"]
-
 
 def doctor(
     policy: Annotated[

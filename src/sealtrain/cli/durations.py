@@ -8,8 +8,6 @@ from typing import Any, Final, Literal
 
 import click
 
-__all__ = ["Duration"]
-
 Unit = Literal["s", "m", "h", "d"]
 
 _SECONDS: Final[dict[str, int]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}

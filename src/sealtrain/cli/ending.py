@@ -12,8 +12,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-__all__ = ["Ending"]
-
 _AGAIN_S: Final = 0.1
 
 

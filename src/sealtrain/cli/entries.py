@@ -13,8 +13,6 @@ from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import UsageError
 from sealtrain.release.errors import AnswerInvalid
 
-__all__ = ["show"]
-
 _WHOLE = ("owner", "decision", "code")
 """Fields that are words: half of one says nothing. Ids are known by their first digits."""
 

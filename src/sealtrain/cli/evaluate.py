@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["measure", "show_metrics"]
-
 
 def measure(settings: RunSettings, as_json: bool) -> None:
     """Measure, in a process of its own (``cli.alone``), and print what was found."""

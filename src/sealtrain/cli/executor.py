@@ -40,8 +40,6 @@ from sealtrain.recipe.document import Frame, frame_of, layout_of
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["Simulated", "execute"]
-
 _DOCUMENT: Final = "app-compose.json"
 _SCRIPT: Final = "start.sh"
 _UNPACKED: Final = "image"

@@ -27,8 +27,6 @@ from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuDevice
 
-__all__ = ["BesideOptions", "GpuCollateral", "binding_of", "policy_of", "recognised", "time_of"]
-
 _MAX_SMALL = 1 << 20
 _MIN_NONCE_BYTES = 16
 _PRESET = "preset:"

@@ -22,8 +22,6 @@ from sealtrain.manifest.opening import opened_digests
 from sealtrain.manifest.outputs import model_of
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
-__all__ = ["export"]
-
 _NAMES = {
     "model-signing": "model.sig",
     "cyclonedx": "bom.json",

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     Play = Callable[[RunSettings, RunTicket, bool], None]
 
-__all__ = ["guest"]
-
 _BROKERS: Final = "brokers"
 
 

@@ -18,8 +18,6 @@ from sealtrain.base.processes import end_with_parent
 from sealtrain.base.wsgi import App, bound
 from sealtrain.errors import DataInvalid
 
-__all__ = ["health"]
-
 _MAX_BYTES: Final = 1 << 16
 _PATH: Final = "/healthz"
 

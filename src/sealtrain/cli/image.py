@@ -24,8 +24,6 @@ from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import code_sha256
 from sealtrain.recipe.lock import Lock, load_lock
 
-__all__ = ["opened", "reading", "show", "verify"]
-
 _SHOWN = 20
 
 ImagePath = Annotated[Path, typer.Argument(metavar="IMAGE", help="OCI layout: a folder or a tar.")]

@@ -19,8 +19,6 @@ from sealtrain.errors import UsageError
 if TYPE_CHECKING:
     from sealtrain.image.machine.registers import Algorithm
 
-__all__ = ["measure"]
-
 _MAX_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ACPI: Final = "depends on the ACPI tables of the host's QEMU: only the machine's log tells it"

@@ -31,8 +31,6 @@ from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = ["init"]
-
 _READY: Final[Mapping[str, str]] = {
     "dpo": "dpo-lora",
     "embed": "embed",

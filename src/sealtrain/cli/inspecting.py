@@ -22,8 +22,6 @@ from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["inspect"]
-
 
 def inspect(
     sealed: Annotated[

@@ -11,8 +11,6 @@ from sealtrain.cli.output import Json, emit, require_name, say
 from sealtrain.cli.passphrases import PassphraseFile, new_passphrase
 from sealtrain.keys.identity import Identity
 
-__all__ = ["keygen"]
-
 
 def keygen(
     name: Annotated[str, typer.Argument(help="Name of the owner: a-z, 0-9 and hyphens.")],

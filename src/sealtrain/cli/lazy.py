@@ -23,8 +23,6 @@ from sealtrain.base.collector import uncollected
 from sealtrain.cli.command import Command, SettledCommand
 from sealtrain.cli.options import spread
 
-__all__ = ["CommandEntry", "Entries", "LazyGroup", "Noun", "load", "made"]
-
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:

@@ -14,8 +14,6 @@ from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust
 from sealtrain.signing.note import MAX_NOTE_BYTES
 
-__all__ = ["ConsortiumFile", "StateFile", "given", "plain"]
-
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 StateFile = Annotated[
     Path | None,

@@ -20,8 +20,6 @@ from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_c
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["LIMITS", "credentials", "lending"]
-
 LIMITS: Final = ServerLimits(body_bytes=MAX_REQUEST_BYTES)
 _MAX_FILE_BYTES: Final = 64 << 10
 

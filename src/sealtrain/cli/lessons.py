@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.sealer import SealOptions
     from sealtrain.training.inputs.learnable import Judge
 
-__all__ = ["FirstLessons", "Judged", "judge_data"]
-
 _MOST: Final = 1000
 _MOST_BYTES: Final = 1 << 20
 """Of records that are counted where the first of them leave something to learn."""

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from sealtrain.client.auditing import Progress
     from sealtrain.ledger.references import References
 
-__all__ = [
-    "audit",
-    "auditing",
-    "witness",
-]
-
 _MAX_SHOWN = 50
 
 

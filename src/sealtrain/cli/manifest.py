@@ -19,14 +19,6 @@ from sealtrain.manifest.report import write_report
 from sealtrain.manifest.verify import Report
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
-__all__ = [
-    "ManifestFile",
-    "OutputOptions",
-    "TrustFile",
-    "report",
-    "verify",
-]
-
 ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
 Manifests = Annotated[list[Path], typer.Argument(metavar="MANIFEST", help="manifest.json")]
 TrustFile = Annotated[Path, typer.Option(help="What you trust (YAML).")]

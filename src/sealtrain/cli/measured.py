@@ -14,8 +14,6 @@ from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.recipe.document import FROM_DOCUMENT, file_within
 from sealtrain.recipe.errors import LockInvalid
 
-__all__ = ["lay_out"]
-
 _FOLDER: Final = "document"
 
 

@@ -10,8 +10,6 @@ import typer
 from sealtrain.base.files import atomic_folder, private_file
 from sealtrain.cli.output import Json, emit
 
-__all__ = ["merge"]
-
 
 def merge(
     adapter: Annotated[Path, typer.Argument(help="Opened adapter (made by: sealtrain open).")],

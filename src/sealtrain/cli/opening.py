@@ -20,8 +20,6 @@ from sealtrain.keys.identity import Identity
 from sealtrain.sealing.export import EXPORT_FORMATS
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
-__all__ = ["ManifestOptions", "contains", "open_sealed", "say_doubts"]
-
 _MAX_RECORD_BYTES = 64 << 20
 _UNVERIFIED = (
     "not verified: these are the files that the manifest names, and anyone can write such a "

@@ -12,8 +12,6 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, get_type_hints
 
-__all__ = ["spread"]
-
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with a parameter for each field of the dataclasses that it takes.

@@ -23,8 +23,6 @@ from sealtrain.base.outbound import (
 from sealtrain.cli.output import say
 from sealtrain.cli.project import Project, found_project
 
-__all__ = ["outbound_of", "say_outbound", "settled_outbound"]
-
 
 def settled_outbound() -> Outbound:
     """How this command reaches servers, told to its user.

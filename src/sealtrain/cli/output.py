@@ -33,25 +33,6 @@ if TYPE_CHECKING:
 
     from sealtrain.errors import SealtrainError
 
-__all__ = [
-    "Json",
-    "emit",
-    "json_text",
-    "metric_lines",
-    "near",
-    "progress_bytes",
-    "progress_items",
-    "report_bug",
-    "report_error",
-    "report_system",
-    "report_usage",
-    "require_name",
-    "require_text",
-    "say",
-    "table",
-    "typed",
-]
-
 _MOST_SAID = 4000
 """Characters of a field of an error: what was typed may be a whole file by mistake."""
 

@@ -17,8 +17,6 @@ import typer
 if TYPE_CHECKING:
     from sealtrain.base.secret import Secret
 
-__all__ = ["PassphraseFile", "new_passphrase", "passphrase_option"]
-
 _HELP: Final = "Private file with the identity's passphrase, or /dev/fd/N; else it is asked for."
 PassphraseFile = Annotated[Path | None, typer.Option("--passphrase-file", help=_HELP)]
 _MAX_BYTES: Final = 1026

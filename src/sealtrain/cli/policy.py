@@ -26,8 +26,6 @@ from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 
-__all__ = ["clear", "set_policy", "show"]
-
 
 def set_policy(
     identity: IdentityFile,

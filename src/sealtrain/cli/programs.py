@@ -19,18 +19,6 @@ from typing import IO, Any, Final, Protocol, Self
 from sealtrain.base.processes import end_with_starter
 from sealtrain.errors import SealtrainError, Unreachable
 
-__all__ = [
-    "Process",
-    "SideProgram",
-    "Start",
-    "answered",
-    "end",
-    "program",
-    "ran",
-    "started",
-    "tied",
-]
-
 _POLL_S: Final = 0.02
 _ENDS_WITHIN_S: Final = 20
 

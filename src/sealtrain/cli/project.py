@@ -28,18 +28,6 @@ from sealtrain.base.files import open_regular
 from sealtrain.base.ownfiles import require_own
 from sealtrain.errors import LimitExceeded, ProjectInvalid
 
-__all__ = [
-    "KEYS",
-    "NAME",
-    "NETWORK",
-    "PLACE",
-    "Key",
-    "Project",
-    "Setting",
-    "found_project",
-    "load_project",
-]
-
 NAME: Final = "sealtrain.toml"
 PLACE: Final = "SEALTRAIN_PROJECT"
 """Variable that names the project file, or is ``none``: no folder is searched then."""

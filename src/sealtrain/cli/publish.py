@@ -13,8 +13,6 @@ from sealtrain.storage.connect import open_folder
 from sealtrain.storage.publish import publish as send
 from sealtrain.storage.publish import sealed_files
 
-__all__ = ["publish"]
-
 _MAX_TOKEN_BYTES = 16 << 10
 
 

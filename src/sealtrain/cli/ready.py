@@ -19,8 +19,6 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
-__all__ = ["demo", "explain", "recipes"]
-
 
 def explain(
     code: Annotated[str, typer.Argument(help="Code of an error, as it stands in brackets.")],

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
 
-__all__ = ["lock", "schema", "show", "show_diff"]
-
-
 def lock(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
     brokers: BrokerFiles,

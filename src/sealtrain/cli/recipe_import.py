@@ -21,8 +21,6 @@ from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.trlarguments import TrlTrainer, import_trl, is_of_trl
 
-__all__ = ["import_recipe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choices:

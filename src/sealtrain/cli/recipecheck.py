@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["check"]
-
 _OF_TOKENIZER: Final = (
     *("base model", "models and tokenizers"),
     *("columns.messages", "model", "model.tokenizer", "trainer.assistant_only_loss"),

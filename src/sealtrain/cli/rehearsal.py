@@ -35,15 +35,6 @@ from sealtrain.training.basefiles import BASE_FILES
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "ON_SIMULATOR",
-    "Rehearsal",
-    "free_ports",
-    "leftovers_named",
-    "result_lines",
-    "run_log",
-]
-
 _STARTS_WITHIN_S: Final = 180
 _JOINS_WITHIN: Final = "10m"
 _TRIES: Final = 64

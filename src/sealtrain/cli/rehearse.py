@@ -17,8 +17,6 @@ from sealtrain.cli.shownrecords import shown_lines, shown_record
 from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.recipe.schema import load_recipe
 
-__all__ = ["rehearse"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOptions:

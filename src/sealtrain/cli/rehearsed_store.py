@@ -17,8 +17,6 @@ from urllib.parse import unquote, urlsplit
 
 from sealtrain.base.files import atomic_write
 
-__all__ = ["MAX_FILE_BYTES", "store_served"]
-
 MAX_FILE_BYTES: Final = 4 << 30
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,15})-([0-9]{1,15})")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.signing.needs import Needs
 
-__all__ = ["change_lines", "page", "review", "screen_width", "within"]
-
 _WIDTH: Final = 100
 _NARROWEST: Final = 40
 _LABEL: Final = 12

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from sealtrain.release.run_control import ShownSubmission
     from sealtrain.storage.outputs import OutputIndex
 
-__all__ = ["BrokerFile", "IdentityFile", "answer", "download", "list_runs", "logs", "stop", "wait"]
-
 BrokerFile = Annotated[Path, typer.Option("--broker", help="Broker file of the broker to ask.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 

@@ -11,8 +11,6 @@ import typer
 from sealtrain.api.chains import VerifiedChain
 from sealtrain.errors import UsageError
 
-__all__ = ["RunChainOptions", "chain_lines"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChainOptions:

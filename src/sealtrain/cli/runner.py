@@ -45,8 +45,6 @@ from sealtrain.release.run_control import ShownSubmission
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.outputs import OutputStore
 
-__all__ = ["Runner", "RunnerSettings", "runner_folder"]
-
 _STOPPED: Final = 143
 _ASK_SECONDS: Final = 5.0
 """Between two questions about a running submission."""

@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.guest import Surroundings
     from sealtrain.guest.settings import RunSettings
 
-__all__ = [
-    "ANYWHERE",
-    "BrokerFiles",
-    "Collateral",
-    "Data",
-    "FileOptions",
-    "GpuCollateral",
-    "GuestOptions",
-    "InputOptions",
-    "Listen",
-    "LockFile",
-    "Threads",
-    "pairs",
-    "run_settings",
-    "served_alone",
-]
-
 LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
 BrokerFiles = Annotated[
     list[Path],

@@ -24,8 +24,6 @@ from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["serve"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:

@@ -17,8 +17,6 @@ from sealtrain.client.ticket import load_ticket
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["submit"]
-
 _DEFAULT_WITHIN: Final = 7 * 24 * 3600
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.client.scheduling import Decided, ScheduleWait
     from sealtrain.recipe.schedule import Schedule
 
-__all__ = ["schedule"]
-
 _RETRY_SECONDS: Final = (1, 2, 5, 10, 30, 60)
 _LOOK_SECONDS: Final = 15
 """How soon a scheduler that waits for data sees that some was registered."""

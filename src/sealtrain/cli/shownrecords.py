@@ -16,8 +16,6 @@ from sealtrain.sealing.errors import RecordInvalid
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["shown_lines", "shown_record"]
-
 _MOST_CHARACTERS: Final = 4000
 """Characters of a sequence that are shown."""
 _MOST_SPANS: Final = 200

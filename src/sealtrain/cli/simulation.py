@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["Simulation", "rehearsal"]
-
 _RUNNER = "runner"
 
 

@@ -18,8 +18,6 @@ from sealtrain_simulator.machine import Machine, SimulatedTee, fault_meanings
 from sealtrain_simulator.server import serve as serve_guest
 from sealtrain_simulator.state import ensure
 
-__all__ = ["SimulatedMachineOptions", "faults", "serve"]
-
 State = Annotated[
     Path, typer.Option("--simulator", help="Folder with the simulated root of trust.")
 ]

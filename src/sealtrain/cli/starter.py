@@ -11,8 +11,6 @@ from sealtrain.base.processes import end_with_starter
 from sealtrain.cli.programs import Process, Start
 from sealtrain.errors import UsageError
 
-__all__ = ["own_program"]
-
 
 def own_program(path: Path) -> Start:
     """Starts a program with the options of ``deploy run``; it cannot outlive this process.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["status"]
-
 _EXCHANGE_SECONDS: Final = 30.0
 
 _SAID: Final = {

@@ -14,8 +14,6 @@ from sealtrain.base.shipped import shipped
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.rehearsal import leftovers_named
 
-__all__ = ["federate", "split", "travel"]
-
 Out = Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")]
 
 

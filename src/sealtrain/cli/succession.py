@@ -40,8 +40,6 @@ from sealtrain.ledger.ledger import verify_extension
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.tree_head import verify_tree_head
 
-__all__ = ["follow", "propose", "sign", "succeed", "verify"]
-
 SuccessionPath = Annotated[Path, typer.Argument(help="The succession file.", metavar="SUCCESSION")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 Brokers = Annotated[

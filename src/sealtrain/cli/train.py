@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["resume", "say_waiting", "show_outcome", "train"]
-
 MetricsPort = Annotated[
     int | None,
     typer.Option(

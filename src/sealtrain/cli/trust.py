@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
     from sealtrain.base.canonical import JsonValue
 
-__all__ = ["TrustedChainOptions", "new"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestPolicyOptions:

@@ -38,8 +38,6 @@ from sealtrain.cli.project import found_project
 from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, Unreachable, UsageError
 
-__all__ = ["CONSORTIUM", "Site", "up"]
-
 CONSORTIUM: Final = Path("consortium.json")
 """Where commands look for the consortium's file, if neither project nor option names another."""
 _STARTS_WITHIN_S: Final = 120

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.terms import Dataset
     from sealtrain.sealing.tabular.conversion import Conversion
 
-__all__ = ["validate"]
-
 
 def validate(
     recipe: Annotated[Path, typer.Argument(help="Recipe (YAML) or recipe.lock.json.")],

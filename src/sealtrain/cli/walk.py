@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sealtrain.walk.prepared import Prepared
     from sealtrain.walk.switch import StepOutcome, Switch
 
-__all__ = ["walk"]
-
 
 def walk(
     switch: Annotated[

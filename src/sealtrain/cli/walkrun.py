@@ -39,8 +39,6 @@ from sealtrain.walk.prepared import (
 if TYPE_CHECKING:
     from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["RECIPE", "prepared"]
-
 _RECORDS: Final = 24
 RECIPE: Final[dict[str, Any]] = ON_SIMULATOR | {
     "name": "walk",

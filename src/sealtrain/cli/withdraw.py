@@ -24,8 +24,6 @@ from sealtrain.ledger.uses import DatasetUse
 if TYPE_CHECKING:
     from sealtrain.client.withdrawing import Withdrawn
 
-__all__ = ["uses", "withdraw"]
-
 Datasets = Annotated[
     list[str], typer.Argument(help="Sealed folders, or ids of datasets.", metavar="DATASET...")
 ]

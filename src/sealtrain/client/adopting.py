@@ -29,8 +29,6 @@ from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names
 
-__all__ = ["Adopted", "adopt"]
-
 _PIECE = 1 << 20
 
 

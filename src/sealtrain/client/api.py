@@ -71,8 +71,6 @@ from sealtrain.signing.target import Target
 if TYPE_CHECKING:
     from sealtrain.client.pin import BrokerPin
 
-__all__ = ["BrokerClient"]
-
 
 class BrokerClient:
     """A broker's HTTP interface, typed. Usable as a context manager.

@@ -47,20 +47,6 @@ if TYPE_CHECKING:
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
-__all__ = [
-    "Intent",
-    "approve",
-    "give",
-    "hand_in",
-    "hand_in_revocation",
-    "prepare",
-    "revocation",
-    "revoke",
-    "standing",
-    "tallies",
-    "written",
-]
-
 _DAY_SECONDS = 86_400
 
 

@@ -35,15 +35,6 @@ from sealtrain.release.messages import IDENTITY_PURPOSE, KEYS_PURPOSE, ledger_or
 from sealtrain.signing.errors import BrokerMismatch
 from sealtrain.signing.identity import broker_id
 
-__all__ = [
-    "AttestedBroker",
-    "AttestedIdentity",
-    "Deployed",
-    "attested_identity",
-    "fetch_keys",
-    "pinned_identity",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttestedIdentity:

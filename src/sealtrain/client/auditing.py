@@ -18,8 +18,6 @@ from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.tree_head import verify_tree_head
 
-__all__ = ["Progress", "audit_broker", "audit_served", "require_holds", "silent"]
-
 _PAGE = 1000
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]

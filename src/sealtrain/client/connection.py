@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.signing.tree_head import TreeHead
 
-__all__ = [
-    "WatchedBroker",
-    "attested_brokers",
-    "brokers_of_lock",
-    "own_key",
-    "watched_ledger",
-]
-
 
 def attested_brokers(
     broker_files: Sequence[Path], deployment: LockedRecipe

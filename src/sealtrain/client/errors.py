@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import ConfigError, DataInvalid, Refused, SealtrainError, Unreachable
 
-__all__ = [
-    "BrokerUnreachable",
-    "HubUnreachable",
-    "RunNotCompleted",
-    "RunUnconfirmed",
-    "SubmissionConflict",
-    "SubmissionUnknown",
-    "TicketInvalid",
-    "WaitOver",
-]
-
 
 class TicketInvalid(ConfigError):
     """A run ticket is malformed, or names a role that the deployment document does not have."""

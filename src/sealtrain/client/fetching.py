@@ -24,8 +24,6 @@ from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.storage.outputs import OutputIndex, OutputStore
 from sealtrain.storage.pieces import Progress, fetch
 
-__all__ = ["fetched"]
-
 _READ: Final = 1 << 20
 
 

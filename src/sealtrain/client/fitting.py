@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["DataRead", "fitting", "layout_words", "read_data", "seal_words"]
-
 _WITH_VALUE: Final = (
     *("--layout", "--format", "--dtype", "--row-tokens", "--padding"),
     *("--columns", "--decimals", "--dates"),

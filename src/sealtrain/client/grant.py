@@ -56,8 +56,6 @@ from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["AskedKey", "Grant", "KeyRequest", "Receipted", "obtain", "renew"]
-
 Collect = Callable[[Binding], Evidence]
 """Makes this guest's evidence for 64 bytes of report data."""
 

@@ -24,16 +24,6 @@ from sealtrain.sealing.errors import NoStanza
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza
 from sealtrain.signing.continues import Continues
 
-__all__ = [
-    "CombinedKey",
-    "Grants",
-    "StanzaContent",
-    "WantedKey",
-    "WantedModel",
-    "combine",
-    "lapsed",
-]
-
 _KINDS: Final = ("share", "recipe")
 """Stanzas for a broker, in the order in which they are preferred."""
 

@@ -20,8 +20,6 @@ from sealtrain.recipe.lock import LockedRecipe
 if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
 
-__all__ = ["Beginning", "place_in_series"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:

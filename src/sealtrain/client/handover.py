@@ -22,8 +22,6 @@ from sealtrain.sealing.stanza import wrap_for_owner
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
 
-__all__ = ["hand_over"]
-
 
 def hand_over(sealed: Path, former: Identity, me: Identity) -> None:
     """Give a dataset's owner stanza and signature to another identity of the same owner.

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.modelspec import ModelFromHub
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Hub", "bring_models"]
-
 _WANTED: Final = (
     *("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"),
     *("README*", "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*"),

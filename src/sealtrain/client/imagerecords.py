@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
     from sealtrain.recipe.lock import Lock
 
-__all__ = [
-    "image_of",
-    "image_records",
-    "own_record",
-    "require_image",
-    "sign_image_record",
-    "verified_records",
-]
-
 
 def image_of(lock: Lock) -> str | None:
     """Digest of the image that a lock names; ``None`` where it names none."""

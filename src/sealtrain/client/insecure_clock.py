@@ -18,8 +18,6 @@ from sealtrain.errors import DataInvalid, UsageError
 if TYPE_CHECKING:
     from sealtrain.recipe.lockfile import Lock
 
-__all__ = ["clock_of", "require_simulated", "waiting"]
-
 _MAX_BYTES: Final = 64
 _POLL_SECONDS: Final = 0.25
 _LONGEST_SECONDS: Final = 300

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lockfile import HubPin
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["lock_for"]
-
 
 def lock_for(
     recipe: Path,

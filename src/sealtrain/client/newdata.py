@@ -19,8 +19,6 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 from sealtrain.base.outbound import outbound, trusting
 
-__all__ = ["MAX_ANSWER_BYTES", "is_registered", "question"]
-
 MAX_ANSWER_BYTES: Final = 4 << 20
 _PIECE_BYTES: Final = 16 << 10
 _TIMEOUT_SECONDS: Final = 10.0

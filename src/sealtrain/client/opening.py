@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.openedmodel import TrainedFile
 
-__all__ = [
-    "ModelFiles",
-    "OpenedFiles",
-    "RunManifest",
-    "model_of_run",
-    "open_dataset",
-    "open_model",
-    "open_sealed",
-    "rows_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:

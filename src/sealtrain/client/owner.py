@@ -15,8 +15,6 @@ from sealtrain.client.pin import load_pin
 from sealtrain.errors import SealtrainError, Unreachable, UsageError
 from sealtrain.keys.identity import Identity
 
-__all__ = ["AtEach", "OwnerFiles", "at_each", "one_memory"]
-
 Answer = TypeVar("Answer")
 
 

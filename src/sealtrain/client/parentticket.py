@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from sealtrain.client.errors import TicketInvalid
 
-__all__ = ["PARENT", "from_parent", "received"]
-
 PARENT: Final = 3
 """Context id of the parent instance, by AWS's documentation of enclaves."""
 _WAIT_SECONDS: Final = 3600.0

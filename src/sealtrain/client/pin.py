@@ -24,8 +24,6 @@ from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import ConfigError, DataInvalid, TrustInvalid, UsageError
 from sealtrain.signing.identity import broker_id
 
-__all__ = ["BrokerPin", "Certificate", "certificates_of", "load_pin", "new_pin", "pem_of"]
-
 _MAX_BYTES = 1 << 20
 
 

@@ -19,8 +19,6 @@ from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import RunTicket
 from sealtrain.storage.address import is_url
 
-__all__ = ["Places"]
-
 _PATHS: Final = ("base", "certificate", "certificate_key", "states")
 _URLS: Final = ("store", "collateral", "credentials", "outbound_proxy")
 _LISTEN: Final = ("health", "listen", "listen_writes")

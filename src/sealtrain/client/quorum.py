@@ -61,8 +61,6 @@ from sealtrain.signing.errors import BrokerMismatch
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.target import Target
 
-__all__ = ["OnBrokerFailure", "Quorum"]
-
 OnBrokerFailure = Callable[[str, SealtrainError], None]
 """Called with the URL of a broker that failed, and its error."""
 

@@ -58,18 +58,6 @@ from sealtrain.sealing.errors import NoStanza
 from sealtrain.signing.datause import REMINDER_DAYS
 from sealtrain.signing.target import Target
 
-__all__ = [
-    "AtHand",
-    "GuestHere",
-    "Obstacle",
-    "PlannedRun",
-    "Readiness",
-    "Retention",
-    "Together",
-    "Verdict",
-    "ask",
-]
-
 _DAY_SECONDS: Final = 86_400
 _PURPOSE: Final = "status"
 """Evidence for it answers no broker."""

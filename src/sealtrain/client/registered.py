@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.signing.target import Target
 
-__all__ = ["merged", "registered_at"]
-
 _PAGE: Final = 100
 _MOST_PAGES: Final = 10_000
 _MOST_DATASETS: Final = 4096

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "accepted_tier",
-    "approval_lines",
-    "facts",
-    "is_empty",
-    "left_open",
-    "machines",
-    "outlasted",
-    "shortened",
-    "text_of",
-    "uses",
-]
-
 _PHASES: Final = {
     "classify": "a classifier",
     "cpt": "a language model by continued pre-training",

@@ -21,8 +21,6 @@ from sealtrain.release.errors import AnswerInvalid
 from sealtrain.signing.note import SignedNote, note_key_id
 from sealtrain.signing.tree_head import verify_tree_head
 
-__all__ = ["present_key", "rotations_to"]
-
 
 def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str) -> bytes:
     """The key that signs a ledger now.

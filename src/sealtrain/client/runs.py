@@ -40,8 +40,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.target import Target
 
-__all__ = ["Completed", "RunDesk", "Waiting", "desk", "named_by_content"]
-
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _UNCONFIRMED_SECONDS: Final = 20.0
 """How long a manifest may still come after the runner said that the run completed."""

@@ -35,8 +35,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
 from sealtrain.signing.target import Target
 
-__all__ = ["OUTPUTS", "BrokerBoard", "Scheduled", "require_first_broker"]
-
 OUTPUTS: Final = "guest/out"
 """Where the outputs of a run lie in the runner's folder of its submission."""
 _PAGE: Final = 100

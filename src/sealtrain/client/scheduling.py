@@ -25,8 +25,6 @@ from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, earliest_o
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
-__all__ = ["LATE_SECONDS", "Board", "Decided", "ScheduleWait", "Submitted", "advance", "said"]
-
 LATE_SECONDS: Final = 1800
 """A due time of cron that was missed by more is skipped: half of the least time between two."""
 _OVER: Final = frozenset({"completed", "failed", "stopped", "skipped", "expired"})

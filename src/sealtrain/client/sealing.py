@@ -56,17 +56,6 @@ if TYPE_CHECKING:
     from sealtrain.signing.datause import DataUse
     from sealtrain.signing.target import Target
 
-__all__ = [
-    "Publication",
-    "Rewrapped",
-    "Sealed",
-    "register",
-    "register_at",
-    "require_target",
-    "rewrap",
-    "seal",
-]
-
 """Of a ``dataset.json``."""
 
 

@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "StandingRequest",
-    "StandingUsed",
-    "chains_named",
-    "counted_apart",
-    "terms_of",
-    "used_of",
-    "words_of_chain",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingRequest:

@@ -29,8 +29,6 @@ from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.storage.connect import STORE_TOKEN, STORE_URL, is_token_safe
 from sealtrain.storage.errors import StorageUnreachable
 
-__all__ = ["NAMES", "Lender", "asked", "parse_credentials"]
-
 NAMES: Final = frozenset(
     {
         "AWS_ACCESS_KEY_ID",

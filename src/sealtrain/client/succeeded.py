@@ -27,8 +27,6 @@ from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-__all__ = ["follow", "saw_the_same"]
-
 
 def follow(
     client: BrokerClient,

@@ -33,16 +33,6 @@ from sealtrain.signing.ed25519 import check_public_key
 from sealtrain.storage.address import is_url, parse_address
 from sealtrain.storage.pieces import Pieces
 
-__all__ = [
-    "BROKER_ROLE",
-    "MAX_TICKET_BYTES",
-    "ModelPlace",
-    "Role",
-    "RunTicket",
-    "load_ticket",
-    "parse_ticket",
-]
-
 MAX_TICKET_BYTES: Final = 1 << 20
 MAX_WAIT_SECONDS: Final = 30 * 24 * 3600
 MAX_RESTARTS: Final = 1000

@@ -27,8 +27,6 @@ from sealtrain.signing.errors import RequestStale
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["MAX_ANSWER_BYTES", "Sign", "Transport"]
-
 MAX_ANSWER_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64 << 10
 _CONNECT_TRIES = 3

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import LockedRecipe
 
-__all__ = ["require_threshold", "trust_in"]
-
 
 def require_threshold(threshold: int | None, brokers: int) -> None:
     """Refuse to guess how many of several brokers must have released a dataset.

@@ -30,8 +30,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-__all__ = ["cosign_newest", "observe", "recorded", "witnessed"]
-
 
 def observe(
     client: BrokerClient,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.ledger.audit import AuditReport
 
-__all__ = ["Withdrawn", "uses_at", "withdraw"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:

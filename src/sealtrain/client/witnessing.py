@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sealtrain.ledger.witness import Witnessed
     from sealtrain.signing.tree_head import TreeHead
 
-__all__ = ["WatchedLedger", "witness"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedLedger:

@@ -20,8 +20,6 @@ from sealtrain.sealing.stanza import (
 )
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = ["check_brokers", "wrap_for_brokers"]
-
 
 def check_brokers(brokers: Sequence[AttestedBroker], threshold: int | None) -> None:
     """Return if a key can be wrapped for these brokers so.

@@ -23,16 +23,6 @@ from sealtrain.base.models import StrictModel
 from sealtrain.consortium.patricia import Item, rlp_decoded, value_at
 from sealtrain.signing.errors import ProofInvalid
 
-__all__ = [
-    "IMPLEMENTATION",
-    "ChainWord",
-    "ProvenWord",
-    "compose_slot",
-    "counts_until",
-    "header_facts",
-    "read_word",
-]
-
 IMPLEMENTATION: Final = bytes.fromhex(
     "360894a13ba1a3210667c828492db98dca3e2076cc3735a920a3ca505d382bbc"
 )

@@ -20,8 +20,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.target import Target
 
-__all__ = ["PAYLOAD_TYPE", "Consent", "ConsentedDataset", "SignedConsent", "verify_consent"]
-
 PAYLOAD_TYPE = "application/vnd.sealtrain.cut-consent+json"
 _MAX_DATASETS = 256
 

@@ -35,21 +35,6 @@ from sealtrain.signing.identity import PublicIdentity
 if TYPE_CHECKING:
     from sealtrain.sealing.description import DatasetDescription
 
-__all__ = [
-    "FILE_NAME",
-    "PAYLOAD_TYPE",
-    "DatasetManifest",
-    "claimed_manifest",
-    "dataset_entry",
-    "dataset_id_in",
-    "load_dataset_manifest",
-    "read_dataset_envelope",
-    "reissue_dataset",
-    "replaces",
-    "sign_dataset",
-    "verify_dataset",
-]
-
 PAYLOAD_TYPE = "application/vnd.sealtrain.dataset+json"
 FILE_NAME = "dataset.json"
 MAX_MANIFEST_BYTES = 64 << 10

@@ -37,20 +37,6 @@ from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 
-__all__ = [
-    "CLOCK_SKEW",
-    "KMS_NEEDS",
-    "MAX_PINS",
-    "PAYLOAD_TYPE",
-    "DatasetPin",
-    "Decision",
-    "SignedDecision",
-    "kms_target",
-    "not_overtaken",
-    "sign_decision",
-    "verify_decision",
-]
-
 PAYLOAD_TYPE = "application/vnd.sealtrain.decision+json"
 CLOCK_SKEW = 300
 """Seconds by which an owner's clock may be ahead of the reader's."""

@@ -13,8 +13,6 @@ from sealtrain.consortium.owned import RecordedDocument
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.withdrawals import Withdrawal
 
-__all__ = ["DOCUMENTS"]
-
 DOCUMENTS: Final[Mapping[str, type[RecordedDocument]]] = {
     kind.entry_kind: kind
     for kind in (

@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import ConfigError, Refused, ReleaseRefused
 
-__all__ = [
-    "ApprovalExpired",
-    "ApprovalRevoked",
-    "ApprovalSpent",
-    "ApprovalUnknown",
-    "ApprovalsMissing",
-    "BudgetSpent",
-    "ClaimTaken",
-    "ConsortiumInvalid",
-    "ConsortiumMismatch",
-    "DatasetMismatch",
-    "RunEventRefused",
-    "SeriesMismatch",
-    "SignerUnknown",
-    "SubmissionEnded",
-]
-
 
 class ConsortiumInvalid(ConfigError):
     """A consortium document breaks its rules or does not name the owner."""

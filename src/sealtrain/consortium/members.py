@@ -29,8 +29,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.needs import Needs, RecipeAction
 
-__all__ = ["MAX_CONSORTIUM_BYTES", "MAX_OWNERS", "Consortium", "Thresholds"]
-
 MAX_OWNERS = 64
 MAX_CONSORTIUM_BYTES = 256 << 10
 

@@ -24,16 +24,6 @@ from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = [
-    "OwnedDocument",
-    "RecordedBefore",
-    "RecordedDocument",
-    "SignedDocument",
-    "entry_of",
-    "sign_owned",
-    "verify_owned",
-]
-
 
 class OwnedDocument(Document):
     """The fields that state owner and signing time; a subclass adds the document's subject."""

@@ -13,8 +13,6 @@ from typing import Final
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.signing.errors import ProofInvalid
 
-__all__ = ["Item", "proof_path", "rlp_decoded", "value_at"]
-
 Item = bytes | list["Item"]
 
 _MAX_DEPTH: Final = 8

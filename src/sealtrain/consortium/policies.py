@@ -18,12 +18,6 @@ from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedD
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = [
-    "PAYLOAD_TYPE",
-    "OwnerPolicy",
-    "SignedPolicy",
-]
-
 PAYLOAD_TYPE = "application/vnd.sealtrain.owner-policy+json"
 
 

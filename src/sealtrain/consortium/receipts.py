@@ -33,20 +33,6 @@ from sealtrain.signing.continues import Continues
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import broker_id
 
-__all__ = [
-    "RECEIPT_PAYLOAD_TYPE",
-    "Anchor",
-    "Lease",
-    "OwnedId",
-    "ReleaseReceipt",
-    "ReleasedDataset",
-    "RunDataset",
-    "data_of_entry",
-    "receipt_digest",
-    "sign_receipt",
-    "verify_receipt",
-]
-
 RECEIPT_PAYLOAD_TYPE = "application/vnd.sealtrain.release-receipt+json"
 MAX_DATASETS = 1024
 

@@ -20,24 +20,6 @@ from sealtrain.consortium.submissions import ControlDocument, KeyId, RunStop, Su
 from sealtrain.errors import RunMismatch
 from sealtrain.signing.target import Target
 
-__all__ = [
-    "ENDED",
-    "FINAL",
-    "MAX_CLAIM_SECONDS",
-    "MIN_CLAIM_SECONDS",
-    "Event",
-    "Phase",
-    "RunEvent",
-    "State",
-    "SubmissionState",
-    "after",
-    "applied",
-    "require_following",
-    "require_stoppable",
-    "stop_applied",
-    "submitted",
-]
-
 MIN_CLAIM_SECONDS: Final = 60
 MAX_CLAIM_SECONDS: Final = 3600
 

@@ -15,18 +15,6 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.errors import SeriesMismatch
 from sealtrain.consortium.series_block import NewestMember, SeriesBlock, SuccessorBounds
 
-__all__ = [
-    "block_of",
-    "by_series",
-    "chain_of",
-    "follows",
-    "growth_kept",
-    "may_join",
-    "member_digest",
-    "members_read",
-    "newest_of",
-]
-
 _LABEL: Final = b"sealtrain/series-member/v1:"
 
 

@@ -8,8 +8,6 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.models import Hex64, OwnerName, StrictModel
 
-__all__ = ["MAX_MEMBERS", "NewestMember", "SeriesBlock", "SuccessorBounds"]
-
 MAX_MEMBERS: Final = 512
 
 _MOST: Final = (1 << 53) - 1

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.decisions import Decision, SignedDecision
     from sealtrain.signing.target import Target
 
-__all__ = [
-    "Begun",
-    "Reserve",
-    "Spent",
-    "StandingUse",
-    "Use",
-    "admits",
-    "entries_of",
-    "is_spent",
-    "use_of",
-]
-
 Spent = Literal["runs", "epsilon"]
 """By what a standing approval is spent for a run that would begin."""
 Reserve = tuple[str, str, float]

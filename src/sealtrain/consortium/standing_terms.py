@@ -8,8 +8,6 @@ from pydantic import AllowInfNan, Field, model_validator
 
 from sealtrain.base.models import Hex64, OwnerName, StrictModel
 
-__all__ = ["ApprovedSeries", "StandingTerms"]
-
 Epsilon = Annotated[float, AllowInfNan(False), Field(gt=0, le=1000)]
 
 

@@ -23,18 +23,6 @@ from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.target import Target
 
-__all__ = [
-    "AHEAD_SECONDS",
-    "LONGEST_SECONDS",
-    "MAX_TICKET_BYTES",
-    "ControlDocument",
-    "KeyId",
-    "RunStop",
-    "Submission",
-    "sign_control",
-    "verify_control",
-]
-
 AHEAD_SECONDS: Final = 300
 """Seconds that a document may be signed ahead of the broker's clock, or an event before it."""
 LONGEST_SECONDS: Final = 30 * 24 * 3600

@@ -34,19 +34,6 @@ from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build, parse
 
-__all__ = [
-    "MAX_SUCCESSION_BYTES",
-    "PREDICATE_TYPE",
-    "Succession",
-    "SuccessionFile",
-    "SuccessorChange",
-    "changes_between",
-    "propose",
-    "read_succession",
-    "verify_succession",
-    "with_signature",
-]
-
 PREDICATE_TYPE = "https://sealtrain.dev/attestations/succession/v1"
 MAX_SUCCESSION_BYTES = 512 << 10
 _SUBJECT = "consortium.json"

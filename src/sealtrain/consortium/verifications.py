@@ -23,14 +23,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = [
-    "MAX_RECORD_BYTES",
-    "PAYLOAD_TYPE",
-    "ImageVerification",
-    "SignedImageVerification",
-    "verify_image_record",
-]
-
 PAYLOAD_TYPE: Final = "application/vnd.sealtrain.image-verification+json"
 MAX_RECORD_BYTES: Final = 16 << 10
 """Of the envelope in its file."""

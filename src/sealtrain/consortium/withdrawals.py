@@ -17,13 +17,6 @@ from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
 from sealtrain.signing.identity import PublicIdentity
 
-__all__ = [
-    "MAX_WITHDRAWN",
-    "PAYLOAD_TYPE",
-    "SignedWithdrawal",
-    "Withdrawal",
-]
-
 PAYLOAD_TYPE = "application/vnd.sealtrain.withdrawal+json"
 MAX_WITHDRAWN = 1024
 

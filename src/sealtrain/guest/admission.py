@@ -37,8 +37,6 @@ from sealtrain.recipe.models import BASE, place_in
 from sealtrain.recipe.scripts import script_problem
 from sealtrain.recipe.scriptsettings import refuse_settings
 
-__all__ = ["Admitted", "admit"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
     from sealtrain.guest.holding import DataGuest
 
-__all__ = ["hand_keys_over", "start_beside"]
-
 
 def start_beside(
     guest: AttestedGuest, undoing: ExitStack, *, on: int | None = None, first: int = 0

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from sealtrain.signing.target import Target
     from sealtrain.training.run import Trained
 
-__all__ = ["LoggedRun", "Outcome", "StatedInputs", "close_run", "outcome_of", "written"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -36,8 +36,6 @@ from sealtrain.signing.dsse import Envelope
 if TYPE_CHECKING:
     from sealtrain.client.grants import WantedKey
 
-__all__ = ["FoundDataset", "find_datasets"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDataset:

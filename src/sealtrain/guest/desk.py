@@ -34,8 +34,6 @@ from sealtrain.guest.workload.messages import (
     WorkloadQuestion,
 )
 
-__all__ = ["RankDesk"]
-
 
 class AnsweringKeeper(Protocol):
     """What a desk passes questions of any node to (``guest.workloadkeeper``)."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["SAME_SECONDS", "Requests", "interrupted_once", "softly"]
-
 SAME_SECONDS: Final = 2.0
 """Signals that come within this time are one request."""
 

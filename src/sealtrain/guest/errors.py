@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import ConfigError, Refused, SealtrainError
 
-__all__ = [
-    "ImportRefused",
-    "RunStopped",
-    "ScriptFailed",
-    "TrainingFailed",
-]
-
 
 class ImportRefused(Refused):
     """The run imports a package that the lock does not pin."""

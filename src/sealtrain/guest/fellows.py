@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.distributed.wire.link import HandedLink
 
-__all__ = ["Fellows", "HandedLinks", "NoFellows", "expect_listening", "fellows_of"]
-
 
 class HandedLinks(Protocol):
     """Connections of this guest's ranks, which its keeper made and hands over.

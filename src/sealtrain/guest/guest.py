@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["AttestedGuest", "Surroundings", "secluded"]
-
 Done = TypeVar("Done")
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["GuestRun", "Stored"]
-
 Stored = Callable[[int, float], bool]
 """Whether checkpoint ``counter`` is in the output store; waits for it at most so many seconds."""
 

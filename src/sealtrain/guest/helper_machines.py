@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.recipe.kinds import Collaboration
 
-__all__ = [
-    "HelperDesk",
-    "addresses",
-    "expect_helpers",
-    "helper_desk",
-    "place_of",
-]
-
 _HELPERS: Final = ("accelerator", "dealer")
 """Fields of ``RunSettings`` that name a machine."""
 

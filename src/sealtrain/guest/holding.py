@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.opened import SealedDataset
     from sealtrain.training.data.sources import SealedFolder, Source
 
-__all__ = ["Asking", "DataGuest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:

@@ -21,8 +21,6 @@ from sealtrain.guest.settings import load_run
 from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.file import read_header, root_of, verify_ciphertext
 
-__all__ = ["ANCHOR_FILE", "FoundCheckpoint", "checkpoints_in"]
-
 ANCHOR_FILE = "anchor.json"
 """The broker's newest receipt of a run, in the run's folder."""
 _MAX_BYTES = 1 << 20

@@ -19,8 +19,6 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.runlog import RunLog
 
-__all__ = ["Journal", "JournalStore"]
-
 _MAX_BYTES = 256 << 20
 _KEPT = 3
 _PADDING = "bucket"

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from sealtrain.training.inputs.learnable import RecordTally
     from sealtrain.training.telemetry.monitor import Monitor
 
-__all__ = ["Keeper"]
-
 _MAX_RELEASES: Final = 1 << 20
 _STRIDE: Final = 256
 """Steps between two messages at most. A trainer of several optimizers counts each."""

@@ -24,8 +24,6 @@ from typing import Final
 from sealtrain.base.clock import Clock, to_rfc3339
 from sealtrain.errors import LeaseStale
 
-__all__ = ["RunLease", "seconds_awake_and_asleep"]
-
 _ENDS: Final = struct.Struct("=dd")
 
 

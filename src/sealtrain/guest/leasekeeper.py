@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.lease import RunLease
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["Follower", "LeaseKeeper", "LeaseStanding", "State"]
-
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.distributed.wire.link import HandedLink
 
-__all__ = ["Workload", "begin_anew"]
-
 _STREAMS: Final = 3
 
 

@@ -15,8 +15,6 @@ from sealtrain.training.distributed.ranks import place
 if TYPE_CHECKING:
     from sealtrain.training.data.hugging import Positioned
 
-__all__ = ["SealedLightning"]
-
 
 class SealedLightning(lightning.RunLightning):
     """Callback of this run: sealed checkpoints, exact resume, released metrics."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["ModelBefore", "OpenedModel", "begins_with_last", "find_model_before"]
-
 
 class OpenedModel:
     """The files of a model, decrypted as they are read."""

@@ -23,8 +23,6 @@ from sealtrain.base.filenames import clash, is_vocabulary, may_carry_code, porta
 from sealtrain.sealing.trainedmodel import MAX_FILES
 from sealtrain.training.errors import ModelNotReloaded
 
-__all__ = ["ModelNames", "problem_of_file"]
-
 _WEIGHTS: Final = (
     r"model|adapter_model|pytorch_model|diffusion_pytorch_model|pytorch_lora_weights"
     r"|open_clip_model|sparse|head|value_head"

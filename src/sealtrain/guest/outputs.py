@@ -48,8 +48,6 @@ from sealtrain.signing.identity import PublicIdentity
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["NextRecipe", "NextRun", "hand_on_model", "seal_model"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRecipe:

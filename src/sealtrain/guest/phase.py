@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.training.models.standins import StandIns
     from sealtrain.training.trained import Trained
 
-__all__ = ["load_libraries", "run_phase"]
-
 
 def load_libraries(recipe: Recipe) -> None:
     """Import what the recipe's phase uses, before there is anything to train on."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.workload.messages import Sign, TallyRecords
     from sealtrain.training.data.sources import SealedFolder, Source
 
-__all__ = ["digests_tokens", "draws", "in_memory", "privacy_spent", "tallied"]
-
 
 def digests_tokens(recipe: Any) -> bool:
     """Whether a phase takes the digest of the tokens that it trains on."""

@@ -12,8 +12,6 @@ from sealtrain.signing.runlog import RunLog
 if TYPE_CHECKING:
     from sealtrain.attest.guest import Guest
 
-__all__ = ["RUN_LOG_EVENT", "Recorder"]
-
 RUN_LOG_EVENT = "sealtrain-run-log"
 """Name under which guests that measure events of apps keep the heads of the run log."""
 

@@ -66,17 +66,6 @@ if TYPE_CHECKING:
 
 Role = Literal["train", "test"]
 
-__all__ = [
-    "ScriptRun",
-    "SealedLoop",
-    "SealedRun",
-    "run_as_main",
-    "run_script",
-    "running",
-    "sign_manifest",
-    "unwrap_dataset",
-]
-
 
 class ScriptRun:
     """The run that a script acts on."""

@@ -46,18 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.release.messages import ListedSeries
     from sealtrain.sealing.opened import SealedDataset
 
-__all__ = [
-    "Chains",
-    "SeriesMembers",
-    "check_entries",
-    "check_opened",
-    "listed",
-    "note",
-    "noted",
-    "remember",
-    "remembered",
-]
-
 SERIES_FILE: Final = "series.json"
 _MAX_BYTES: Final = 64 << 10
 _Key = tuple[str, str]

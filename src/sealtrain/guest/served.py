@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from sealtrain.training.data.columns import Projection
     from sealtrain.training.data.sources import Source
 
-__all__ = [
-    "ServedRows",
-    "accelerators_here",
-    "environment_here",
-    "record_served",
-    "stated_datasets",
-]
-
 _MOST_DATASETS: Final = 256
 """Of one entry of the run log."""
 _MOST_ACCELERATORS: Final = 1024

@@ -24,17 +24,6 @@ from sealtrain.recipe.lockfile import Lock, LockSource
 from sealtrain.signing.continues import Continues
 from sealtrain.storage.address import is_url
 
-__all__ = [
-    "RunSettings",
-    "held_run",
-    "holds_run",
-    "load_run",
-    "move_run",
-    "name_brokers",
-    "place_of",
-    "save_run",
-]
-
 FILE_NAME = "run.json"
 _PATHS_OF_GUESTS = ("compose", "certificates")
 _MAX_BYTES = 1 << 20

@@ -61,8 +61,6 @@ from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.storage.errors import StorageRefused
 from sealtrain.training.errors import RankLost
 
-__all__ = ["FIRST_PAUSE", "LONGEST_PAUSE", "Beside", "Endurance", "Work", "supervised"]
-
 Work = Callable[[Stored | None], Outcome | None]
 """Starts or resumes the run, or plays a part in one that another guest leads, which has no outcome
 of its own; gets ``Stored`` where there is an output store."""

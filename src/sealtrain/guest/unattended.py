@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import ModelPlace, RunTicket
     from sealtrain.guest.closing import Outcome
 
-__all__ = ["PREVIOUS_FOLDER", "STATUS_NAME", "Reports", "unattended"]
-
 STATUS_NAME: Final = "status.json"
 PREVIOUS_FOLDER: Final = "previous"
 """Where the outputs of the run before are brought, beside the run's folder."""

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.training.data.validation.columns import CountTokens
     from sealtrain.training.inputs.learnable import RecordTally
 
-__all__ = [
-    "REPORT_NAME",
-    "PublicCounts",
-    "counts_of_records",
-    "log_counts",
-    "record_counts",
-    "token_counter",
-    "validate_data",
-]
-
 REPORT_NAME = "validation.json"
 _MOST_COUNTED = 256
 """Datasets of one entry of the run log."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.data.sources import SealedFolder, Source
 
-__all__ = ["KeptGuest", "WorkloadKeeper", "lost"]
-
 _SLOTS: Final = 16
 _SLOTS_BYTES: Final = 512 << 20
 _TICK_SECONDS: Final = 0.25

@@ -26,8 +26,6 @@ from sealtrain.recipe.installation import record_digest
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.measure import check_installation
 
-__all__ = ["Account", "account_for", "verify_image"]
-
 _MAX_FINDINGS: Final = 1000
 
 

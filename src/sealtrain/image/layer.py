@@ -15,8 +15,6 @@ from typing import BinaryIO, Final, Literal
 
 from sealtrain.errors import ImageRefused
 
-__all__ = ["LayerEntry", "is_program", "read_layer", "refused", "write_layer"]
-
 _MAX_FILE_BYTES: Final = 8 << 30
 _MAX_LINK_BYTES: Final = 1024
 _MAX_NAME_BYTES: Final = 1024

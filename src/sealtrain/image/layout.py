@@ -27,20 +27,6 @@ from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.errors import DataInvalid, ImageRefused
 from sealtrain.image.layer import LayerEntry, read_layer, refused
 
-__all__ = [
-    "CONFIG_TYPE",
-    "INDEX_TYPE",
-    "LAYER_TYPE",
-    "MANIFEST_TYPE",
-    "TITLE",
-    "Described",
-    "Image",
-    "Progress",
-    "Sink",
-    "describe_image",
-    "read_image",
-]
-
 INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"

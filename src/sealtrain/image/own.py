@@ -20,8 +20,6 @@ from sealtrain.errors import DataInvalid
 from sealtrain.image.layer import LayerEntry
 from sealtrain.recipe.installation import as_recorded, requirements_in
 
-__all__ = ["CONFIG", "PACKAGES_FOLDER", "STATUS_FOLDER", "OwnFile", "folders_of", "own_files"]
-
 PACKAGES_FOLDER: Final = "usr/local/lib/python3.11/dist-packages"
 STATUS_FOLDER: Final = "var/lib/dpkg/status.d"
 """Where scanners of vulnerabilities look for the Debian packages of an image without dpkg."""

@@ -27,16 +27,6 @@ from sealtrain.recipe.installation import (
 )
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "code_of",
-    "keeps",
-    "measure_image",
-    "python_of",
-    "record_text",
-    "require_recorded",
-    "wheels_of",
-]
-
 _MARKERS: Final = {
     "implementation_name": "cpython",
     "os_name": "posix",

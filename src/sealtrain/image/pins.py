@@ -16,17 +16,6 @@ from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import DataInvalid
 from sealtrain.image.layer import LayerEntry
 
-__all__ = [
-    "IMAGES",
-    "DebianPin",
-    "ImageRecipe",
-    "Pins",
-    "WheelPin",
-    "files_digest",
-    "load_image_recipe",
-    "load_pins",
-]
-
 IMAGES: Final = "deploy/images"
 """Folder of the images' recipes in the source."""
 INTERPRETER: Final = "python3.11-minimal"

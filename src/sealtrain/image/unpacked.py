@@ -25,8 +25,6 @@ from sealtrain.errors import DataInvalid, ImageRefused
 from sealtrain.image.layer import LayerEntry, refused, write_layer
 from sealtrain.image.layout import Described, Progress, describe_image, read_image
 
-__all__ = ["unpacked"]
-
 _ROOT: Final = "root"
 _NAMES: Final = "layers.json"
 _MAX_NAMES_BYTES: Final = 64 << 20

@@ -38,8 +38,6 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.derive import KEY_BYTES
 
-__all__ = ["FORM", "KmsKey", "open_answer", "parse_address", "release"]
-
 FORM = "awskms:CIPHERTEXT_FILE?region=REGION&key=KEY_ARN[&endpoint=URL]"
 RSA_BITS = 2048
 """The one size that every description of the request names; the key lives for one answer."""

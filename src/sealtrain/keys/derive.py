@@ -24,8 +24,6 @@ from sealtrain.sealing.datakey import DataKey, derivation_info
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing.dsse import Ed25519Signer
 
-__all__ = ["derive", "joint_key", "recipe_key", "run_key", "signing_key"]
-
 KEY_BYTES = 32
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 _HEX64 = re.compile(r"[0-9a-f]{64}")

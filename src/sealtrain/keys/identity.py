@@ -40,8 +40,6 @@ from sealtrain.signing.dsse import Ed25519Signer
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.ml_dsa import MlDsa44Signer
 
-__all__ = ["Identity"]
-
 MAX_IDENTITY_BYTES = 4096
 TYPE = "sealtrain/identity/v1"
 TYPE_LOCKED = "sealtrain/identity/v2"

@@ -16,8 +16,6 @@ from typing import Final
 from sealtrain.base.files import atomic_write
 from sealtrain.errors import AlreadyExists, KeyFileInvalid
 
-__all__ = ["read_secret_file", "write_secret_file"]
-
 _FLAGS: Final = os.O_RDONLY | sum(
     getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 )

@@ -20,16 +20,6 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.errors import KeyFileInvalid
 
-__all__ = [
-    "COST",
-    "PASSPHRASES",
-    "SALT_BYTES",
-    "Passphrases",
-    "check_cost",
-    "locked",
-    "unlocked",
-]
-
 COST: Final = 17
 """log₂ of scrypt's N in files that are written: 128 MiB and about half a second."""
 _COSTS: Final = range(15, 19)

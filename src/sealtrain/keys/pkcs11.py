@@ -20,8 +20,6 @@ from sealtrain.errors import KeyFileInvalid, KmsAnswerInvalid, KmsUnreachable, U
 from sealtrain.keys.derive import KEY_BYTES
 from sealtrain.keys.keyfile import read_secret_file
 
-__all__ = ["FORM", "LABEL", "TokenKey", "compute", "parse_address"]
-
 FORM: Final = "pkcs11:token=TOKEN;object=KEY?module-path=LIBRARY&pin-source=file:PATH"
 LABEL: Final = b"sealtrain/broker-root/v1"
 _MAX_PIN_BYTES: Final = 256

@@ -14,8 +14,6 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import KeyFileInvalid, UsageError
 from sealtrain.keys.derive import KEY_BYTES
 
-__all__ = ["MAX_ROOT_SHARES", "join_root", "split_root"]
-
 MAX_ROOT_SHARES = 16
 
 

@@ -24,15 +24,6 @@ from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey
 
-__all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_SHARES",
-    "JoinedShares",
-    "check_threshold",
-    "join_key",
-    "split_key",
-]
-
 MAX_SHARES = 16
 MAX_DOCUMENT_BYTES = 2048
 _IDENTIFIER_BITS = 15

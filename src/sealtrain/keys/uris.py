@@ -20,8 +20,6 @@ from sealtrain.keys import pkcs11
 from sealtrain.keys.derive import KEY_BYTES
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
 
-__all__ = ["DEFAULT_PATH", "SCHEMES", "anchor_of", "root_secret"]
-
 DEFAULT_PATH = "sealtrain/broker-root/v1"
 PURPOSE = "sealtrain-broker-root"
 SCHEMES = (

@@ -28,8 +28,6 @@ from sealtrain.signing.ed25519 import key_id
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-__all__ = ["BACKWARDS_SECONDS", "AuditFailure", "AuditReport", "Auditor"]
-
 BACKWARDS_SECONDS: Final = 60
 """Seconds by which an entry may be dated before an earlier one: writers wait for their turn."""
 

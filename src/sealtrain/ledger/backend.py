@@ -18,8 +18,6 @@ from sealtrain.ledger.tree import StoredTree
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-__all__ = ["TURN_SECONDS", "Backend", "DatabaseServer", "Place", "Reading", "Rows"]
-
 TURN_SECONDS = 20.0
 """How long a transaction on the tables waits for another."""
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from sealtrain.errors import UsageError
 from sealtrain.ledger.backend import Backend, DatabaseServer, Place
 
-__all__ = ["BACKENDS", "SCHEMES", "backend_of", "server_at"]
-
 _MODULES: Final = (
     "sealtrain.ledger.sqlite_backend",
     "sealtrain.ledger.postgres_backend",

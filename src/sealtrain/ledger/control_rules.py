@@ -34,8 +34,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import check_public_key, key_id
 from sealtrain.signing.target import Target
 
-__all__ = ["KINDS", "ControlRules"]
-
 KINDS: Final[Mapping[str, type[ControlDocument]]] = {
     kind.entry_kind: kind for kind in (Submission, RunEvent, RunStop)
 }

@@ -57,8 +57,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 
-__all__ = ["DECISION_SECONDS", "EntryRules"]
-
 DECISION_SECONDS = 60
 """Longest time between a decision, which counts at the time of the request, and its entry."""
 _NEED_A_CONSORTIUM = ("approval", "dataset", "release", "renewal", "boot")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.signing.target import Target
 
-__all__ = ["Members"]
-
 _Key = tuple[str, str]
 _Deployment = tuple[str, str]
 

@@ -19,8 +19,6 @@ from sealtrain.errors import ConfigError, SealtrainError, Unreachable, UsageErro
 if TYPE_CHECKING:
     from psycopg import Connection, Error
 
-__all__ = ["SCHEMES", "Postgres", "is_unreachable", "unreachable"]
-
 SCHEMES: Final = ("postgresql", "postgresql+psycopg")
 _FORM: Final = "postgresql+psycopg://USER@HOST:PORT/DATABASE"
 # Of libpq; an address may change them.

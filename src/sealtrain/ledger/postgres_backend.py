@@ -18,8 +18,6 @@ from sealtrain.ledger.tree import StoredTree
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-__all__ = ["BACKEND"]
-
 _LOCK: Final = 0x5354_4252  # "STBR"
 
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = ["MAKE", "STRUCTURE", "structure"]
-
 _REFUSE: Final = "BEGIN RAISE EXCEPTION 'append only'; END"
 _NEXT: Final = """
 BEGIN

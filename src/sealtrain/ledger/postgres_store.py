@@ -35,8 +35,6 @@ from sealtrain.ledger.tree import (
     tampered,
 )
 
-__all__ = ["PostgresLedger", "meta_of"]
-
 _BATCH: Final = 1000
 
 _SAY: Final = "INSERT INTO sealtrain_ledger.meta (name, value) VALUES (%s, %s)"

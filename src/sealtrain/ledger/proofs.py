@@ -27,8 +27,6 @@ from sealtrain.signing import merkle
 from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-__all__ = ["LedgerProof", "verify_extension", "verify_proof"]
-
 _MAX_PATH = 64
 _MAX_SIZE = 2**53 - 1
 

@@ -16,8 +16,6 @@ from sealtrain.ledger.backend import Place, Reading, Rows
 from sealtrain.ledger.backends import backend_of
 from sealtrain.signing import merkle
 
-__all__ = ["audit_stored", "entries_in", "open_reading"]
-
 _MAX_GAP = 10_000
 """Most missing entries in a row; a file with a wider gap is not a ledger."""
 _MAX_PRINTED = 200

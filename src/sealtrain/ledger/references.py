@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from sealtrain.consortium.documents import DOCUMENTS
 
-__all__ = ["References", "Stated"]
-
 _DECISIONS: Final = ("approval", "revocation")
 # The field of an entry that the broker's database knows too.
 _REFERRED: Final = {

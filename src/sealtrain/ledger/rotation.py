@@ -23,19 +23,6 @@ from sealtrain.signing.ed25519 import Ed25519Signer, key_id
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.note import SignedNote, note_key_id
 
-__all__ = [
-    "KIND",
-    "PAYLOAD_TYPE",
-    "Rotation",
-    "key_after",
-    "keys_with",
-    "lineage",
-    "read_rotation",
-    "rotation_entry",
-    "sign_rotation",
-    "signed_by",
-]
-
 KIND = "rotation"
 """Of the ledger's entry."""
 PAYLOAD_TYPE = "application/vnd.sealtrain.key-rotation+json"

@@ -21,8 +21,6 @@ from sealtrain.ledger.sqlite_store import (
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-__all__ = ["BACKEND"]
-
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 

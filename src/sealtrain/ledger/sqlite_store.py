@@ -35,8 +35,6 @@ from sealtrain.ledger.tree import (
     within,
 )
 
-__all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore", "switch_to_wal"]
-
 APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
 VERSION = 1
 BUSY_SECONDS = 30.0

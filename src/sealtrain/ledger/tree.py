@@ -15,21 +15,6 @@ from typing import Any, Final, Protocol
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.signing import merkle
 
-__all__ = [
-    "Growth",
-    "KeptTree",
-    "Node",
-    "Nodes",
-    "Pending",
-    "StoredTree",
-    "another_meta",
-    "grow",
-    "recomputed",
-    "subtree",
-    "tampered",
-    "within",
-]
-
 Node = Callable[[int, int], bytes]
 """``node(level, i)`` is a stored root."""
 

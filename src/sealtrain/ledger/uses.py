@@ -12,8 +12,6 @@ from typing import Any
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 
-__all__ = ["MAX_OUTPUTS", "DatasetUse", "RunUse", "Uses", "outputs_entry"]
-
 MAX_OUTPUTS = 1024
 _MAX_OUTPUTS_BYTES = 128 << 10
 

@@ -14,8 +14,6 @@ import math
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["TOLERANCE", "epsilon_of_rounds"]
-
 TOLERANCE: Final = 0.02
 """Share by which the result may be off; tests hold it against the accountants of training."""
 

@@ -17,8 +17,6 @@ from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import PREDICATE_TYPE, SIMULATED_MARKER, Predicate
 from sealtrain.signing import dsse, runlog, statement
 
-__all__ = ["build_manifest"]
-
 
 def build_manifest(
     *,

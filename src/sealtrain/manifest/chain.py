@@ -23,8 +23,6 @@ from sealtrain.manifest.verify import Report
 from sealtrain.recipe.privacy import spendings
 from sealtrain.signing.continues import MAX_CHAIN, number_of
 
-__all__ = ["Chain", "ChainSpending", "ChainedRun", "verify_chain"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainedRun:

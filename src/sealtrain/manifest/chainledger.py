@@ -19,8 +19,6 @@ from sealtrain.recipe.duetimes import SKIPPED, due_in, due_of_data, due_times
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["Due", "Recorded", "require_whole"]
-
 _FINAL: Final = frozenset({"completed", "failed", "stopped", "skipped"})
 
 

@@ -17,14 +17,6 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
 from sealtrain.errors import LimitExceeded
 
-__all__ = [
-    "MAX_POINTS",
-    "NeededReleases",
-    "condensed_history",
-    "in_order_of_ledgers",
-    "needed_releases",
-]
-
 MAX_POINTS = 2000
 _SHARE: Final = 0.95
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 
 from sealtrain.manifest.markup import Html, join, tag
 
-__all__ = ["draw_curve"]
-
 Points = Sequence[tuple[int, float | None]]
 _WIDTH, _HEIGHT = 640, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 28

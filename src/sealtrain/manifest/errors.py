@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import ManifestRefused, Refused
 
-__all__ = [
-    "ClaimContradicted",
-    "ManifestMalformed",
-    "SubjectMismatch",
-    "TranscriptInvalid",
-    "TrustMismatch",
-]
-
 
 class TranscriptInvalid(Refused):
     """The transcript of a travelling accelerator contradicts itself or its run."""

@@ -13,8 +13,6 @@ from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, VerifiedManifest, examine, verify_manifest
 
-__all__ = ["Artefacts", "examine_file", "manifest_bytes", "verify_file"]
-
 Artefacts = Path | Literal["beside"] | None
 """Folder with a run's sealed outputs: named, the manifest's own, or ``None`` for none."""
 

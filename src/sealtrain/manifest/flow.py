@@ -10,8 +10,6 @@ from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import missing
 from sealtrain.manifest.verify import Facts
 
-__all__ = ["draw_flow"]
-
 _WIDTH, _BOX, _STEP, _TOP = 640, 34, 44, 12
 _LEFT, _MIDDLE, _RIGHT = 8, 236, 464
 _SIDE = 168

@@ -30,16 +30,6 @@ from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, output_name
 from sealtrain.sealing.trainedmodel import sealed_names
 from sealtrain.signing import dsse, statement
 
-__all__ = [
-    "BUNDLE_MEDIA_TYPE",
-    "EVIDENCE_PAYLOAD_TYPE",
-    "Manifest",
-    "commitment",
-    "key_hint",
-    "read",
-    "write",
-]
-
 BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 EVIDENCE_PAYLOAD_TYPE = "application/vnd.sealtrain.evidence+json"
 _MAX_VALUES = 10_000

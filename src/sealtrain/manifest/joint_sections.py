@@ -14,8 +14,6 @@ from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST
 from sealtrain.recipe.kinds import KINDS, load, settings_of
 
-__all__ = ["decrypted_in", "parties", "summary_of"]
-
 _COLUMNS: Final = {
     "meeting": "Meeting",
     "node": "Node",

@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.predicate import Predicate
     from sealtrain.manifest.trust import Trust
 
-__all__ = [
-    "BORDER_CLOSED",
-    "DATA_COUNTED",
-    "OPEN",
-    "TEXTS",
-    "border_held",
-    "chain_is_open",
-    "chain_open",
-    "left_open",
-    "limits_for",
-    "limits_of_records",
-    "released_open",
-    "required",
-    "stated",
-]
-
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "border-in-software": (

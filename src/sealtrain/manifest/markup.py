@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from sealtrain.base.visible import escape_hidden_lines
 
-__all__ = ["Html", "Part", "join", "tag"]
-
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9]*")
 _EMPTY = frozenset({"meta", "br", "hr", "line", "circle", "path", "rect"})
 

@@ -36,14 +36,6 @@ from sealtrain.signing import dsse, statement
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
 
-__all__ = [
-    "named_outputs",
-    "opened_digests",
-    "refuse_code",
-    "unnamed_outputs",
-    "write_opened",
-]
-
 _PIECE = 1 << 20
 
 

@@ -33,16 +33,6 @@ from sealtrain.sealing.trainedmodel import (
 from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.statement import Subject
 
-__all__ = [
-    "dataset_of",
-    "files_of",
-    "model_of",
-    "require_named_entries",
-    "require_named_files",
-    "require_recipient",
-    "subjects_of",
-]
-
 _PIECE = 1 << 20
 
 

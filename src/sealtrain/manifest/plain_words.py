@@ -13,8 +13,6 @@ from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 
-__all__ = ["in_plain_words", "release_matrix"]
-
 
 def in_plain_words(predicate: Predicate, facts: Facts) -> Html:
     """Consent, purpose, legal basis, retention, base model and machine, a sentence each."""

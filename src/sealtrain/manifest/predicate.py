@@ -31,36 +31,6 @@ from sealtrain.recipe.collaboration import is_none
 from sealtrain.sealing.trainedmodel import MAX_FILES, MODEL_FOLDER, model_name
 from sealtrain.signing.continues import Continues
 
-__all__ = [
-    "PREDICATE_TYPE",
-    "SIMULATED_MARKER",
-    "Collaboration",
-    "Compute",
-    "DatasetCost",
-    "Deployment",
-    "HandedOn",
-    "Limit",
-    "ManifestSigner",
-    "NoPrivacyStated",
-    "OutputFile",
-    "Outputs",
-    "Party",
-    "PatientParty",
-    "PatientTraining",
-    "Point",
-    "Predicate",
-    "Privacy",
-    "PrivateCounting",
-    "PrivateTraining",
-    "RecipeRecord",
-    "Release",
-    "Resume",
-    "RunCourse",
-    "RunLogRecord",
-    "SeriesRead",
-    "output_name",
-]
-
 PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v2"
 SIMULATED_MARKER = "SIMULATED — NOT ATTESTED"
 

@@ -41,8 +41,6 @@ from sealtrain.manifest.sections import (
 )
 from sealtrain.manifest.verify import Check, Report
 
-__all__ = ["render", "write_report"]
-
 _MARKS = {"passed": "✓", "failed": "✗", "not-done": "·"}
 
 

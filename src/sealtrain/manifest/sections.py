@@ -23,22 +23,6 @@ from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerP
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "BaseList",
-    "approvals",
-    "base_list",
-    "datasets",
-    "evidence",
-    "missing",
-    "outputs",
-    "privacy",
-    "summary",
-    "table",
-    "timeline",
-    "training",
-    "what_ran",
-]
-
 BaseList = Mapping[str, Mapping[str, str]]
 """Name of each file of a base model → ``state`` and ``reason``."""
 _MAX_CURVES = 6

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.checks.counts import Counts
     from sealtrain.manifest.predicate import Predicate
 
-__all__ = ["DatasetRecords", "StatedRecords", "records_in_words", "stated_records"]
-
 _WORDS: Final[Mapping[str, str]] = {
     "whole": "whole",
     "truncated": "truncated",

@@ -20,8 +20,6 @@ from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain.signing.ed25519 import key_id
 
-__all__ = ["Trust", "TrustedBrokers", "TrustedChain", "load_trust", "parse_trust"]
-
 MAX_TRUST_BYTES = 1 << 20
 MAX_BROKERS = 64
 MAX_BLOCKS = 4096

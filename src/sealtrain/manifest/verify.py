@@ -34,8 +34,6 @@ from sealtrain.recipe.kinds import KINDS, load
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.signing.statement import Subject
 
-__all__ = ["CHECKS", "Check", "Facts", "Report", "VerifiedManifest", "examine", "verify_manifest"]
-
 Outcome = Literal["passed", "failed", "not-done"]
 _Examination = Callable[[Case], str]
 

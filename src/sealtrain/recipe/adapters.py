@@ -13,16 +13,6 @@ from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import StrictModel
 
-__all__ = [
-    "Adapter",
-    "Ia3",
-    "Lora",
-    "PTuning",
-    "PrefixTuning",
-    "PromptTuning",
-    "Quantization",
-]
-
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
 _Modules = Annotated[tuple[ModuleName, ...], Field(min_length=1)]
 _Width = Annotated[int, Field(ge=1, le=65_536)]

@@ -17,8 +17,6 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.visible import is_visible
 from sealtrain.recipe.errors import LockInvalid
 
-__all__ = ["EMPTY_SCRIPT", "SCRIPT_FIELD", "Addition", "require_additions", "script_digest"]
-
 SCRIPT_FIELD: Final = "pre_launch_script"
 """The field that makes a document an adopted one: §5 judges every other document."""
 EMPTY_SCRIPT: Final = """\

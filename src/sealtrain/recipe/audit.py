@@ -8,8 +8,6 @@ from pydantic import Field
 
 from sealtrain.base.models import StrictModel
 
-__all__ = ["Audit", "misplaced"]
-
 
 class Audit(StrictModel):
     """Figures that a release policy may name: ``canary_exposure``, ``membership_auc``."""

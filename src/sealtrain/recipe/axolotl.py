@@ -44,8 +44,6 @@ from sealtrain.recipe.axolotlkeys import (
 )
 from sealtrain.recipe.errors import RecipeInvalid
 
-__all__ = ["Imported", "Wanted", "import_axolotl", "named_datasets", "written_recipe"]
-
 _LONG: Final = (
     "Axolotl leaves out records that are longer than sequence_len; this recipe cuts them at "
     "trainer.max_length"

@@ -12,28 +12,6 @@ from typing import Any, Final
 
 from sealtrain.recipe.trainersettings import SETTINGS
 
-__all__ = [
-    "ADAPTER",
-    "AS_TRUE",
-    "DEFAULTS",
-    "FLAGS",
-    "HARMLESS_FALSE",
-    "INNER",
-    "LOSSES",
-    "NO_WEIGHT",
-    "OF_FILES",
-    "OPTIMIZERS",
-    "OWN_FILES",
-    "PREFERENCES",
-    "RENAMED",
-    "REWRITES",
-    "TYPES",
-    "USUAL",
-    "WHY",
-    "WORDS",
-    "unknown",
-]
-
 FLAGS: Final[Mapping[str, str]] = {
     "bf16": "bf16",
     "gradient_checkpointing": "activation_checkpointing",

@@ -19,25 +19,6 @@ from sealtrain.base.models import StrictModel
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fields import told
 
-__all__ = [
-    "DEFAULT",
-    "Axolotl",
-    "Backend",
-    "DeepSpeed",
-    "Fsdp",
-    "Trl",
-    "Unsloth",
-    "divided_among",
-    "guests_of",
-    "is_default",
-    "needs_group",
-    "numbers_of",
-    "processes_of",
-    "unfit",
-    "unfit_for_fp16",
-    "unfit_for_tuner",
-]
-
 
 class _AnyBackend(StrictModel):
     """What every backend has.

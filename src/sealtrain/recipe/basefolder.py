@@ -17,8 +17,6 @@ from sealtrain.base.models import Document, Hex64
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.lockfile import MAX_LOCK_BYTES
 
-__all__ = ["base_of", "remember_base"]
-
 _NAME: Final = ".recipe.base.json"
 
 

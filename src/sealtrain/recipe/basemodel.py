@@ -21,8 +21,6 @@ from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelfolder import MAX_CONFIG_BYTES
 from sealtrain.recipe.modelspec import Model, ModelFromConfig, ModelFromFolder, ModelFromHub
 
-__all__ = ["MADE", "BaseFacts", "base_facts", "header_of"]
-
 _MAX_HEADER_BYTES: Final = 100 << 20
 """Longest header that the safetensors library itself reads."""
 _POSITIONS: Final = (

@@ -18,20 +18,6 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.backends import is_default
 from sealtrain.recipe.fields import RecipePath
 
-__all__ = [
-    "DECRYPTED_IN_A_GUEST",
-    "CollaborationSettings",
-    "Norm",
-    "PartiesSettings",
-    "PrivacyPromise",
-    "holders_of",
-    "is_none",
-    "is_shared_out",
-    "misfit",
-    "misfit_of_text_adapter",
-    "of_kind",
-]
-
 DECRYPTED_IN_A_GUEST = "The measured code decrypts records in the memory of a guest only."
 """Where records are in the clear unless a kind of collaboration says otherwise."""
 Norm = Annotated[float, AllowInfNan(False), Field(gt=0, le=1e9)]

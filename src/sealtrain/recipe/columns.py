@@ -10,8 +10,6 @@ from sealtrain.base.models import StrictModel
 from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import ColumnName, Text
 
-__all__ = ["Columns", "Labelled", "PreferenceColumns", "label_count", "tools_field"]
-
 
 class Columns(StrictModel):
     """One way of reading records. Fields hold a column's name, several names, or ``None``.

@@ -22,14 +22,6 @@ from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.terms import Hardware
 
-__all__ = [
-    "GUEST_PORTS",
-    "build_compose",
-    "compose_hash",
-    "launch_scripts",
-    "lock_text",
-]
-
 LOCK_FILE: Final = "recipe.lock.json"
 GUEST_PORTS: Final = (8471, 8472)
 """Where a role that other machines call listens in its guest: for all, and for writes to it. Where

@@ -20,19 +20,6 @@ from sealtrain.base.limits import MAX_SETTINGS_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "TOOLS",
-    "all_speak",
-    "conversation_fault",
-    "has_parts",
-    "has_template",
-    "is_list_of_structs",
-    "kind_of",
-    "rows_as_recorded",
-    "strange_part",
-    "tools_fault",
-]
-
 TOOLS: Final = "tools"
 """Name of the column of function schemas in rows, as TRL looks for it."""
 

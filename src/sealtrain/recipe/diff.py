@@ -10,8 +10,6 @@ from typing import Literal
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.recipe.lockfile import Lock
 
-__all__ = ["AREAS", "Area", "RecipeChange", "Severity", "diff"]
-
 Severity = Literal["critical", "review", "routine"]
 """``critical``: whose data, what leaves, where, by which code. ``review``: how it trains."""
 

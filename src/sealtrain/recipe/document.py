@@ -22,20 +22,6 @@ from sealtrain.errors import DataInvalid
 from sealtrain.recipe.adopted import SCRIPT_FIELD, Addition, require_additions
 from sealtrain.recipe.errors import LockInvalid
 
-__all__ = [
-    "FROM_DOCUMENT",
-    "MAX_DOCUMENT_BYTES",
-    "TEMPLATE",
-    "CommandPaths",
-    "Frame",
-    "Program",
-    "file_within",
-    "frame_of",
-    "layout_of",
-    "require_same",
-    "written",
-]
-
 MAX_DOCUMENT_BYTES: Final = 256 << 10
 TEMPLATE: Final = 3
 FROM_DOCUMENT: Final = "document:"

@@ -16,16 +16,6 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.schedule import Schedule
 
-__all__ = [
-    "SKIPPED",
-    "due_in",
-    "due_of_data",
-    "due_times",
-    "earliest_of_data",
-    "name_of",
-    "prefix_of",
-]
-
 SKIPPED: Final = "/skipped/"
 """Beginning of the place that the ticket of a skipped due time names in place of data."""
 _HASH_DIGITS: Final = 32

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import ConfigError, DataInvalid, Refused, ReleaseRefused
 
-__all__ = [
-    "DatasetUnknown",
-    "EnvironmentChanged",
-    "LockInvalid",
-    "ModelInvalid",
-    "RecipeInvalid",
-    "ValidationFailed",
-]
-
 
 class RecipeInvalid(ConfigError):
     """A recipe breaks its schema."""

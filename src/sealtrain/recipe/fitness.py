@@ -44,14 +44,6 @@ from sealtrain.recipe.tokenizerfacts import (
     without_template,
 )
 
-__all__ = [
-    "Misfit",
-    "misfits",
-    "misfits_of_record",
-    "require_fitness",
-    "require_fitness_of_record",
-]
-
 _NO_TOKENS: Final = ("image", "tabular")
 """Kinds of columns of which a model reads no tokens."""
 

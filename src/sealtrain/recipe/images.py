@@ -9,16 +9,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.fields import by_key
 
-__all__ = [
-    "AnyPreparation",
-    "Augmentation",
-    "GridPreparation",
-    "ImageAugmentation",
-    "Preparation",
-    "TextAugmentation",
-    "TilePreparation",
-]
-
 Share = Annotated[float, Field(ge=0, le=1)]
 _Side = Annotated[int, Field(ge=1, le=4096)]
 _Area = Annotated[int, Field(ge=1, le=1 << 26)]

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from sealtrain.base.distributions import CORE
 
-__all__ = ["Importable"]
-
 # The order in which Python itself prefers them.
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES)
 

@@ -41,27 +41,6 @@ from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "CodePin",
-    "EnvironmentPin",
-    "Installation",
-    "InstallationPaths",
-    "Installed",
-    "PackagePin",
-    "PackagesWanted",
-    "as_recorded",
-    "check_package_files",
-    "code_sha256",
-    "measure_code",
-    "measure_installation",
-    "normalised",
-    "own_requirements",
-    "packages_of",
-    "record_digest",
-    "recorded",
-    "requirements_in",
-]
-
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
 _OWN = CORE
 _INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"

@@ -13,8 +13,6 @@ from typing import Any
 
 from sealtrain.sealing.tabular.conversion import is_number
 
-__all__ = ["label_named", "written_labels"]
-
 _BOOLEANS = ("true", "false")
 
 

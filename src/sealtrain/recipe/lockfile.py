@@ -40,21 +40,6 @@ from sealtrain.recipe.scripts import MAX_SCRIPT_BYTES, ScriptText, too_long
 if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
 
-__all__ = [
-    "MAX_BROKERS",
-    "MAX_LOCK_BYTES",
-    "FurtherModelPin",
-    "HandOnPin",
-    "HubPin",
-    "Lock",
-    "LockSource",
-    "ModelPin",
-    "SealedModelPin",
-    "TokenizerPin",
-    "load_lock",
-    "parse_lock",
-]
-
 MAX_LOCK_BYTES = 192 << 10
 MAX_BROKERS = 16
 MAX_LICENCE_CHARS = 128

@@ -20,8 +20,6 @@ from sealtrain.recipe.installation import (
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.models import ModelPins, measure_models
 
-__all__ = ["check_environment", "check_installation", "check_models"]
-
 
 def check_environment(
     lock: Lock,

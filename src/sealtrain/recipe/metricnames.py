@@ -12,8 +12,6 @@ from typing import Final
 from sealtrain.recipe.missing import learned
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["known_metrics", "unmeasured", "untested"]
-
 _EVERY_PHASE: Final = (
     "loss",
     "grad_norm",

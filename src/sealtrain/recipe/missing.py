@@ -21,16 +21,6 @@ from sealtrain.recipe.fields import ColumnName, Text
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "Constant",
-    "MissingValues",
-    "learned",
-    "misplaced_rule",
-    "missing_field",
-    "missing_values",
-    "rules_of",
-]
-
 _LEARNED: Final = ("mean", "median")
 
 

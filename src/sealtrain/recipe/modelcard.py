@@ -11,8 +11,6 @@ from sealtrain.base.visible import is_visible
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lockfile import MAX_LICENCE_CHARS
 
-__all__ = ["licence_in"]
-
 _MAX_HEADER_BYTES: Final = 64 << 10
 _FENCE: Final = b"---"
 

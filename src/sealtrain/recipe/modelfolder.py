@@ -28,8 +28,6 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
 
-__all__ = ["Copies", "MeasuredFolder", "measure_folder"]
-
 MAX_CONFIG_BYTES = 8 << 20
 WEIGHTS = (".safetensors",)
 _READ_BYTES: Final = 1 << 20

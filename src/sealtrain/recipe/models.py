@@ -28,8 +28,6 @@ from sealtrain.recipe.modelfolder import MeasuredFolder, measure_folder
 from sealtrain.recipe.modelspec import FolderTokenizer, Model, ModelFromConfig, ModelFromFolder
 from sealtrain.recipe.schema import Recipe
 
-__all__ = ["BASE", "ModelPins", "measure_models", "place_in"]
-
 BASE: Final = ".base"
 """Folder of a private folder that the recipe's paths start from; no path of a recipe names it."""
 

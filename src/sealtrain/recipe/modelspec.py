@@ -19,20 +19,6 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, told
 
-__all__ = [
-    "BytesTokenizer",
-    "FolderTokenizer",
-    "Model",
-    "ModelFromConfig",
-    "ModelFromFolder",
-    "ModelFromHub",
-    "SavedModel",
-    "SealedModel",
-    "SealedTokenizer",
-    "Tokenizer",
-    "refuse_foreign_code",
-]
-
 _COMMIT = re.compile("[0-9a-f]{40}")
 _PART = "[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _ID = f"{_PART}/{_PART}"

@@ -10,8 +10,6 @@ from pydantic import Field, model_validator
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.fields import told
 
-__all__ = ["Alert", "AlertName", "Monitoring"]
-
 AlertName = Literal[
     "loss-not-finite", "loss-diverges", "no-step", "memory-percent", "lease-seconds-left"
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.signing.needs import Needs, RecipeAction
 
-__all__ = ["needs_of"]
-
 _STRICTEST_LOGS = "none"
 
 

@@ -15,20 +15,6 @@ from pydantic import AllowInfNan, Field, model_validator
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.fields import ColumnName
 
-__all__ = [
-    "NoPrivacy",
-    "Privacy",
-    "PrivateCounts",
-    "PrivateSgd",
-    "SequencePrivacy",
-    "Spending",
-    "asks_for_draws",
-    "broken_promise",
-    "is_plain_lora",
-    "spendings",
-    "told_of_training",
-]
-
 Epsilon = Annotated[float, AllowInfNan(False), Field(gt=0, le=1000)]
 Delta = Annotated[float, AllowInfNan(False), Field(gt=0, le=0.01)]
 Bound = Annotated[float, AllowInfNan(False)]

@@ -24,8 +24,6 @@ from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.validation import Validation
 from sealtrain.signing.datause import LegalBasis, Purpose
 
-__all__ = ["Recipe"]
-
 _FROM_SEALED = ("classify", "sft")
 """Phases that train from a sealed model."""
 

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["CONVERSATIONS", "EITHER", "RecordCheck", "columns_read", "dataset_of", "one_kind_only"]
-
 EITHER: Final = "text, or a list of {role, content} with text in both"
 _Kind = Literal[
     "text", "messages", "tools", "either", "number", "boolean", "label", "name", "tokens", "image"

@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "Unusable",
-    "tokens_of",
-    "unusable_answer",
-    "unusable_image",
-    "unusable_number",
-    "unusable_tokens",
-    "with_gaps",
-]
-
 _LARGEST: Final = 3.4028234663852886e38
 """The largest number of 32 bits: models compute in these."""
 

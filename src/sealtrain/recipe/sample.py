@@ -23,8 +23,6 @@ from sealtrain.sealing.tabular.conversion import is_date, is_missing, is_number
 from sealtrain.sealing.tabular.delimited import header, opened_text
 from sealtrain.sealing.tabular.plainfile import format_of, opened
 
-__all__ = ["PHASES", "Proposal", "Sample", "propose", "read_sample"]
-
 _MAX_ROWS: Final = 10_000
 _MAX_LINE: Final = 16 << 20
 _MAX_COLUMNS: Final = 10_000

@@ -19,13 +19,6 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import RealTime, StrictModel
 from sealtrain.recipe.fields import told
 
-__all__ = [
-    "MAX_SPAN_SECONDS",
-    "MIN_INTERVAL_SECONDS",
-    "Schedule",
-    "unfit_to_continue",
-]
-
 MIN_INTERVAL_SECONDS: Final = 3600
 MAX_SPAN_SECONDS: Final = 366 * 24 * 3600
 

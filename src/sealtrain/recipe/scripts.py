@@ -29,20 +29,6 @@ from sealtrain.errors import LimitExceeded
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fields import printable, resolve_inside
 
-__all__ = [
-    "MAX_PACKAGES",
-    "MAX_SCRIPTS",
-    "MAX_SCRIPT_BYTES",
-    "ScriptPackage",
-    "ScriptProblem",
-    "ScriptText",
-    "misnamed",
-    "modules_of",
-    "read_scripts",
-    "script_problem",
-    "too_long",
-]
-
 MAX_SCRIPTS: Final = 32
 MAX_PACKAGES: Final = 64
 MAX_SCRIPT_BYTES: Final = 64 << 10

@@ -22,8 +22,6 @@ from typing import Any, Final
 
 from sealtrain.recipe.errors import RecipeInvalid
 
-__all__ = ["refuse_settings"]
-
 _WORKERS: Final = ("dataloader_num_workers", "num_workers")
 _IN_THREAD: Final = "set it to 0: a thread decrypts and prefetches already"
 _BY_ITSELF: Final = "leave it out: sealtrain resume continues from the newest sealed checkpoint"

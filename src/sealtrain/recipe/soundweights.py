@@ -19,8 +19,6 @@ from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelspec import ModelFromFolder
 from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["require_sound_weights"]
-
 _READ_BYTES: Final = 1 << 20
 _AT_A_TIME: Final = 4
 """Files."""

@@ -18,8 +18,6 @@ from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
 
-__all__ = ["MARKS", "chat_template", "known_templates", "marked"]
-
 MARKS: Final = "{% generation %} … {% endgeneration %}"
 _MARK: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DEFAULT: Final = "default"

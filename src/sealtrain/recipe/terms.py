@@ -22,8 +22,6 @@ from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath, told
 
-__all__ = ["Dataset", "HandOn", "Hardware", "ModelRelease", "ReleasePolicy", "expect_data"]
-
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _HEX = r"([0-9a-f]{2}){1,1024}"
 

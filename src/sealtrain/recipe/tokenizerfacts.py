@@ -20,16 +20,6 @@ from sealtrain.recipe.errors import ModelInvalid
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = [
-    "BYTES_TOKENS",
-    "TokenizerFacts",
-    "needs_end",
-    "tokenizer_facts",
-    "tokens_beyond",
-    "without_end",
-    "without_template",
-]
-
 BYTES_TOKENS: Final = 3 + 256
 """Tokens of the built-in tokenizer: padding, begin and end, and one for each byte."""
 _MAX_TOKENIZER_BYTES: Final = 64 << 20

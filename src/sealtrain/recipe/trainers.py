@@ -13,8 +13,6 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.terms import MetricName
 
-__all__ = ["Batch", "Length", "Seed", "Steps", "TrainerArguments", "later"]
-
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]

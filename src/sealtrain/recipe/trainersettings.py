@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-__all__ = ["SETTINGS", "SettingUse", "axolotl_settings", "transformers_settings"]
-
 InAxolotl = Literal["ours", "handed", "kept"]
 
 

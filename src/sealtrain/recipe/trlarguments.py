@@ -17,8 +17,6 @@ from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.phases.dpo import DpoArguments
 from sealtrain.recipe.phases.sft import SftArguments
 
-__all__ = ["TrlTrainer", "import_trl", "is_of_trl"]
-
 TrlTrainer = Literal["sft", "dpo"]
 
 _FIELDS: Final = {"sft": SftArguments.model_fields, "dpo": DpoArguments.model_fields}

@@ -13,16 +13,6 @@ from pydantic import Field, model_validator
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.fields import ColumnName, Text
 
-__all__ = [
-    "PII_KINDS",
-    "ColumnRule",
-    "DuplicateRule",
-    "LabelRule",
-    "PersonalRule",
-    "Share",
-    "Validation",
-]
-
 Share = Annotated[float, Field(ge=0, le=1)]
 """Part of the records, 0 … 1."""
 Length = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from sealtrain.consortium.receipts import RunDataset
 
-__all__ = ["Asks", "AsksOfDataset", "FollowedRun"]
-
 
 class AsksOfDataset(Protocol):
     """A dataset that a guest asks for."""

@@ -31,17 +31,6 @@ from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, KeyProviderMismatch
 
-__all__ = [
-    "MAX_BOOT_BYTES",
-    "BootAnswer",
-    "BootInfo",
-    "BootRole",
-    "BootService",
-    "appraise_boot",
-    "decide_boot",
-    "parse_boot",
-]
-
 MAX_BOOT_BYTES = 64 << 10
 
 BootRole = Literal["app", "kms"]

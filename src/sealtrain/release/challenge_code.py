@@ -10,8 +10,6 @@ from typing import Final
 
 from sealtrain.base.secret import Random, Secret
 
-__all__ = ["expiry_of", "make_challenge"]
-
 _TIME_BYTES: Final = 8
 _RANDOM_BYTES: Final = 8
 _TAG_BYTES: Final = 16

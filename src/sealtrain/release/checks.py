@@ -35,22 +35,6 @@ from sealtrain.release.messages import RenewalRequest
 from sealtrain.release.model_before import follows_newest
 from sealtrain.signing.target import Target
 
-__all__ = [
-    "CHECKS",
-    "Objection",
-    "ReleaseCheck",
-    "approvals_suffice",
-    "lock_fits",
-    "none_withdrawn",
-    "objections",
-    "of_target",
-    "same_consortium",
-    "same_measurements",
-    "same_recipe",
-    "same_run",
-    "within_budget",
-]
-
 
 class Objection(NamedTuple):
     """A reason against a release, and the dataset that it is about, where it is about one."""

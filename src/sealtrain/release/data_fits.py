@@ -17,15 +17,6 @@ from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.release.asked import Asks, AsksOfDataset
 from sealtrain.release.facts import Known, Measured
 
-__all__ = [
-    "named_here",
-    "newest_read",
-    "of_one_owner",
-    "pins_fit",
-    "released_of",
-    "root_fits",
-]
-
 
 def released_of(
     asks: Asks, registered: Mapping[str, DatasetManifest]

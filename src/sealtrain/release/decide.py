@@ -54,16 +54,6 @@ from sealtrain.release.model_before import follows_newest
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.errors import BrokerMismatch
 
-__all__ = [
-    "admit",
-    "advance_anchor",
-    "decide",
-    "decide_renewal",
-    "in_force",
-    "reserves_of",
-]
-
-
 Request = ReleaseRequest | RenewalRequest
 
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import ReleaseRefused
 
-__all__ = [
-    "AnswerInvalid",
-    "ChallengeExpired",
-    "ChallengeReplayed",
-    "ChallengeUnknown",
-    "DatasetWithdrawn",
-    "LeaseUnknown",
-]
-
 
 class ChallengeUnknown(ReleaseRefused):
     """The broker never issued this challenge."""

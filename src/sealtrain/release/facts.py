@@ -23,17 +23,6 @@ from sealtrain.signing.target import Target
 if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
 
-__all__ = [
-    "ChallengeState",
-    "DecisionLimits",
-    "Known",
-    "LeaseState",
-    "Measured",
-    "NewestRun",
-    "Permit",
-    "RunState",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLimits:

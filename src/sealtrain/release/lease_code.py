@@ -19,18 +19,6 @@ from typing import Final
 
 from sealtrain.base.secret import Secret
 
-__all__ = [
-    "LEASE_HEADER",
-    "Closing",
-    "LeaseShown",
-    "lease_code",
-    "lease_shown",
-    "manifest_code",
-    "manifest_key",
-    "show_lease",
-    "show_manifest",
-]
-
 LEASE_HEADER: Final = "sealtrain-lease"
 _CONTEXT: Final = b"sealtrain/renewal/v1:"
 _MANIFEST_CONTEXT: Final = b"sealtrain/manifest/v1:"

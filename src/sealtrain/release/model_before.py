@@ -11,8 +11,6 @@ from sealtrain.release.asked import Asks
 from sealtrain.release.facts import Known, Measured
 from sealtrain.signing.continues import Continues
 
-__all__ = ["follows_newest"]
-
 
 def follows_newest(asks: Asks, measured: Measured, known: Known) -> Continues | None:
     """The run whose model's key a run is to be given.

@@ -20,19 +20,6 @@ from sealtrain.consortium.runevents import Event, State
 from sealtrain.consortium.submissions import KeyId
 from sealtrain.release.messages import EnvelopeDocument
 
-__all__ = [
-    "BrokerFacts",
-    "FoundEntry",
-    "ManifestFact",
-    "Posted",
-    "RunnerWord",
-    "SearchPage",
-    "ShownSubmission",
-    "StopFact",
-    "SubmissionAnswer",
-    "SubmissionPage",
-]
-
 
 class Posted(StrictModel):
     """A submission, run event or stop was recorded, now or before.

@@ -22,14 +22,6 @@ from sealtrain.release.messages import HPKE_KEY, EnvelopeDocument
 from sealtrain.signing import dsse
 from sealtrain.signing.identity import broker_id
 
-__all__ = [
-    "SEALING_KEY_PAYLOAD_TYPE",
-    "SealingKey",
-    "SignedSealingKey",
-    "sign_sealing_key",
-    "verify_sealing_key",
-]
-
 SEALING_KEY_PAYLOAD_TYPE = "application/vnd.sealtrain.sealing-key+json"
 
 

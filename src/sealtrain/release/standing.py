@@ -30,8 +30,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 
-__all__ = ["AskedDataset", "Question", "Standing"]
-
 
 @dataclass(frozen=True, slots=True)
 class AskedDataset:

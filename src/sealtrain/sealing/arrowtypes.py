@@ -15,8 +15,6 @@ from sealtrain.sealing.errors import SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_DEPTH", "SCHEMA_FORM", "canonical_schema", "is_deep", "stored_schema"]
-
 MAX_DEPTH: Final = 60
 """Types inside each other; Arrow's files hold 64."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.reader import SealedFile
     from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 
-__all__ = ["CheckpointStore", "checkpoint_length"]
-
 _LEAST: Final = 1 << 18
 _SLACK: Final = 64 << 10
 _SLACK_PART: Final = 64

@@ -27,17 +27,6 @@ from sealtrain.sealing.errors import ChunkDamaged, FileTruncated, WrongKey
 if TYPE_CHECKING:
     from sealtrain.sealing.datakey import Permit
 
-__all__ = [
-    "CHUNK_BYTES",
-    "HEADER_BYTES",
-    "SALT_BYTES",
-    "SEALED_CHUNK_BYTES",
-    "ChunkCipher",
-    "PayloadShape",
-    "chunk_span",
-    "sealed_size",
-]
-
 CHUNK_BYTES = 16384
 TAG_BYTES = 16
 SEALED_CHUNK_BYTES = CHUNK_BYTES + TAG_BYTES

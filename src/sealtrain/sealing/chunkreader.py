@@ -35,8 +35,6 @@ from sealtrain.sealing.hashtree import (
 from sealtrain.sealing.marks import STRIPE_CHUNKS, GroupMarks
 from sealtrain.sealing.places import Ranges
 
-__all__ = ["ChunkReader", "Ciphertext"]
-
 
 class Ciphertext:
     """Positional, thread-safe reads from a path, a seekable binary file or a file elsewhere."""

@@ -24,8 +24,6 @@ from sealtrain.sealing.datakey import DataKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COMMITMENTS_NAME", "COMMITMENT_BYTES", "Committer", "record_commitment"]
-
 COMMITMENTS_NAME: Final = "commitments.sealed"
 COMMITMENT_BYTES: Final = 32
 _EXACT: Final = 1 << 53

@@ -14,8 +14,6 @@ from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchCounter", "new_file"]
-
 
 class BatchCounter:
     """Passes batches on while counting records and tokens and sealing commitments beside them."""

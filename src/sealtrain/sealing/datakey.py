@@ -25,8 +25,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid
 
-__all__ = ["KEY_BYTES", "DataKey", "Permit", "derivation_info"]
-
 KEY_BYTES = 32
 
 Permit = Callable[[], None]

@@ -25,15 +25,6 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.sealing.hashtree import LEAF, ROOT, Suite, suite_hash, tree_top
 from sealtrain.sealing.stanza import RecipeBinding
 
-__all__ = [
-    "INDEX_NAME",
-    "MANIFEST_NAME",
-    "DatasetDescription",
-    "ShardInfo",
-    "dataset_root",
-    "shard_name",
-]
-
 INDEX_NAME: Final = "index.sealed"
 MANIFEST_NAME: Final = "dataset.json"
 

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import DataInvalid, Refused
 
-__all__ = [
-    "CheckpointRefused",
-    "ChunkDamaged",
-    "FileTruncated",
-    "HeaderDamaged",
-    "NoStanza",
-    "NotSealed",
-    "RecordInvalid",
-    "RootMismatch",
-    "SchemaMismatch",
-    "SealRefused",
-    "WrongContext",
-    "WrongKey",
-]
-
 
 class SealRefused(Refused):
     """A sealed file does not open."""

@@ -23,8 +23,6 @@ from sealtrain.sealing.opened import SealedDataset
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["EXPORT_FORMATS", "export"]
-
 COPY_BYTES = 1 << 20
 _PRIVATE = 0o600
 

@@ -19,8 +19,6 @@ from sealtrain.sealing.chunked import (
 )
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
 
-__all__ = ["GROUP_PLAIN_BYTES", "GroupBuffer", "GroupPieces"]
-
 GROUP_PLAIN_BYTES: Final = GROUP_CHUNKS * CHUNK_BYTES
 """Plaintext that one group holds."""
 

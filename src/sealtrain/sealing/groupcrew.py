@@ -18,8 +18,6 @@ from sealtrain.sealing.chunked import ChunkCipher
 from sealtrain.sealing.groupbuffer import GroupBuffer
 from sealtrain.sealing.hashtree import GROUP_BYTES, Suite
 
-__all__ = ["GroupCrew"]
-
 
 class GroupCrew:
     """Threads that seal groups of one file; the caller is one of them."""

@@ -17,16 +17,6 @@ from blake3 import blake3
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.chunked import SEALED_CHUNK_BYTES
 
-__all__ = [
-    "GROUP_BYTES",
-    "GROUP_CHUNKS",
-    "HASH_BYTES",
-    "Suite",
-    "file_root",
-    "group_hash",
-    "tree_top",
-]
-
 GROUP_CHUNKS: Final = 64
 GROUP_BYTES: Final = GROUP_CHUNKS * SEALED_CHUNK_BYTES
 HASH_BYTES: Final = 32

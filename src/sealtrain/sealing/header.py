@@ -32,8 +32,6 @@ from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.padding import check_policy
 from sealtrain.sealing.stanza import Stanza, check_stanzas, parse_stanzas
 
-__all__ = ["SUFFIX", "FileContext", "FileKeys", "Header", "encode_header", "read_header_from"]
-
 MAGIC: Final = b"SEALTRN\x01"
 SUFFIX: Final = ".sealed"
 """Ends the name of a sealed file."""

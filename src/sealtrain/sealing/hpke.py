@@ -15,8 +15,6 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import WrongKey
 
-__all__ = ["PUBLIC_KEY_BYTES", "HpkePrivateKey", "HpkePublicKey"]
-
 PUBLIC_KEY_BYTES = 1184 + 32
 _SUITE = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_256_GCM)
 

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = [
-    "MAX_BATCH_ROWS",
-    "Batch",
-    "BatchTable",
-    "Index",
-    "IndexedShard",
-    "require_room",
-    "schema_digest_of",
-]
-
 MAX_INDEX_BYTES: Final = 256 << 20
 MAX_SHARDS: Final = 1 << 20
 MAX_BATCH_BYTES: Final = (1 << 32) - 1

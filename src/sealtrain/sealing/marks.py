@@ -24,8 +24,6 @@ from sealtrain.base.secret import Random
 from sealtrain.sealing.chunked import SEALED_CHUNK_BYTES
 from sealtrain.sealing.hashtree import GROUP_CHUNKS
 
-__all__ = ["STRIPE_CHUNKS", "GroupMarks"]
-
 STRIPE_CHUNKS: Final = 4
 _STRIPE_BYTES: Final = STRIPE_CHUNKS * SEALED_CHUNK_BYTES
 _STRIPES: Final = GROUP_CHUNKS // STRIPE_CHUNKS

@@ -44,8 +44,6 @@ from sealtrain.sealing.recordbatch import parse_record_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SealedDataset", "contains_record", "read_index"]
-
 MAX_DESCRIPTORS: Final = 256
 KEPT_BYTES: Final = 128 << 30
 """Size of the shards that stay open, in bytes. Open, a shard takes a third of a thousandth of its

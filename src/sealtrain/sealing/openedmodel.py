@@ -32,8 +32,6 @@ from sealtrain.sealing.trainedmodel import (
     sealed_names,
 )
 
-__all__ = ["TrainedFile", "named_model", "unnamed_model"]
-
 Unwrap = Callable[[str, Sequence[Stanza]], DataKey]
 """Opens a run's data key, given the run's id and the stanzas of a file."""
 

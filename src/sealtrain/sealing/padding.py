@@ -15,8 +15,6 @@ import re
 
 from sealtrain.errors import UsageError
 
-__all__ = ["LENGTH_BYTES", "check_policy", "padded_size"]
-
 LENGTH_BYTES = 8
 MAX_FIXED = 1 << 40
 _FIXED = re.compile(r"fixed:([1-9][0-9]{0,12})")

@@ -11,8 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from sealtrain.base.files import read_bounded
 
-__all__ = ["Folder", "FolderReader", "Ranges", "file_in", "read_small"]
-
 
 @runtime_checkable
 class Ranges(Protocol):

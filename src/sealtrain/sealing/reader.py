@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import WriteableBuffer
 
-__all__ = ["SealedFile", "open_sealed"]
-
 WINDOW_CHUNKS = 4
 """Small sequential reads decrypt this many chunks at once and are served from memory."""
 

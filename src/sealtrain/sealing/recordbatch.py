@@ -21,8 +21,6 @@ from sealtrain.sealing.errors import RecordInvalid
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["parse_record_batch"]
-
 # Positions of fields in the tables of Arrow's Message.fbs.
 _HEADER: Final = 2
 _COMPRESSION: Final = 3

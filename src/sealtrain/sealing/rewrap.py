@@ -22,8 +22,6 @@ from sealtrain.sealing.header import encode_header, read_header_from
 from sealtrain.sealing.places import Folder, file_in
 from sealtrain.sealing.stanza import Stanza
 
-__all__ = ["read_stanzas", "rewrap"]
-
 
 def read_stanzas(folder: Folder) -> tuple[str, tuple[Stanza, ...]]:
     """Dataset id and stanzas of a sealed dataset, read without a key: an unverified claim.

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 
     Opened = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
-__all__ = ["NewDataset", "Progress", "SealOptions", "seal_dataset"]
-
 Progress = Callable[[int], None]
 """Called with the source bytes sealed since the last call; they add up to the source's size."""
 

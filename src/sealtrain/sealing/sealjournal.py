@@ -33,8 +33,6 @@ from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.writer import SealedWriter
 
-__all__ = ["SealJournal", "Unwrap", "resumable_folder"]
-
 Unwrap = Callable[[str, Sequence[Stanza]], DataKey]
 """Opens the data key again, given the dataset id and the stanzas."""
 

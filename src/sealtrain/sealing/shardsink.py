@@ -17,8 +17,6 @@ from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["THREADS", "ShardSink"]
-
 THREADS = min(4, os.cpu_count() or 1)
 BUFFER_BYTES = 4 * GROUP_PLAIN_BYTES
 

@@ -10,8 +10,6 @@ from typing import Any, Literal, Protocol
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.sealing.tabular.batches import FORMS, is_tabular
 
-__all__ = ["SourceFile", "layout_of", "source_files", "state_of"]
-
 
 class SourceFile(Protocol):
     """A raw source: a path, or a file that is opened in memory."""

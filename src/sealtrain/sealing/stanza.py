@@ -21,21 +21,6 @@ from sealtrain.sealing.datakey import KEY_BYTES, DataKey
 from sealtrain.sealing.errors import HeaderDamaged, NoStanza, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 
-__all__ = [
-    "MAX_STANZAS",
-    "BrokerBinding",
-    "RecipeBinding",
-    "Stanza",
-    "find_stanza",
-    "parse_stanzas",
-    "unwrap_for_owner",
-    "unwrap_for_recipe",
-    "unwrap_share",
-    "wrap_for_owner",
-    "wrap_for_recipe",
-    "wrap_share",
-]
-
 MAX_STANZAS = 64
 MAX_BODY_BYTES = 4096
 KINDS = ("owner", "recipe", "share")

@@ -24,8 +24,6 @@ from sealtrain.sealing.header import SUFFIX, FileContext
 from sealtrain.sealing.reader import SealedFile
 from sealtrain.sealing.writer import SealedWriter
 
-__all__ = ["SealedStore"]
-
 THREADS = min(4, os.cpu_count() or 1)
 _SPARE = f".spare{TEMPORARY_SUFFIX}"
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}

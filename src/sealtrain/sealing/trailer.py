@@ -26,8 +26,6 @@ from sealtrain.sealing.errors import FileTruncated, HeaderDamaged, RootMismatch
 from sealtrain.sealing.hashtree import GROUP_CHUNKS, HASH_BYTES, file_root
 from sealtrain.sealing.header import FileKeys, Header
 
-__all__ = ["Trailer", "encode_trailer", "group_count", "read_trailer"]
-
 END_MARK: Final = b"SEALEND\x01"
 FOOTER_BYTES: Final = 8 + 32 + len(END_MARK)
 

@@ -21,21 +21,6 @@ from sealtrain.sealing.description import INDEX_NAME, DatasetDescription, shard_
 from sealtrain.sealing.header import SUFFIX, FileContext
 from sealtrain.sealing.index import schema_digest_of
 
-__all__ = [
-    "MAX_FILES",
-    "MODEL_FOLDER",
-    "RUN_MANIFEST",
-    "TrainedModel",
-    "TrainedOutput",
-    "dataset_context",
-    "dataset_names",
-    "holds_sealed_files",
-    "model_context",
-    "model_name",
-    "sealed_names",
-    "strange_entry",
-]
-
 MODEL_FOLDER: Final = "model"
 """Folder of the sealed files in a run's folder."""
 RUN_MANIFEST: Final = "manifest.json"

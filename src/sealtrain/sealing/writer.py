@@ -31,8 +31,6 @@ from sealtrain.sealing.trailer import encode_trailer
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["PAYLOAD_CONTEXT", "SealedFileInfo", "SealedWriter"]
-
 PAYLOAD_CONTEXT = b"sealtrain/sealed-file/v1:"
 """Followed by the core, this is the C2SP context of every payload."""
 

@@ -13,8 +13,6 @@ from pydantic import Field
 
 from sealtrain.base.models import Hex64, StrictModel
 
-__all__ = ["MAX_CHAIN", "Continues", "number_of"]
-
 MAX_CHAIN = 10_000
 """Most runs of one chain."""
 

@@ -28,8 +28,6 @@ from sealtrain.errors import DataInvalid, SignatureInvalid
 from sealtrain.signing import ed25519, ml_dsa
 from sealtrain.signing.note import NoteSignature
 
-__all__ = ["CosignSigner", "cosign", "cosignature_key_id", "verify_cosignature"]
-
 CosignSigner = ed25519.Ed25519Signer | ml_dsa.MlDsa44Signer
 """What cosigns; the length of its public key tells the kind."""
 

@@ -20,8 +20,6 @@ from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import ConfigError
 from sealtrain.signing.errors import PurposeMismatch, RetentionEnded
 
-__all__ = ["REMINDER_DAYS", "DataUse", "LegalBasis", "Phi", "Purpose", "load_data_use"]
-
 _MAX_BYTES: Final = 32 << 10
 REMINDER_DAYS: Final = 30
 """So many days before its end a retention is worth a reminder."""

@@ -17,15 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, SignatureInvalid
 
-__all__ = [
-    "PUBLIC_KEY_BYTES",
-    "SIGNATURE_BYTES",
-    "Ed25519Signer",
-    "check_public_key",
-    "key_id",
-    "verify_signature",
-]
-
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import Refused, ReleaseRefused
 
-__all__ = [
-    "BrokerMismatch",
-    "ProofInvalid",
-    "PurposeMismatch",
-    "RequestStale",
-    "RetentionEnded",
-    "RunLogBroken",
-    "StatementInvalid",
-]
-
 
 class StatementInvalid(Refused):
     """A signed document is genuine, but malformed or outside its period of validity."""

@@ -36,16 +36,6 @@ from sealtrain.errors import SignatureInvalid
 from sealtrain.signing.ed25519 import Ed25519Signer, verify_signature
 from sealtrain.signing.errors import BrokerMismatch, RequestStale
 
-__all__ = [
-    "BROKER_FIELD",
-    "COMPONENTS",
-    "TAG",
-    "SignedHead",
-    "SignedRequest",
-    "sign_request",
-    "verify_head",
-]
-
 TAG: Final = "sealtrain-owner"
 BROKER_FIELD: Final = "sealtrain-broker"
 """Header field that names the broker, by its id."""

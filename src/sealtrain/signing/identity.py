@@ -24,8 +24,6 @@ from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.signing import ml_dsa
 from sealtrain.signing.ed25519 import check_public_key, key_id
 
-__all__ = ["MAX_IDENTITY_BYTES", "SEALING_KEY_BYTES", "PublicIdentity", "broker_id"]
-
 MAX_IDENTITY_BYTES = 8192
 SEALING_KEY_BYTES = 1216
 """ML-KEM-768 (1184) and X25519 (32), as ``sealing.hpke`` concatenates them."""

@@ -21,19 +21,6 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.platforms import Platform, either
 from sealtrain.errors import ERROR_CODES, DataInvalid
 
-__all__ = [
-    "EVENTS",
-    "KINDS",
-    "PHASES",
-    "RULES",
-    "Form",
-    "LogEvent",
-    "fault",
-    "is_of",
-    "module",
-    "table",
-]
-
 _MOST: Final = (1 << 53) - 1
 KINDS: Final = ("cut", "federated", "nodes", "pads", "travelling")
 """The kinds of collaboration that have events of their own."""

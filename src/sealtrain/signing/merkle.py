@@ -20,22 +20,6 @@ from typing import NoReturn
 
 from sealtrain.signing.errors import ProofInvalid
 
-__all__ = [
-    "EMPTY_ROOT",
-    "HASH_BYTES",
-    "Subtree",
-    "consistency_path",
-    "consistency_proof",
-    "inclusion_path",
-    "inclusion_proof",
-    "leaf_hash",
-    "node_hash",
-    "root_of",
-    "split",
-    "verify_consistency",
-    "verify_inclusion",
-]
-
 HASH_BYTES = 32
 EMPTY_ROOT = hashlib.sha256(b"").digest()
 """Root of the tree without leaves."""

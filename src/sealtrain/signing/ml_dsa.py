@@ -12,15 +12,6 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey, M
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, SignatureInvalid
 
-__all__ = [
-    "PUBLIC_KEY_BYTES",
-    "SEED_BYTES",
-    "SIGNATURE_BYTES",
-    "MlDsa44Signer",
-    "check_public_key",
-    "verify_signature",
-]
-
 SEED_BYTES = 32
 PUBLIC_KEY_BYTES = 1312
 SIGNATURE_BYTES = 2420

@@ -12,8 +12,6 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.models import OwnerName, StrictModel
 
-__all__ = ["MAX_NEEDED_OWNERS", "Needs", "RecipeAction"]
-
 RecipeAction = Literal["approve", "export_model", "raise_logging"]
 MAX_NEEDED_OWNERS = 256
 

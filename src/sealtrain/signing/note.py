@@ -23,8 +23,6 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import DataInvalid, SignatureInvalid
 from sealtrain.signing.ed25519 import Ed25519Signer, verify_signature
 
-__all__ = ["MAX_NOTE_BYTES", "NoteSignature", "SignedNote", "note_key_id", "sign", "verify"]
-
 MAX_NOTE_BYTES = 512 << 10
 MAX_SIGNATURE_LINES = 64
 _ED25519 = b"\x01"

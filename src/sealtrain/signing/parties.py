@@ -7,8 +7,6 @@ import re
 
 from sealtrain.errors import UsageError
 
-__all__ = ["node_run_id", "party_run_id"]
-
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}")

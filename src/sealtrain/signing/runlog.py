@@ -26,8 +26,6 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.signing.errors import RunLogBroken
 from sealtrain.signing.logevents import EVENTS, fault, is_of
 
-__all__ = ["MAX_ENTRIES", "MAX_ENTRY_BYTES", "RunLog", "require_events_of", "verify"]
-
 MAX_ENTRIES = 1_000_000
 MAX_ENTRY_BYTES = 64 << 10
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

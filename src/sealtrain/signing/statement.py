@@ -20,8 +20,6 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.errors import DataInvalid
 from sealtrain.signing.errors import StatementInvalid
 
-__all__ = ["PAYLOAD_TYPE", "STATEMENT_TYPE", "Statement", "Subject", "build", "parse"]
-
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 MAX_SUBJECTS = 100_000

@@ -19,8 +19,6 @@ from sealtrain.signing import note
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.merkle import EMPTY_ROOT, HASH_BYTES
 
-__all__ = ["TreeHead", "sign_tree_head", "verify_tree_head"]
-
 _SIZE = re.compile(r"0|[1-9][0-9]{0,15}")
 
 

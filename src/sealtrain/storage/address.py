@@ -8,8 +8,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from sealtrain.errors import UsageError
 
-__all__ = ["Address", "is_url", "parse_address"]
-
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://|file:")
 _OF_THIS_MACHINE = ("file", "local")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")

@@ -14,8 +14,6 @@ from sealtrain.storage.address import Address, parse_address
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.patience import PATIENT, Patience
 
-__all__ = ["STORE_TOKEN", "STORE_URL", "is_token_safe", "open_folder"]
-
 STORE_TOKEN: Final = "SEALTRAIN_STORE_TOKEN"  # noqa: S105  # the name of a variable
 """Environment variable with a bearer token for HTTP stores below ``STORE_URL``."""
 _REMOTE: Final = "'sealtrain[remote]'"

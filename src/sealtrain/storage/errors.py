@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import Refused, Unreachable
 
-__all__ = [
-    "OutputStoreInvalid",
-    "StorageRefused",
-    "StorageUnreachable",
-]
-
 
 class OutputStoreInvalid(Refused):
     """The store of a run's outputs holds something else than the run left there."""

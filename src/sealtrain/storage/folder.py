@@ -22,8 +22,6 @@ from sealtrain.storage.address import Address
 from sealtrain.storage.errors import StorageRefused
 from sealtrain.storage.patience import PATIENT, Patience
 
-__all__ = ["RemoteFolder", "Told"]
-
 BLOCK_BYTES = 64 << 10
 KEPT_BYTES = 48 << 20
 MAX_FILE_BYTES = 1 << 40

@@ -19,8 +19,6 @@ from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
 
-__all__ = ["HttpFileSystem"]
-
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)")
 _WRITE_BYTES = 1 << 20

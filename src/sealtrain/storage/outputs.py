@@ -30,8 +30,6 @@ from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.pieces import Pieces, Progress, fetch, measured
 
-__all__ = ["INDEX_NAME", "OutputIndex", "OutputStore", "State", "parse_index", "read_index"]
-
 INDEX_NAME: Final = "index.json"
 MAX_INDEX_BYTES: Final = 4 << 20
 _MAX_FILES: Final = 4096

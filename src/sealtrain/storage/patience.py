@@ -11,8 +11,6 @@ from typing import TypeVar
 from sealtrain.errors import DataInvalid
 from sealtrain.storage.errors import StorageUnreachable
 
-__all__ = ["PATIENT", "Busy", "Patience", "Unsafe"]
-
 Answer = TypeVar("Answer")
 
 

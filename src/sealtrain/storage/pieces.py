@@ -21,8 +21,6 @@ from sealtrain.errors import SealtrainError
 from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.storage.folder import MAX_FILE_BYTES, RemoteFolder
 
-__all__ = ["PIECE_BYTES", "Pieces", "fetch", "measured"]
-
 PIECE_BYTES: Final = 64 << 20
 _MAX_PIECES: Final = MAX_FILE_BYTES // PIECE_BYTES
 _READ_BYTES: Final = 8 << 20

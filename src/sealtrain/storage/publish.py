@@ -30,8 +30,6 @@ from sealtrain.sealing.file import root_of, verify_ciphertext
 from sealtrain.sealing.index import MAX_SHARDS
 from sealtrain.storage.folder import RemoteFolder
 
-__all__ = ["PublishedFolder", "publish", "sealed_files"]
-
 THREADS = 4
 MAX_MANIFEST_BYTES = 1 << 20
 Progress = Callable[[int], None]

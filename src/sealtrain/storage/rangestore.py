@@ -11,8 +11,6 @@ from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Unsafe
 
-__all__ = ["BOUNDS", "RangeStore", "seconds_for", "storage_error"]
-
 BOUNDS = Bounds(connect=10.0, read=60.0, total=60.0, tries=1)
 """Of one exchange with a store that carries next to nothing; ``storage.patience`` tries again."""
 _SLOWEST_BYTES = 64 << 10

@@ -31,8 +31,6 @@ from sealtrain.storage.errors import StorageRefused
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
 
-__all__ = ["S3FileSystem"]
-
 PART_BYTES = 64 << 20
 _MAX_DOCUMENT_BYTES = 64 << 10
 _WRITE_BYTES = 1 << 20

@@ -11,8 +11,6 @@ from sealtrain.training.devices import compute_device, one_gpu_each
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
 
-__all__ = ["trainer_arguments"]
-
 
 def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, Any]:
     """Keyword arguments for ``TrainingArguments`` and its subclasses.

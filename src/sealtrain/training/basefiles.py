@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.data.sources import SealedFolder
 
-__all__ = [
-    "BASE_FILES",
-    "BaseFiles",
-    "base_files_of",
-    "baseless_files",
-    "delivered_files",
-    "files_in",
-    "merged_files",
-    "read_list",
-    "script_files",
-    "with_base_files",
-]
-
 BASE_FILES: Final = "base_files.json"
 """The list, among the files of the trained model."""
 

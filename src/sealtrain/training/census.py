@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.inputs.learnable import Judge, Part
 
-__all__ = ["census", "require_lessons", "require_texts", "trained_labels"]
-
 _AT_ONCE: Final = 256
 _NOT_TEXT: Final = ("label", "tools")
 """Fields that no tokenizer reads, or that may be null."""

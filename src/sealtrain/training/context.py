@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.schedule_slice import ScheduleSlice
 
-__all__ = ["BuiltModel", "PhaseResult", "TrainingContext", "TrainingCounts"]
-
 RecipeT_co = TypeVar("RecipeT_co", bound="Recipe", covariant=True)
 
 

@@ -9,8 +9,6 @@ from typing import Any, Final, Literal
 
 from sealtrain.errors import UsageError
 
-__all__ = ["compute_device", "one_gpu_each"]
-
 _DEVICES: Final = Path("/dev")
 _HIDES: Final = "CUDA_VISIBLE_DEVICES"
 

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import Refused, SealtrainError, Unreachable
 
-__all__ = [
-    "ChannelBroken",
-    "ChannelCut",
-    "ChannelRefused",
-    "DecryptionLost",
-    "ModelNotReloaded",
-    "PeerUnreachable",
-    "PrivacyBroken",
-    "RankLost",
-    "TrainingDiverged",
-]
-
 
 class ChannelBroken(Refused):
     """A channel between attested parties carried something other than the next message."""

@@ -22,13 +22,6 @@ from sealtrain.training.errors import TrainingDiverged
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "first_not_finite",
-    "refuse_not_finite",
-    "require_finite_model",
-    "require_finite_weights",
-]
-
 GRADIENT_NORM: Final = "grad_norm"
 
 

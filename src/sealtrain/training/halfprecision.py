@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["scaled"]
-
 
 def scaled(kind: type[Any]) -> type[Any]:
     """A subclass of a Hugging Face trainer that scales on a CPU as on an accelerator.

@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.context import TrainingContext
 
-__all__ = [
-    "classifier_answers",
-    "completion_metrics",
-    "mean_loss",
-    "test_records",
-    "train_and_measure",
-]
-
 Records = list[dict[str, Any]]
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.rlhf import RewardModel, RlhfRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["Rewards", "rewards_of"]
-
 Rewards = Callable[[Sequence[Any], Sequence[Any], Sequence[str] | None], list[float]]
 """Prompts, the model's answers (text or conversations) and the records' own answers → rewards."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["SampleBatch", "SampledAnswer", "Sampler", "likelihood", "padded", "reference"]
-
 
 @dataclass(slots=True, kw_only=True)
 class SampledAnswer:

@@ -34,8 +34,6 @@ from sealtrain.training.trained import ADAPTER_CONFIG, BASE_FIELD, weight_files
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BaseFolder", "saved_files", "unwrapped"]
-
 _MAX_FILES: Final = 4096
 _ADAPTER: Final = "default"
 _CARD: Final = "README.md"

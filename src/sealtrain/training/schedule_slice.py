@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ScheduleSlice", "in_stretch"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSlice:

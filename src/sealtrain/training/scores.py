@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["fitted_temperature", "measure", "softmax"]
-
 _BINS = 15
 
 

@@ -13,8 +13,6 @@ import warnings
 
 from sealtrain.errors import EgressRefused
 
-__all__ = ["drop_reports", "silence"]
-
 _SETTINGS = {
     "ACCELERATE_DISABLE_RICH": "1",
     "AXOLOTL_DO_NOT_TRACK": "1",

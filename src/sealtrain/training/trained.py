@@ -13,17 +13,6 @@ from sealtrain.training.finite import require_finite_model, require_finite_weigh
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "ADAPTER_CONFIG",
-    "BASE_FIELD",
-    "SPARSE_FILE",
-    "Trained",
-    "adapter_files",
-    "model_files",
-    "weight_files",
-    "with_named_base",
-]
-
 ADAPTER_CONFIG: Final = "adapter_config.json"
 BASE_FIELD: Final = "base_model_name_or_path"
 """Where an adapter's settings name its base model."""

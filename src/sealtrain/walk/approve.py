@@ -9,8 +9,6 @@ from sealtrain.walk.prepared import OWNERS, READ_FROM
 from sealtrain.walk.stage import ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 
-__all__ = ["SWITCHES"]
-
 _FIRST, _SECOND, _THIRD = OWNERS
 _DAY_S: Final = 24 * 3600
 

@@ -11,8 +11,6 @@ from typing import Final
 from sealtrain.base.files import read_bounded
 from sealtrain.base.shipped import shipped
 
-__all__ = ["Promise", "claims"]
-
 _MAX_BYTES: Final = 1 << 20
 _LINE: Final = re.compile(r"\| (?P<number>C[0-9]+) \| (?P<promise>[^|]+) \| (?P<tests>[^|]+) \|")
 

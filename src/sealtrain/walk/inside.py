@@ -20,8 +20,6 @@ from sealtrain.guest.sandbox.border import Ways, enclosed
 from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.sandbox.output import OutputTally
 
-__all__ = ["JOBS", "main"]
-
 _RECORD: Final = '{"prompt": "a record in the clear"}\n'
 
 

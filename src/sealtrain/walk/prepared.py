@@ -33,8 +33,6 @@ from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.state import SimulatorState, ensure
 
-__all__ = ["DATASET", "MARKER", "OWNERS", "READ_FROM", "Prepared", "is_fresh", "is_walk", "mark"]
-
 OWNERS: Final = ("hospital-a", "hospital-b", "hospital-c")
 READ_FROM: Final = OWNERS[:2]
 """The owners whose data the recipe reads; two of three must approve."""

@@ -18,8 +18,6 @@ from sealtrain.walk.switch import Attempt, Switch
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 
-__all__ = ["SWITCHES"]
-
 _FOREIGN_SEED: Final = b"another vendor, which no owner trusts"
 
 

@@ -17,8 +17,6 @@ from sealtrain.walk.prepared import DATASET, READ_FROM
 from sealtrain.walk.stage import Stage
 from sealtrain.walk.switch import Attempt, Switch
 
-__all__ = ["SWITCHES"]
-
 _OWNER, _OTHER = READ_FROM
 _SHARD: Final = "shard-00000.sealed"
 

@@ -45,8 +45,6 @@ from sealtrain.signing.identity import broker_id
 from sealtrain.walk.prepared import READ_FROM, Prepared
 from sealtrain_simulator.guest import SimulatedGuest
 
-__all__ = ["LEASE_S", "Clock", "ServedBroker", "Stage"]
-
 LEASE_S: Final = 3600
 _APPROVED_FOR_S: Final = 30 * 24 * 3600
 _ENDS_WITHIN_S: Final = 1

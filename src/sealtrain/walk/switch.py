@@ -20,8 +20,6 @@ from sealtrain.errors import SealtrainError
 if TYPE_CHECKING:
     from sealtrain.walk.stage import Stage
 
-__all__ = ["STEPS", "Attempt", "Make", "StepName", "StepOutcome", "Switch"]
-
 StepName = Literal["seal", "approve", "release", "train", "verify"]
 STEPS: Final[tuple[StepName, ...]] = get_args(StepName)
 """The five steps, in the order of a run."""

@@ -13,8 +13,6 @@ from sealtrain.walk.prepared import Prepared
 from sealtrain.walk.stage import Stage
 from sealtrain.walk.switch import StepName, StepOutcome, Switch
 
-__all__ = ["SWITCHES", "TITLES", "of_step", "play", "play_all", "switch_named"]
-
 SWITCHES: Final[tuple[Switch, ...]] = (
     *seal.SWITCHES,
     *approve.SWITCHES,

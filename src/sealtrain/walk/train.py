@@ -21,8 +21,6 @@ from sealtrain.walk.prepared import OWNERS, READ_FROM
 from sealtrain.walk.stage import LEASE_S, ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 
-__all__ = ["SWITCHES"]
-
 _INSIDE_S: Final = 60
 
 

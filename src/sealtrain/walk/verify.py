@@ -30,8 +30,6 @@ from sealtrain.walk.prepared import OWNERS, READ_FROM
 from sealtrain.walk.stage import Stage
 from sealtrain.walk.switch import Attempt, Switch
 
-__all__ = ["SWITCHES"]
-
 _LIE: Final = 0.01
 """The loss that a forger would rather have had."""
 Change = Callable[[dict[str, Any]], None]

@@ -40,15 +40,6 @@ from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.web.errors import AgentDeclined, PageUnknown
 from sealtrain.web.passkeys import Passkeys, challenge_of, code_of, url_text
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "PENDING_SECONDS",
-    "Agent",
-    "PendingDecision",
-    "answer_one",
-    "listening",
-]
-
 MAX_MESSAGE_BYTES: Final = 64 << 10
 PENDING_SECONDS: Final = 300.0
 _EXCHANGE_SECONDS: Final = 10.0

@@ -12,8 +12,6 @@ from sealtrain.errors import SealtrainError
 from sealtrain.release.errors import AnswerInvalid
 from sealtrain.web.errors import AgentUnreachable
 
-__all__ = ["ask_agent"]
-
 _MAX_BYTES: Final = 256 << 10
 
 

@@ -22,8 +22,6 @@ from sealtrain.web.errors import PageUnknown
 from sealtrain.web.policy import Guarded
 from sealtrain.web.rendering import error_page
 
-__all__ = ["NavigationPage", "console_app"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NavigationPage:

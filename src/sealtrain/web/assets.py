@@ -14,8 +14,6 @@ from typing import Final
 
 from sealtrain.base.digests import sha256_hex
 
-__all__ = ["Asset", "assets"]
-
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _STYLE: Final = "text/css; charset=utf-8"
 _KINDS: Final = {"js": _SCRIPT, "css": _STYLE, "svg": "image/svg+xml"}

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import Lock, LockedRecipe
 
-__all__ = ["CONSORTIUM", "RecipeCounts", "Vote", "counted_at", "votes_of"]
-
 _router = APIRouter()
 _router.include_router(deciding.router)
 CONSORTIUM = NavigationPage(path="/consortium", title="Consortium", router=_router)

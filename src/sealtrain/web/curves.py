@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from sealtrain.errors import DataInvalid, StorageFailed
 
-__all__ = ["Curve", "CurveFile", "Curves"]
-
 _MOST_BUCKETS: Final = 600
 _MOST_METRICS: Final = 64
 _MAX_LINE_BYTES: Final = 16 << 10

@@ -18,8 +18,6 @@ from sealtrain.web.agentlink import ask_agent
 from sealtrain.web.rendering import part
 from sealtrain.web.sources import sources_of
 
-__all__ = ["router"]
-
 router = APIRouter()
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 _STATE_SECONDS: Final = 3.0

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from sealtrain.errors import DataInvalid, Refused, Unreachable
 
-__all__ = [
-    "AgentDeclined",
-    "AgentUnreachable",
-    "CrossSiteRefused",
-    "PageUnknown",
-    "PasskeyInvalid",
-]
-
 
 class CrossSiteRefused(Refused):
     """A page of another site, or a foreign host name, asked the console."""

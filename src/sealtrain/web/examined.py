@@ -24,8 +24,6 @@ from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
-__all__ = ["Examinations", "ManifestVerdict", "Row", "unjudged"]
-
 _MOST_KEPT: Final = 512
 _MOST_OUTPUT_BYTES: Final = 256 << 20
 """Of a run's output files that a page hashes; ``sealtrain verify`` hashes any size."""

@@ -15,8 +15,6 @@ from sealtrain.release.errors import AnswerInvalid
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
 
-__all__ = ["RunEntries", "Said", "ShownRelease", "entries_of"]
-
 _MOST_PAGES: Final = 20
 _WORDS: Final = ("by", "event", "code", "action", "check", "checkpoint", "manifest_digest", "owner")
 

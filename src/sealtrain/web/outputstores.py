@@ -29,8 +29,6 @@ from sealtrain.storage.outputs import OutputIndex, read_index
 from sealtrain.storage.patience import Patience
 from sealtrain.storage.pieces import Pieces
 
-__all__ = ["OutputStores", "StoreContents", "StoredFile"]
-
 _MOST_FILES: Final = 24
 _BOUNDS: Final = Bounds(connect=2.0, read=3.0, total=4.0, tries=1)
 _ONCE: Final = Patience(attempts=1)

@@ -27,8 +27,6 @@ from sealtrain.base.ownfiles import require_own
 from sealtrain.errors import KeyFileInvalid
 from sealtrain.web.errors import PasskeyInvalid
 
-__all__ = ["RP_ID", "Passkeys", "challenge_of", "code_of", "passkey_file", "url_text"]
-
 RP_ID: Final = "localhost"
 _LABEL: Final = b"sealtrain/console/v1:"
 _MAX_BYTES: Final = 64 << 10

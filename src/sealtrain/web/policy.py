@@ -21,8 +21,6 @@ from sealtrain.broker.errors import RequestTooLarge
 from sealtrain.errors import SealtrainError
 from sealtrain.web.errors import CrossSiteRefused
 
-__all__ = ["CONTENT_POLICY", "MAX_BODY_BYTES", "Guarded", "is_here"]
-
 MAX_BODY_BYTES: Final = 64 << 10
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -15,8 +15,6 @@ from sealtrain.base.version import VERSION
 from sealtrain.base.visible import escape_hidden_lines
 from sealtrain.errors import SealtrainError
 
-__all__ = ["error_page", "is_part", "page", "part"]
-
 
 def _plain(value: object) -> str:
     """A value as text that reads as it is written: what no reader sees is shown by number.

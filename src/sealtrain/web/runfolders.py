@@ -23,8 +23,6 @@ from sealtrain.manifest.form import Manifest
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.continues import number_of
 
-__all__ = ["FiredAlert", "LocalRun", "alerts_of", "chains_of", "checkpoints_of", "local_runs"]
-
 METRICS_FILE: Final = "metrics.jsonl"
 _ALERTS_FILE: Final = "alerts.jsonl"
 _MOST_RUNS: Final = 500

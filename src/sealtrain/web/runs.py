@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from sealtrain.release.run_control import ShownSubmission
     from sealtrain.signing.target import Target
 
-__all__ = ["RUNS"]
-
 _router = APIRouter()
 RUNS = NavigationPage(path="/runs", title="Runs", router=_router)
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]

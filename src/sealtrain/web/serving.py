@@ -16,8 +16,6 @@ from sealtrain.errors import UsageError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["LOOPBACK", "serve", "serving"]
-
 LOOPBACK: Final = "127.0.0.1"
 _CAPS: Final = Caps(connections=64, connections_per_address=64, body_bytes=1 << 20)
 _HEAD_SECONDS: Final = 10.0

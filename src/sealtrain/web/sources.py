@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from sealtrain.client.pin import BrokerPin
     from sealtrain.manifest.form import Manifest
 
-__all__ = ["BrokerAnswer", "ShownDocument", "Sources", "sources_of"]
-
 Answer = TypeVar("Answer")
 Message = TypeVar("Message", bound=StrictModel)
 _EXCHANGE_SECONDS: Final = 4.0

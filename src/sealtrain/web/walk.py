@@ -19,8 +19,6 @@ from sealtrain.walk.table import TITLES, of_step, play, switch_named
 from sealtrain.web.app import NavigationPage
 from sealtrain.web.rendering import is_part, page, part
 
-__all__ = ["WALK"]
-
 _router = APIRouter()
 WALK = NavigationPage(path="/walk", title="Walk a run", router=_router)
 _ONE_AT_A_TIME: Final = threading.Lock()

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.guest.workload.opener import Opener
 
-__all__ = ["Joining", "join"]
-
 _BYTE_SECONDS: Final = 60.0
 _WATCH_SECONDS: Final = 0.5
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound

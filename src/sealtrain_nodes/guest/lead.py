@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.distributed.wire.link import HandedLink
 
-__all__ = ["LeadNode"]
-
 _DONE_SECONDS: Final = 15 * 60.0
 _LOOK_SECONDS: Final = 1.0
 """Between two looks at the lease while other nodes are awaited."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from sealtrain_nodes.company import NodeCompany
     from sealtrain_together.channel.proofs import Acceptance, Proof
 
-__all__ = ["Introduced", "LeadChannel"]
-
 _TICK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 30.0
 """Longest wait for why a run ended: the lead may still seal or clear up."""

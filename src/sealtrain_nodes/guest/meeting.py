@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain_nodes.messages import Welcome
 
-__all__ = ["ReadyNode", "held"]
-
 _BYTE_SECONDS: Final = 60.0
 _TICK_SECONDS: Final = 0.2
 _SPARE_CALLERS: Final = 16

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain_nodes.company import NodeCompany
 
-__all__ = ["NodeKeeper"]
-
 _LEAVING_SECONDS: Final = 30.0
 
 

@@ -15,8 +15,6 @@ from sealtrain.training.errors import ChannelBroken
 from sealtrain_together.channel.channel import AttestedChannel
 from sealtrain_together.channel.streams import Buffer
 
-__all__ = ["Done", "answer", "operation", "receive_answer", "receive_answer_into"]
-
 Done = tuple[dict[str, JsonValue], Buffer]
 """The answer's fields, and the message that follows; an empty message is not sent."""
 

@@ -34,17 +34,6 @@ from sealtrain_together.channel.ports import Caller
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
 
-__all__ = [
-    "AttestedChannel",
-    "accept",
-    "accept_over",
-    "connect",
-    "go_on",
-    "open_over",
-    "reach",
-]
-
-
 HANDSHAKE_SECONDS: Final = 120.0
 """Longest handshake of a caller: time for both sides' evidence."""
 _READY_FRAMES: Final = 1

@@ -31,8 +31,6 @@ from sealtrain_together.channel.streams import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "FrameReader", "FrameWriter", "derive_next"]
-
 LABEL = b"sealtrain/attested-channel/v1 "
 MAX_PLAINTEXT = 1 << 20
 END, PART, WHOLE, RATCHET, READY = range(5)

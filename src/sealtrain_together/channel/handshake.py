@@ -35,16 +35,6 @@ from sealtrain_together.channel.frames import LABEL
 from sealtrain_together.channel.proofs import Acceptance, Peer, Proof
 from sealtrain_together.channel.streams import Stream, receive_exactly, send_all
 
-__all__ = [
-    "Conversation",
-    "Keys",
-    "answer_info",
-    "derive_keys",
-    "finish_info",
-    "initiate",
-    "respond",
-]
-
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_CONTEXT_BYTES = 16 << 10
 _PURPOSE = LABEL.decode().strip()

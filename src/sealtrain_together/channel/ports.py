@@ -27,8 +27,6 @@ from sealtrain.base.connections import (
 from sealtrain.base.hostport import written
 from sealtrain.errors import SealtrainError, UsageError
 
-__all__ = ["Caller", "Callers", "bind", "first_proven", "gathering", "listening"]
-
 _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
 _POLL_S = 0.2

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
     from sealtrain.signing.ed25519 import Ed25519Signer
 
-__all__ = ["AcceptGuest", "AcceptKey", "Acceptance", "Peer", "Proof", "ProveGuest", "ProveKey"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:

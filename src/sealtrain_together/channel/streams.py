@@ -8,19 +8,6 @@ from typing import Protocol
 
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
 
-__all__ = [
-    "Address",
-    "Buffer",
-    "Stream",
-    "Timed",
-    "dialled",
-    "prepared",
-    "receive_exactly",
-    "receive_into",
-    "receive_or_end",
-    "send_all",
-]
-
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 

@@ -21,22 +21,6 @@ from sealtrain.errors import DataInvalid
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "COLUMNS",
-    "FORMS",
-    "Expected",
-    "Form",
-    "Row",
-    "batch_of",
-    "collate",
-    "decode",
-    "encode",
-    "restored",
-    "row_of",
-    "rows_of",
-    "schema",
-]
-
 Form = Literal["float32", "bfloat16", "int8"]
 FORMS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _LARGEST: Final = 127

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.adapters import Lora
     from sealtrain.recipe.schema import Recipe
 
-__all__ = ["adapted", "back_files", "built_back", "merged_whole", "with_sparse"]
-
 
 def built_back(recipe: Recipe, base_dir: Path) -> tuple[Back, PreTrainedTokenizerBase]:
     """The back of a recipe's model, and the tokenizer that goes with the result.

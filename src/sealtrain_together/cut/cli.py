@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["client", "serve_by_ticket"]
-
 _WAIT_SECONDS: Final = 3600
 _PATIENCE_SECONDS: Final = 600
 

@@ -22,8 +22,6 @@ from torch import nn
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.checkpoints.randomness import undisturbed
 
-__all__ = ["Back", "CutModel", "Front", "layer_list"]
-
 _TRIAL: Final = (3, 5)
 """Rows and tokens that a half is tried on; the last two tokens of the last row are padding.
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.inputs.learnable import Judge, Part
 
-__all__ = ["DEFAULT_MAX_TOKENS", "Encode", "Reading", "expected_of"]
-
 Encode = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 """Records to ``input_ids`` and ``attention_mask``, int64 (records, tokens), and ``labels``."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["PROBE_BATCHES", "Learning", "expected_by"]
-
 PROBE_BATCHES: Final = 4
 """Batches whose gradient says which entries train."""
 _TASKS: Final = {"classify": "SEQ_CLS", "sft": "CAUSAL_LM"}

@@ -28,19 +28,6 @@ from sealtrain_together.parties.party import ReportedCounts
 if TYPE_CHECKING:
     from sealtrain.signing.dsse import Ed25519Signer
 
-__all__ = [
-    "MAX_CONTROL_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "PURPOSE",
-    "Ask",
-    "BeginCut",
-    "Known",
-    "OwnerJoined",
-    "conversation_of",
-    "receive_message",
-    "send_message",
-]
-
 PURPOSE: Final = "cut-activations"
 MAX_CONTROL_BYTES: Final = 4 << 20
 MAX_MANIFEST_BYTES: Final = 64 << 20

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from sealtrain.signing.target import Target
     from sealtrain_together.parties.party import ReportedCounts
 
-__all__ = ["Clients", "CutRun", "RemoteRecords"]
-
 KEPT_BYTES: Final = 4 << 30
 _POLL_SECONDS: Final = 0.2
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.target import Target
 
-__all__ = ["Client", "OwnDataset", "records_of"]
-
 KEPT_BYTES: Final = 1 << 30
 _JUDGED_AT_ONCE: Final = 256
 

@@ -19,8 +19,6 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.models.sparse import SparseLinear
 from sealtrain_together.cut.cut import Back, layer_list
 
-__all__ = ["Rule", "back_linears", "sparsify"]
-
 Rule = Literal["gradient", "rows"]
 
 

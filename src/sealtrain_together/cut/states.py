@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from sealtrain.signing.target import Target
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = [
-    "STATE_PURPOSE",
-    "Arrived",
-    "Continued",
-    "Note",
-    "SealedCutState",
-    "ServerStates",
-    "owner_share",
-    "require_agreement",
-]
-
 STATE_PURPOSE: Final = "cut-state"
 """What an owner's share is for (``LeadRun.joint_key``)."""
 _NOTE: Final = "cut.json"

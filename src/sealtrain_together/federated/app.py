@@ -8,8 +8,6 @@ from typing import Final
 
 from sealtrain.base.files import atomic_folder, atomic_write
 
-__all__ = ["FLWR_VERSION", "write_app"]
-
 FLWR_VERSION: Final = "1.41.0"
 
 _PROJECT = f"""\

@@ -29,8 +29,6 @@ from sealtrain_together.federated.frames import (
     send_frame,
 )
 
-__all__ = ["Carrier"]
-
 _MAX_NODES = 4096
 _SILENT_S = 120.0  # a relay says each second which nodes there are
 _SPARE_S = 30.0

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["join_by_ticket", "lead_by_ticket", "relay"]
-
 _RELAY: Final = Path("relay.sock")
 """Of a deployment document, in the guest's folder."""
 

@@ -28,8 +28,6 @@ from sealtrain_together.errors import TooFewParties, UpdateRefused
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Arrays", "FlowerStrategy", "PartyUpdate"]
-
 Arrays = Mapping[str, "NDArray[Any]"]
 """Adapter tensors by name."""
 

@@ -29,8 +29,6 @@ from sealtrain_together.federated.messages import Asked, LearnedMessage, PartyJo
 from sealtrain_together.federated.seats import Answered, Came, News, PartyGone, Seat
 from sealtrain_together.federated.states import LeadStates, Standing
 
-__all__ = ["Federation", "Merged", "Rounds"]
-
 _TICK_S = 0.5
 _SEATS_FOR_A_PARTY = 4
 _MOST_NORM = 1e12

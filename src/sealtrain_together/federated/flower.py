@@ -30,8 +30,6 @@ from sealtrain.cli.programs import end
 from sealtrain.errors import Unreachable
 from sealtrain_together.federated.app import write_app
 
-__all__ = ["CERTIFICATE", "KEY", "Flower", "require_flower", "write_certificate"]
-
 CERTIFICATE = "superlink.pem"
 KEY = "superlink.key"
 

@@ -16,22 +16,6 @@ from pathlib import Path
 from sealtrain.errors import LimitExceeded, UsageError
 from sealtrain_together.channel.streams import Buffer, receive_exactly, send_all
 
-__all__ = [
-    "FROM_RELAY",
-    "HEAD",
-    "LOST",
-    "MAX_FRAME",
-    "NODES",
-    "REPLY",
-    "TAKEN",
-    "TO_RELAY",
-    "TURN_BYTES",
-    "AskingStream",
-    "bound_socket",
-    "receive_frame",
-    "send_frame",
-]
-
 MAX_FRAME = 64 << 20
 TURN_BYTES = 32 << 20
 """Of a channel that one turn or answer carries: what is longer goes in several."""

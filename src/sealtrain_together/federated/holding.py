@@ -27,8 +27,6 @@ from sealtrain_together.federated.messages import (
     PartyJoined,
 )
 
-__all__ = ["PartyService", "Work"]
-
 _MAX_PENDING = 4
 _POLL_S = 0.5
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Learned", "Learner", "LearnerTerms", "pooled"]
-
 _NO_RUN = "00" * 16
 """Of a training that seals nothing, so that binds nothing to its run."""
 

@@ -22,8 +22,6 @@ from sealtrain_together.federated.frames import (
     send_frame,
 )
 
-__all__ = ["AnsweringStream", "LeadMessage", "Mailbox"]
-
 _READ_S = 30.0
 _NOT_TAKEN = b"\x01"
 

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from sealtrain.base.canonical import JsonValue
 from sealtrain_together.federated.messages import LearnedMessage, PartyJoined
 
-__all__ = ["Merging", "Taken"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:

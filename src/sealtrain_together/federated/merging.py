@@ -43,8 +43,6 @@ from sealtrain_together.federated.update import State, Update, change_norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RULES", "bounded", "factor_pairs", "median", "merge", "merged_factors", "trimmed_mean"]
-
 RULES: Final = ("exact", "fedavg", "ffa", "median", "trimmed-mean")
 
 

@@ -11,17 +11,6 @@ from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun
 from sealtrain.manifest.checks.collaborations.sessions import SessionSpent
 from sealtrain.recipe.collaboration import is_none
 
-__all__ = [
-    "MAX_HEADER_BYTES",
-    "MAX_STATE_BYTES",
-    "MAX_WORDS_BYTES",
-    "PURPOSE",
-    "Asked",
-    "LearnedMessage",
-    "PartyJoined",
-    "SealedState",
-]
-
 PURPOSE: Final = "federated-party"
 MAX_STATE_BYTES: Final = 4 << 30
 """Longest adapter: one of rank 64 on all linear layers of 7 billion weights has 610 MiB."""

@@ -46,15 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain_together.federated.learner import Learner
 
-__all__ = [
-    "PatientBound",
-    "PatientPlan",
-    "PatientRounds",
-    "PrivateMerging",
-    "plan_rounds",
-    "refuse_unclipped",
-]
-
 _MARGIN: Final = 2.0**-12
 """Share of the norm kept for rounding a sum to float32: enough for 2000 drawn patients a party."""
 

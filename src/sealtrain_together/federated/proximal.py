@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["kept_near"]
-
 
 @contextmanager
 def kept_near(model: Any, mu: float, *, passes: int) -> Iterator[None]:

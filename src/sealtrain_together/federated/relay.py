@@ -17,8 +17,6 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-__all__ = ["client", "server"]
-
 MAX_FRAME = 64 << 20
 LENGTH = struct.Struct(">I")
 TO_RELAY = struct.Struct(">QII")  # node, number of the message, seconds it may take

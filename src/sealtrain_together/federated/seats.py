@@ -29,8 +29,6 @@ from sealtrain_together.federated.messages import (
     PartyJoined,
 )
 
-__all__ = ["Answered", "Came", "Carrying", "News", "PartyGone", "Seat"]
-
 HANDSHAKE_S = 120
 _LONGEST_PAUSE = 10
 

@@ -28,8 +28,6 @@ from sealtrain.signing.parties import party_run_id
 from sealtrain_together.errors import UpdateRefused
 from sealtrain_together.federated.messages import MAX_STATE_BYTES, Count, PartyJoined, SealedState
 
-__all__ = ["SHARE_PURPOSE", "LeadStates", "Standing", "present_after"]
-
 SHARE_PURPOSE: Final = "federated-state"
 """What a party's share is for (``PartyRun.share``)."""
 _STATE = re.compile(r"state-([0-9]{8,})")

@@ -18,8 +18,6 @@ from sealtrain_together.federated.messages import MAX_HEADER_BYTES
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MAX_WEIGHT", "State", "Update", "change_norm", "decode_state", "encode_state"]
-
 MAX_WEIGHT: Final = (1 << 53) - 1
 """Largest number of records a party can claim."""
 

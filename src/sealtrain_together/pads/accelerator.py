@@ -26,15 +26,6 @@ from sealtrain_together.pads.reaching import (
 )
 from sealtrain_together.pads.tensors import Later, elements, octets
 
-__all__ = [
-    "Accelerator",
-    "ConnectedAccelerator",
-    "LocalAccelerator",
-    "RemoteAccelerator",
-    "expect_digest",
-    "expect_elements",
-]
-
 
 class Accelerator(Protocol):
     """A machine that multiplies."""

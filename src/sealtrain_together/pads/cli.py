@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["accelerator", "deal_by_ticket", "try_out"]
-
 Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
 Exact = Annotated[
     str, typer.Option(help="How it multiplies: float64, int8-limb, or fastest of them.")

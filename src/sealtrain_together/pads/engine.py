@@ -28,8 +28,6 @@ from sealtrain_together.pads.pads import InGuest, Pad, PadSupply, Supplier
 from sealtrain_together.pads.prefetch import PREFETCH_BYTES
 from sealtrain_together.pads.tensors import Later, row_parts
 
-__all__ = ["Engine", "Inside", "Spent", "UnderPads"]
-
 _PART_NUMBERS: Final = 1 << 18
 """Of one request or its answer, where rows are many: so few stay in a cache between steps."""
 _AHEAD: Final = 2

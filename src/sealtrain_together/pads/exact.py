@@ -15,8 +15,6 @@ import torch
 from sealtrain.errors import UsageError
 from sealtrain_together.pads.field import centred_float64, combined
 
-__all__ = ["ExactProduct", "Float64", "Int8Limb", "Int8Product", "backend", "int8_product"]
-
 _DIGIT_OFFSET: Final = 0x808080
 _CUDA_LEAST_ROWS: Final = 17
 _CUDA_MULTIPLE: Final = 8

@@ -8,8 +8,6 @@ import torch
 
 from sealtrain_together.pads.serving import Multiplier
 
-__all__ = ["LyingMultiplier"]
-
 
 class LyingMultiplier(Multiplier):
     """Adds one to one number of one product, and is honest before and after.

@@ -11,22 +11,6 @@ from typing import Final
 
 import torch
 
-__all__ = [
-    "HALF",
-    "PRIME",
-    "RUN",
-    "added",
-    "centre_words",
-    "centred_float64",
-    "centred_int64",
-    "combined",
-    "dots",
-    "limbs",
-    "subtracted",
-    "times_vectors",
-    "turned",
-]
-
 PRIME: Final = (1 << 31) - 1
 HALF: Final = PRIME >> 1
 RUN: Final = 1 << 16

@@ -18,8 +18,6 @@ from sealtrain_together.pads.field import dots, limbs, times_vectors, turned
 from sealtrain_together.pads.masks import MaskStream
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 
-__all__ = ["CHECKS", "MAX_VECTORS", "Freivalds"]
-
 CHECKS: Final = 2
 """Vectors by default. The second one takes 1 % of the wall time (``benchmarks/split.py``)."""
 MAX_VECTORS: Final = 4

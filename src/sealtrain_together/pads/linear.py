@@ -18,8 +18,6 @@ from torch.autograd.function import once_differentiable
 from sealtrain_together.pads.engine import Engine
 from sealtrain_together.pads.matrix import BITS, PublicMatrix, rounded, stochastically_rounded
 
-__all__ = ["PadsLinear", "Stack"]
-
 
 @dataclass(eq=False)
 class _Held:

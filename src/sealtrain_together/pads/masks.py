@@ -23,8 +23,6 @@ from sealtrain_together.pads.field import PRIME, centre_words
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.tensors import octets
 
-__all__ = ["Keystream", "MaskStream", "Masks", "OnePlace", "aes_ctr", "drawn_secret"]
-
 MAX_WORDS: Final = 1 << 36
 _WORD_BYTES: Final = 4
 _BLOCK_BYTES: Final = 16

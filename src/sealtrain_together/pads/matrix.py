@@ -14,18 +14,6 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_together.pads.field import HALF, RUN
 
-__all__ = [
-    "BITS",
-    "DIRECTIONS",
-    "MAX_ENTRIES",
-    "MAX_SIDE",
-    "Direction",
-    "PublicMatrix",
-    "quantised",
-    "rounded",
-    "stochastically_rounded",
-]
-
 Direction = Literal["forward", "backward"]
 DIRECTIONS: Final[tuple[Direction, Direction]] = ("forward", "backward")
 BITS: Final = 12

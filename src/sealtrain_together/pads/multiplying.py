@@ -16,8 +16,6 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain_together.pads.exact import backend
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 
-__all__ = ["MAX_MATRICES", "Device", "Limits", "Matrices"]
-
 MAX_MATRICES: Final = 1 << 12
 
 

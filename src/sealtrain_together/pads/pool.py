@@ -32,8 +32,6 @@ from sealtrain_together.pads.masks import Masks, drawn_secret
 from sealtrain_together.pads.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix
 from sealtrain_together.pads.tensors import Later, octets
 
-__all__ = ["OwnPool", "Pool", "write_pool"]
-
 MAGIC: Final = b"SEALOTP\x01"
 MAX_HEADER: Final = 1 << 20
 MAX_STREAMS: Final = 1 << 12

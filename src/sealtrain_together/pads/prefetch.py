@@ -26,8 +26,6 @@ from sealtrain_together.pads.masks import Masks, OnePlace
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.supplier import Supplier
 
-__all__ = ["PREFETCH_BYTES", "Prefetch"]
-
 PREFETCH_BYTES: Final = 256 << 20
 """Of rows that wait, by default."""
 _IDLE_SECONDS: Final = 2.0

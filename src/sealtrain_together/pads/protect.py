@@ -28,16 +28,6 @@ from sealtrain_together.pads.matrix import BITS
 from sealtrain_together.pads.pads import Supplier
 from sealtrain_together.pads.prefetch import PREFETCH_BYTES
 
-__all__ = [
-    "SHARED_INPUTS",
-    "IntegerWeights",
-    "Protected",
-    "protect",
-    "protected_layers",
-    "quantise",
-    "restore",
-]
-
 SHARED_INPUTS: Final[tuple[tuple[str, ...], ...]] = (
     ("q_proj", "k_proj", "v_proj"),
     ("query", "key", "value"),

@@ -21,18 +21,6 @@ from sealtrain_together.channel.proofs import Acceptance, Proof
 from sealtrain_together.channel.streams import Address, dialled
 from sealtrain_together.errors import DealerUnreachable
 
-__all__ = [
-    "PURPOSE",
-    "SECONDS",
-    "accelerator_gone",
-    "accelerator_reached",
-    "conversation",
-    "dealer_gone",
-    "dealer_reached",
-    "reach_accelerator",
-    "reach_dealer",
-]
-
 PURPOSE: Final = "pads"
 SECONDS: Final = 120.0
 """For each answer of accelerator and dealer."""

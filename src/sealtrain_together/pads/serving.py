@@ -31,8 +31,6 @@ from sealtrain_together.pads import wire
 from sealtrain_together.pads.multiplying import Device, Limits, Matrices
 from sealtrain_together.pads.tensors import elements, expect_rows, octets
 
-__all__ = ["Multiplier", "Served", "run", "served"]
-
 LOOPBACK: Final = "127.0.0.1"
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 10.0

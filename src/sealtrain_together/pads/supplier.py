@@ -10,8 +10,6 @@ from sealtrain.base.secret import Secret
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.tensors import Later
 
-__all__ = ["Supplier"]
-
 
 class Supplier(Protocol):
     """The source of U. Its answer is checked together with the product."""

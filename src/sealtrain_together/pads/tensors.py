@@ -11,18 +11,6 @@ import torch
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain_together.channel.streams import Buffer
 
-__all__ = [
-    "EFFICIENT_ROWS",
-    "MAX_BYTES",
-    "MAX_ROWS",
-    "Later",
-    "asked_in_parts",
-    "elements",
-    "expect_rows",
-    "octets",
-    "row_parts",
-]
-
 MAX_BYTES: Final = 1 << 28
 """Of one message, with what stands before its tensor."""
 MAX_ROWS: Final = 1 << 20

@@ -28,20 +28,6 @@ from sealtrain_together.channel.streams import (
 from sealtrain_together.pads.matrix import DIRECTIONS, MAX_SIDE, Direction
 from sealtrain_together.pads.tensors import MAX_BYTES, octets
 
-__all__ = [
-    "ANSWER",
-    "MATRIX",
-    "MAX_FRAME",
-    "MAX_REFUSAL",
-    "PRODUCT",
-    "REFUSED",
-    "Frames",
-    "asked_product",
-    "described_matrix",
-    "read_matrix",
-    "read_product",
-]
-
 MATRIX: Final = 0x01
 PRODUCT: Final = 0x02
 ANSWER: Final = 0x80

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sealtrain_together.parties.lead import LeadRun
     from sealtrain_together.parties.party import PartyReport, ReportedCounts
 
-__all__ = ["checked_report", "close_joint", "require_counts"]
-
 
 def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport]) -> Outcome:
     """Log what the parties counted, seal the model, write and submit the manifest.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["LeadRun"]
-
 
 class LeadRun(AttestedGuest):
     """See the module.

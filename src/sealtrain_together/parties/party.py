@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.validating import PublicCounts
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["MAX_REPORT_BYTES", "Part", "PartyReport", "PartyRun"]
-
 MAX_REPORT_BYTES = 4 << 20
 _FILE = "party.json"
 _MARK = re.compile(rf"{re.escape(_FILE)}|\.{re.escape(_FILE)}\..*{re.escape(TEMPORARY_SUFFIX)}")

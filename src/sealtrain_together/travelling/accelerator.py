@@ -52,8 +52,6 @@ from sealtrain_together.travelling.programs import AnyProgram, parse_settings
 from sealtrain_together.travelling.states import MAX_STATE_BYTES
 from sealtrain_together.travelling.trainer_program import Training
 
-__all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Lane", "LentAccelerator"]
-
 CONTROL_PURPOSE = "travel-control"
 MAX_COMMAND_BYTES = 64 << 10
 _SPARE_CONNECTIONS = 16

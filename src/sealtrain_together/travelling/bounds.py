@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.privacy import SequencePrivacy
 
-__all__ = ["PrivateSteps", "bounded", "epsilon_spent"]
-
 
 def epsilon_spent(privacy: SequencePrivacy) -> float:
     """What a run spends of each holder that gave anything, at ``privacy.delta``."""

@@ -39,8 +39,6 @@ from sealtrain_together.channel.streams import (
 )
 from sealtrain_together.errors import CapabilityRefused
 
-__all__ = ["Gate", "WriteCapability", "WriteConnection", "Written", "wipe", "write_chunk"]
-
 ID_BYTES = 16
 _LABEL = b"sealtrain/travelling/v2 "
 _OFFSET = struct.Struct(">Q")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain_together.travelling.guest.orchestrate import Place
 
-__all__ = ["accelerate_by_ticket", "hold_by_ticket", "orchestrate_by_ticket"]
-
 _WAIT_SECONDS: Final = 3600
 _STANDBY_SECONDS: Final = 86_400
 _TIMEOUT_SECONDS: Final = 60

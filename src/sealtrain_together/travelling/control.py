@@ -27,8 +27,6 @@ from sealtrain_together.travelling.capability import WriteCapability, Written
 from sealtrain_together.travelling.programs import AnySettings
 from sealtrain_together.travelling.states import MAX_STATE_BYTES
 
-__all__ = ["AcceleratorLane", "Challenge", "Trained", "Turn"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sealtrain.consortium.receipts import Anchor
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["GivenFile", "GivenTrips", "GivingBounds", "Write"]
-
 _MAX_FILE_BYTES, _MAX_LINE_BYTES = 1 << 28, 256
 _Count = Annotated[int, Field(ge=0, le=1 << 53)]
 

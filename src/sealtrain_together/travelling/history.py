@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from sealtrain.base.canonical import JsonValue
     from sealtrain.signing.runlog import RunLog
 
-__all__ = ["first_open", "left_by", "rotation_after", "spent_of"]
-
 
 def left_by(log: RunLog) -> dict[str, Any] | None:
     """Code and model state that a run log ends with, and the nonce that it was measured under.

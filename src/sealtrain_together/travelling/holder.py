@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sealtrain_together.channel.channel import AttestedChannel
     from sealtrain_together.channel.handshake import Conversation
 
-__all__ = ["HOLDER_PURPOSE", "Holder", "Join", "Provision", "TokenSource"]
-
 HOLDER_PURPOSE = "travel-holder"
 _MAX_ASKED_BYTES = 16 << 10
 

@@ -21,8 +21,6 @@ from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.travelling.capability import Written
 from sealtrain_together.travelling.holder import Join, Provision
 
-__all__ = ["Given", "HolderJoined", "HolderLane"]
-
 _MAX_ANSWER_BYTES = 16 << 10
 _MAX_REPORT_BYTES = 4 << 20
 _Bytes = Annotated[int, Field(ge=0, le=1 << 53)]

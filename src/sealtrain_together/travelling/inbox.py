@@ -17,8 +17,6 @@ from sealtrain.errors import DataInvalid, SealtrainError
 if TYPE_CHECKING:
     from sealtrain_together.channel.channel import AttestedChannel
 
-__all__ = ["Inbox", "Message"]
-
 
 @dataclass(frozen=True, slots=True)
 class Message:

@@ -21,8 +21,6 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain_together.travelling.mappings import AddressSpace, Mapping
 
-__all__ = ["MappedCode", "mapped_files", "release_pages"]
-
 _digests: dict[tuple[object, ...], str] = {}
 """Of files, by what the file system says of them."""
 _CODE: Final = operator.attrgetter("__code__")

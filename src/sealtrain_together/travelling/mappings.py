@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["AddressSpace", "Mapping"]
-
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
 """Bits of an entry of ``/proc/PID/pagemap``."""

@@ -25,8 +25,6 @@ from sealtrain_together.travelling.states import STATE_ENTRY
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Measurable", "StateMeter", "fingerprint_of_bytes"]
-
 _NAMES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",

@@ -33,8 +33,6 @@ from sealtrain_together.travelling.measurement import fingerprint_of_bytes
 from sealtrain_together.travelling.parties import Parties, Progress, joined
 from sealtrain_together.travelling.schedule import Plan, Trip
 
-__all__ = ["Hooks", "Orchestrator", "TravelLog"]
-
 Answered = TypeVar("Answered")
 Record = Callable[[str, dict[str, JsonValue]], None]
 

@@ -17,8 +17,6 @@ from sealtrain_together.travelling.holder_client import HolderJoined, HolderLane
 if TYPE_CHECKING:
     from sealtrain_together.channel.proofs import Acceptance, Proof
 
-__all__ = ["Parties", "Progress", "joined"]
-
 Address = tuple[str, int]
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.schema import Recipe
 
-__all__ = ["Program", "ProgramSettings", "rehearse"]
-
 _drawing = threading.Lock()
 """torch has one source of first weights for all threads, and transformers loads on first use."""
 _Size = Annotated[int, Field(ge=1, le=1 << 20)]

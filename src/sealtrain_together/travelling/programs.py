@@ -12,8 +12,6 @@ from sealtrain_together.travelling import program, trainer_program
 from sealtrain_together.travelling.program import Program, ProgramSettings
 from sealtrain_together.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
 
-__all__ = ["AnyProgram", "AnySettings", "built", "parse_settings", "rehearse", "settings_of"]
-
 AnySettings = ProgramSettings | TrainerSettings
 AnyProgram = Program | TrainerProgram
 

@@ -15,8 +15,6 @@ from sealtrain.sealing.errors import RecordInvalid
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["IGNORED", "MAX_TOKEN", "read_rows", "write_row"]
-
 IGNORED: Final = -100
 """Label of a token that is not learned."""
 _LEARNED: Final = 1 << 31

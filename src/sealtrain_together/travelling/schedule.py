@@ -13,8 +13,6 @@ from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid
 from sealtrain_together.travelling.programs import AnySettings
 
-__all__ = ["HolderPlan", "Places", "Plan", "Rotation", "Trip"]
-
 _MAX_REFUSALS = 2
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["STANDBY_PURPOSE", "Standby", "TakenOver"]
-
 STANDBY_PURPOSE: Final = "travel-standby"
 """What the joint key of a run's holders is for."""
 _LENGTH_BYTES = 8

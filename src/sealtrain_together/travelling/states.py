@@ -13,8 +13,6 @@ from sealtrain.recipe.errors import ModelInvalid
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MAX_STATE_BYTES", "STATE_ENTRY", "read_state", "write_state"]
-
 STATE_ENTRY: Final = "sealtrain"
 """Entry of a state's safetensors metadata: canonical JSON {settings, step}."""
 MAX_STATE_BYTES: Final = 1 << 40

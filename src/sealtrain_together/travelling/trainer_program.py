@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.feed import Feed
 
-__all__ = ["TrainerProgram", "TrainerSettings", "Training", "rehearse", "training_context"]
-
 _NO_RUN: Final = "00" * 16
 """Of a training that seals nothing, so that binds nothing to its run."""
 _REHEARSED_TOKENS: Final = 8

@@ -28,17 +28,6 @@ from sealtrain.attest.tpm.form import VerifiedBoot
 from sealtrain.attest.tpm.hcl import HCL, RuntimeData
 from sealtrain.attest.tpm.quote import QUOTE
 
-__all__ = [
-    "AZURE_SNP_RULES",
-    "AZURE_TDX_RULES",
-    "DOCUMENT_PCR",
-    "GCP_SNP_RULES",
-    "AnyGuest",
-    "CloudGuest",
-    "Processor",
-    "document_register",
-]
-
 DOCUMENT_PCR: Final = 14
 _BOOT_PCRS = (0, 4, 7, 8, 9, 11, 12)
 Processor = TypeVar("Processor", VerifiedReport, VerifiedQuote)

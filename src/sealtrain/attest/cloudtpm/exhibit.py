@@ -55,8 +55,6 @@ from sealtrain.attest.tpm.quote import QUOTE
 from sealtrain.attest.verifier import Verifier
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["AZURE_SNP", "AZURE_TDX", "GCP_SNP", "AzureSnp", "AzureTdx"]
-
 
 def _facts(
     guest: AnyGuest, root: str, report_data: bytes, tied: tuple[Claim, ...]

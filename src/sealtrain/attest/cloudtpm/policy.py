@@ -22,20 +22,6 @@ from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64, StrictModel
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "AzurePolicy",
-    "AzureSnpPolicy",
-    "AzureTdxPolicy",
-    "CloudBoot",
-    "GcpSnpPolicy",
-    "GoogleBoot",
-]
-
 
 def _extended(value: str) -> str:
     if not value.strip("0"):

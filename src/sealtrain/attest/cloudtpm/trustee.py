@@ -24,8 +24,6 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid
 
-__all__ = ["azure_exhibit"]
-
 _MAX_BYTES = 64 << 10
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*={0,2}")
 _RSASSA_SHA256 = struct.pack(">HH", 0x0014, 0x000B)

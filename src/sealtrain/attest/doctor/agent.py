@@ -21,8 +21,6 @@ from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.verify import replay_log
 from sealtrain.errors import SealtrainError
 
-__all__ = ["Agent", "agent_findings"]
-
 Agent = Callable[[str], DstackClient]
 """Opens the agent at a socket."""
 

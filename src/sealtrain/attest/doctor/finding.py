@@ -8,8 +8,6 @@ from typing import Literal
 
 from sealtrain.attest.report_data import Binding
 
-__all__ = ["ASKED", "Finding", "Level", "text_of"]
-
 Level = Literal["ok", "note", "refused", "missing"]
 """``refused``: a policy that compares it refuses it. ``note``: no policy refuses it."""
 

@@ -17,8 +17,6 @@ from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import EvidenceRefused, SealtrainError
 
-__all__ = ["ProcessorEvidence", "Show", "find_guest", "show_guest", "try_to_show"]
-
 _SOCKETS = (
     "var/run/dstack.sock",
     "run/dstack.sock",

@@ -39,9 +39,6 @@ from sealtrain.attest.nvidia.topology import protection_checks
 from sealtrain.attest.registry import tee_of
 from sealtrain.errors import EvidenceRefused, ExtraMissing, SealtrainError
 
-__all__ = ["AskAgent", "Driver", "Seen", "find_accelerators", "look"]
-
-
 Driver = Callable[[], AbstractContextManager[Nvml]]
 """Opens the driver for the length of a block."""
 AskAgent = Callable[[Path, Path, ProcessorEvidence | None], Iterable[Finding]]

@@ -27,8 +27,6 @@ from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.base.tiers import or_stronger, reaches, tier_of
 from sealtrain.errors import EvidenceRefused, TierRefused
 
-__all__ = ["policy_findings"]
-
 _UNSIGNED = ("debug", "migration", "guest image")
 """What a quote says without any collateral."""
 

@@ -13,15 +13,6 @@ from sealtrain.attest.doctor.finding import Finding, text_of
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.extras import belongs
 
-__all__ = [
-    "Installed",
-    "clock_findings",
-    "installed_version",
-    "memory_findings",
-    "own_requirements",
-    "software_findings",
-]
-
 Installed = Callable[[str], str | None]
 """Version of an installed package."""
 

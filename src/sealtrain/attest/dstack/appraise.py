@@ -12,8 +12,6 @@ from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.errors import KeyProviderMismatch
 
-__all__ = ["MEASURED_RULES", "RULES", "KeyProviderRules", "eat", "key_provider"]
-
 
 class KeyProviderRules(Protocol):
     """Which key provider a policy accepts."""

@@ -27,8 +27,6 @@ from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid
 
-__all__ = ["MAX_EVENTS", "Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
-
 Api = Literal["v0", "v1"]
 MAX_ANSWER_BYTES = 32 << 20
 _MAX_VALUES = 1 << 17

@@ -33,8 +33,6 @@ from sealtrain.attest.verifier import Verifier, verifier_of
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["VERIFIER", "DstackQuote", "agent_facts", "agent_fields", "agent_quote", "log_fields"]
-
 Joined = TypeVar("Joined", bound=MeasuredQuote)
 
 

@@ -6,8 +6,6 @@ few short messages per verification do not justify a dependency of the core.
 
 from __future__ import annotations
 
-__all__ = ["keccak256"]
-
 _RATE = 136
 _MASK = (1 << 64) - 1
 

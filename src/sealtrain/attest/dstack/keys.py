@@ -19,19 +19,6 @@ from sealtrain.attest.dstack.secp256k1 import public_key_of, recover
 from sealtrain.base.secret import Secret
 from sealtrain.errors import KeyProviderMismatch
 
-__all__ = [
-    "Algorithm",
-    "KeyChain",
-    "claim_v0",
-    "claim_v1",
-    "derive_app_key",
-    "derive_v0",
-    "derive_v1",
-    "issued_claim",
-    "public_half",
-    "verify_chain",
-]
-
 Algorithm = Literal["secp256k1", "ed25519"]
 
 

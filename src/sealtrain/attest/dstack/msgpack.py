@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 
 from sealtrain.attest.errors import EvidenceMalformed
 
-__all__ = ["pack", "unpack"]
-
 MAX_BYTES = 10 << 20
 MAX_DEPTH = 16
 MAX_ITEMS = 1 << 18

@@ -19,18 +19,6 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid
 
-__all__ = [
-    "RUNTIME_EVENT",
-    "AgentStatement",
-    "log_entries",
-    "octets_of",
-    "parse_attestation",
-    "parse_event_log",
-    "parse_statement",
-    "runtime_digest",
-    "runtime_preimage",
-]
-
 Kind = Literal["tdx", "gcp-tdx", "aws-nitro-tpm", "nitro-enclave", "amd-sev-snp"]
 _MAX_CERTIFICATES = 8
 RUNTIME_EVENT = 0x08000001

@@ -12,17 +12,6 @@ from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "AgentPolicy",
-    "DstackPolicy",
-    "KeyProvider",
-]
-
 KeyProvider = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){16,1024}$")]
 
 

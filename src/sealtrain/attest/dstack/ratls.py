@@ -24,13 +24,6 @@ from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.attest.statement import LogEntry
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 
-__all__ = [
-    "RaTlsEvidence",
-    "carries_evidence",
-    "evidence_of_certificate",
-    "ratls_report_data",
-]
-
 MAX_CERTIFICATE_BYTES = 256 << 10
 _MAX_LOG_BYTES = 16 << 10  # as dstack bounds it
 _MAX_ATTESTATION_BYTES = 1 << 20

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 
 from sealtrain.attest.errors import EvidenceMalformed
 
-__all__ = ["kind_of", "unpack_attestation"]
-
 MAX_BYTES = 10 << 20
 _MAX_EVENTS = 1024
 _TDX_VARIANTS = {0: "tdx", 1: "gcp-tdx"}

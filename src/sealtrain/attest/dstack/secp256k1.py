@@ -15,8 +15,6 @@ from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SignatureInvalid
 
-__all__ = ["ORDER", "private_key", "public_key_of", "recover", "sign_recoverable"]
-
 _FIELD = 2**256 - 2**32 - 977
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 _BASE = (

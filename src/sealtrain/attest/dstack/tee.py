@@ -11,8 +11,6 @@ from sealtrain.attest.statement import MAX_LOG_ENTRIES, LogEntry
 from sealtrain.attest.tdx.tee import QuoteEvidence
 from sealtrain.attest.tee import Tee
 
-__all__ = ["TEE", "AgentEvidence", "DstackEvidence"]
-
 
 class AgentEvidence(QuoteEvidence):
     """A guest on TDX with dstack's agent. ``vm_config`` is the host's unsigned statement."""

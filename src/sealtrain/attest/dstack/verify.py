@@ -32,18 +32,6 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, KeyProviderMismatch
 
-__all__ = [
-    "LOG",
-    "MeasuredGuest",
-    "MeasuredQuote",
-    "boot_measurements",
-    "config_ids",
-    "replay_log",
-    "replay_register",
-    "shows_firmware",
-    "unmeasured",
-]
-
 LOG = "event log"
 _READY = "system-ready"
 _KIND_BYTE = {"none": 0, "local": 1, "kms": 2, "tpm": 3}

@@ -32,8 +32,6 @@ from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["VERIFIER", "DstackSnp"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DstackSnp(StatementExhibit):

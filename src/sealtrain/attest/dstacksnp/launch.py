@@ -23,14 +23,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, KeyProviderMismatch
 
-__all__ = [
-    "RULES",
-    "ConfiguredReport",
-    "LaunchConfig",
-    "launch_commitment",
-    "launch_config",
-]
-
 _DOMAIN = b"dstack-mr-config-v3:\0"
 _MAX_BYTES = 64 << 10
 _CHECK = "launch configuration"

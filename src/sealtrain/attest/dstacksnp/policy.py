@@ -10,15 +10,6 @@ from sealtrain.attest.snp import policy as snp
 from sealtrain.attest.snp.policy import SnpRules
 from sealtrain.attest.tee import Rules
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "DstackSnpPolicy",
-]
-
 _NAME: Final = "dstack-amd-sev-snp"
 
 

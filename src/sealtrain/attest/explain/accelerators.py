@@ -35,8 +35,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid
 
-__all__ = ["one_device", "reference_part", "shown_parts", "verdict_part"]
-
 _SERVICE = "key set archived beside the verdict"
 _REFERENCE = "NVIDIA CoRIM signing Root CA"
 

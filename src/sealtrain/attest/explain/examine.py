@@ -26,8 +26,6 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid
 
-__all__ = ["Examined", "Missing", "bundled", "examine", "unwrapped"]
-
 Missing = Literal["conversation", "tie", "guest", "document", "accelerators"]
 """Checks that only evidence of a whole guest in a conversation allows."""
 

@@ -25,8 +25,6 @@ from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["Explanation", "Line", "explain", "line_of"]
-
 _GPU: Final = {
     "architecture": "architectures",
     "device": "devices",

@@ -28,8 +28,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, FormatUnknown
 
-__all__ = ["fields_of", "replayed_boot_log"]
-
 
 def fields_of(exhibit: forms.Exhibit, beside: Attachments) -> list[Field]:
     """What a file says.

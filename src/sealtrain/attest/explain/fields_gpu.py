@@ -20,15 +20,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid
 
-__all__ = [
-    "claims_fields",
-    "device_fields",
-    "gpu_collateral_fields",
-    "report_fields",
-    "rim_fields",
-    "token_fields",
-]
-
 _MAX_CLAIMS = 512
 
 _TOLD = {

@@ -30,8 +30,6 @@ from sealtrain.attest.verify import check_shown, own_part
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import tier_of
 
-__all__ = ["parts_of"]
-
 _HALF = 32
 
 

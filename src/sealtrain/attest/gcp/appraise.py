@@ -27,16 +27,6 @@ from sealtrain.attest.tpm.chain import GoogleMachine
 from sealtrain.attest.tpm.form import VerifiedBoot, VerifiedTpm, check_qualifying_data
 from sealtrain.attest.tpm.quote import QUOTE
 
-__all__ = [
-    "EVENT_PCR",
-    "PLACE_RULES",
-    "RULES",
-    "GcpQuote",
-    "PlaceRules",
-    "check_events",
-    "check_quoted",
-]
-
 EVENT_PCR = 14
 _FIRMWARE_PCR, _IMAGE_PCR = 0, 2
 _MACHINE = "AK certificate"

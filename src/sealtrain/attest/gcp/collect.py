@@ -27,8 +27,6 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.models import load_model
 
-__all__ = ["fetch_issuers", "gcp_shown", "gcp_tpm", "tpm_shown", "with_issuers"]
-
 _STORE: Final = re.compile(
     r"http://privateca-content-[0-9a-f-]{36}\.storage\.googleapis\.com/[0-9a-f]{1,64}/ca\.crt"
 )

@@ -28,8 +28,6 @@ from sealtrain.attest.tpm.fields import tpm_fields
 from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.attest.verifier import Verifier
 
-__all__ = ["VERIFIER", "GcpStatement"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcpStatement(StatementExhibit):

@@ -13,18 +13,6 @@ from sealtrain.attest.tdx import policy as tdx
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "GcpBoot",
-    "GcpPolicy",
-    "Names",
-    "Numbers",
-]
-
 _NAME: Final = "dstack-gcp-tdx"
 
 

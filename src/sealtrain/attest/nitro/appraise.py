@@ -10,8 +10,6 @@ from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import PARENT_PCR, SOURCE, VerifiedDocument, check_age
 from sealtrain.attest.rules import Rule
 
-__all__ = ["RULES", "eat"]
-
 _ROLE_PCR, _SIGNER_PCR = 3, 8
 _NOT_MEASURED = "not measured"
 

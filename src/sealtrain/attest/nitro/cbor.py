@@ -20,8 +20,6 @@ import cbor2
 
 from sealtrain.attest.errors import EvidenceMalformed
 
-__all__ = ["MAX_DEPTH", "decode", "encode"]
-
 MAX_DEPTH = 16
 _OPEN = -1  # a container that a break ends
 _BREAK = 0xFF

@@ -37,8 +37,6 @@ from sealtrain.attest.roots import (
 )
 from sealtrain.base.clock import to_rfc3339
 
-__all__ = ["AWS_NITRO_ROOT_SHA256", "VerifiedCertificates", "verify_chain"]
-
 AWS_NITRO_ROOT_SHA256 = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c68f79bb5b"
 """SHA-256 of AWS's Nitro Enclaves root certificate (DER), CN=aws.nitro-enclaves, 2019 to 2049. The
 digest that AWS prints beside its download is that of the ZIP file."""

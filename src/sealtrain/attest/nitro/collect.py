@@ -22,18 +22,6 @@ from sealtrain.attest.nitro.parse import PCR_BYTES
 from sealtrain.attest.nitro.verify import COMPOSE_PCR, compose_register
 from sealtrain.base.digests import sha256_hex
 
-__all__ = [
-    "DEVICE",
-    "Nsm",
-    "Register",
-    "attestation",
-    "describe_pcr",
-    "device_nsm",
-    "extend_pcr",
-    "lock_pcr",
-    "measure_compose",
-]
-
 DEVICE = Path("/dev/nsm")
 Nsm = Callable[[bytes], bytes]
 """Sends one request to a module and returns its answer, both CBOR."""

@@ -36,8 +36,6 @@ from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 
-__all__ = ["VERIFIER", "Nitro", "document_facts", "document_fields"]
-
 _AWS = "AWS Nitro Enclaves Root G1"
 _OF_A_TPM = b"\x6dnitrotpm_pcrs"
 """The key under which a NitroTPM's document has its registers."""

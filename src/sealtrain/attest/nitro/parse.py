@@ -22,16 +22,6 @@ from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.base.digests import sha256_hex
 
-__all__ = [
-    "ENCLAVE",
-    "MAX_DOCUMENT_BYTES",
-    "NITRO_TPM",
-    "PCR_BYTES",
-    "DocumentForm",
-    "NitroDocument",
-    "parse_document",
-]
-
 MAX_DOCUMENT_BYTES = 16 << 10
 PCR_BYTES = 48
 SIGNATURE_BYTES = 96

@@ -10,16 +10,6 @@ from sealtrain.attest.statement import GuestPolicy
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "NitroImage",
-    "NitroPolicy",
-]
-
 
 def _measured(value: str) -> str:
     if not value.strip("0"):

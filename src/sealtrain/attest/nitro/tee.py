@@ -10,8 +10,6 @@ from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
 
-__all__ = ["TEE", "DocumentEvidence", "NitroEvidence"]
-
 _MAX_DOCUMENT_BYTES = 16 << 10
 
 

@@ -28,19 +28,6 @@ from sealtrain.attest.nitro.parse import (
 )
 from sealtrain.base.clock import to_rfc3339
 
-__all__ = [
-    "COMPOSE_PCR",
-    "PARENT_PCR",
-    "SOURCE",
-    "VerifiedDocument",
-    "check_age",
-    "check_parent",
-    "compose_register",
-    "extended",
-    "measured_document",
-    "verify_document",
-]
-
 SOURCE = "NSM document"
 COMPOSE_PCR = 16
 """The first register that is the enclave's own; holds the hash of its deployment document."""

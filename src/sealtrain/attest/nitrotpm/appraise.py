@@ -22,8 +22,6 @@ from sealtrain.attest.nitrotpm.policy import NitroTpmPolicy
 from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.statement import LogEntry
 
-__all__ = ["DOCUMENT", "EVENT_PCR", "RULES", "NitroTpmGuest", "check_events", "eat"]
-
 DOCUMENT = "NitroTPM document"
 EVENT_PCR = 14
 _BOOT_PCRS = (4, 7, 12)

@@ -31,8 +31,6 @@ from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["VERIFIER", "NitroTpmStatement"]
-
 _AWS = "AWS Nitro Enclaves Root G1"
 
 

@@ -13,16 +13,6 @@ from sealtrain.attest.statement import GuestPolicy
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "NitroTpmBoot",
-    "NitroTpmPolicy",
-]
-
 _NAME: Final = "dstack-aws-nitro-tpm"
 
 

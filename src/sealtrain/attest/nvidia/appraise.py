@@ -16,8 +16,6 @@ from sealtrain.attest.nvidia.policy import (
     vbios_key,
 )
 
-__all__ = ["checks_of_device", "eat"]
-
 _REPORT, _CERTIFICATE = "GPU report", "GPU certificate"
 _SHOWN = 8
 _NVIDIA_PEN = "5703"  # NVIDIA's private enterprise number, IANA

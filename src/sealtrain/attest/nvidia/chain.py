@@ -39,14 +39,6 @@ from sealtrain.attest.roots import (
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import DataInvalid, EvidenceRefused
 
-__all__ = [
-    "CHAIN_LENGTH",
-    "NVIDIA_ROOT_SHA256",
-    "DeviceChain",
-    "named_architecture",
-    "verify_chain",
-]
-
 NVIDIA_ROOT_SHA256 = "102bf659d5419614c9d8e6aecebc80454eb26b1df6a769ac720b9a690b167b48"
 """SHA-256 of the certificate ``NVIDIA Device Identity CA`` (DER)."""
 

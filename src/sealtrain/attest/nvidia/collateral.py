@@ -15,19 +15,6 @@ from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Document, StrictModel
 
-__all__ = [
-    "MAX_COLLATERAL_BYTES",
-    "MAX_JWKS_CHARS",
-    "MAX_OCSP_ANSWERS",
-    "MAX_OCSP_BYTES",
-    "MAX_RIMS",
-    "MAX_RIM_BYTES",
-    "MAX_TOKEN_CHARS",
-    "RIM_ID",
-    "GpuCollateral",
-    "RemoteVerdict",
-]
-
 MAX_COLLATERAL_BYTES = 8 << 20
 _MAX_VALUES = 1 << 10
 MAX_RIM_BYTES = 256 << 10

@@ -19,8 +19,6 @@ from sealtrain.attest.nvidia.spdm import NONCE_BYTES
 from sealtrain.base.models import load_model
 from sealtrain.errors import ExtraMissing
 
-__all__ = ["Asked", "Nvml", "collect_gpus", "confidential_mode", "devices_of", "open_nvml"]
-
 Asked = Callable[[bytes], Sequence[GpuDevice]]
 """Nonce → reports of devices over it."""
 

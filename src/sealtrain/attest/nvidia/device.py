@@ -17,8 +17,6 @@ from sealtrain.attest.nvidia.chain import DeviceChain, verify_chain
 from sealtrain.attest.nvidia.parse import Architecture, GpuDevice
 from sealtrain.attest.nvidia.spdm import SIGNATURE_BYTES, GpuReport, parse_report
 
-__all__ = ["VerifiedDevice", "verify_device"]
-
 _ECDSA = ec.ECDSA(hashes.SHA384())
 _HALF = SIGNATURE_BYTES // 2
 

@@ -32,15 +32,6 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
 from sealtrain.errors import DataInvalid, UsageError
 
-__all__ = [
-    "NRAS_URL",
-    "OCSP_URL",
-    "RIM_URL",
-    "NvidiaServices",
-    "fetch_collateral",
-    "fetch_remote_verdict",
-]
-
 RIM_URL = "https://rim.attestation.nvidia.com/v1/rim"
 OCSP_URL = "https://ocsp.ndis.nvidia.com"
 NRAS_URL = "https://nras.attestation.nvidia.com"

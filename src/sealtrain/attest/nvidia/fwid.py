@@ -13,8 +13,6 @@ from cryptography import x509
 
 from sealtrain.attest.errors import CertificateChainInvalid
 
-__all__ = ["certified_fwid", "composite_fwid", "is_dice", "tcb_info_fwid"]
-
 _COMPOSITE = "2.23.133.5.4.1"
 _TCB_INFO = "2.23.133.5.4.1.1"
 _DICE = "2.23.133.5.4"

@@ -40,8 +40,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import DataInvalid
 
-__all__ = ["NRAS_ISSUER", "check_remote_verdict", "verify_remote_verdict"]
-
 NRAS_ISSUER = "https://nras.attestation.nvidia.com"
 
 _CHECK = "remote verdict"

@@ -18,8 +18,6 @@ from sealtrain.attest.errors import EvidenceMalformed, GpuReportInvalid, GuestAp
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.nvidia.spdm import NONCE_BYTES
 
-__all__ = ["CONTROL", "LIBRARY", "Switches", "collect_switches", "open_switches"]
-
 LIBRARY: Final = "libnvidia-nscq.so.2"
 CONTROL: Final = Path("/dev/nvidia-nvswitchctl")
 """There where a guest was given NVSwitches."""

@@ -34,14 +34,6 @@ from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.base.clock import to_rfc3339
 
-__all__ = [
-    "CLOCK_SKEW",
-    "asked_certificates",
-    "check_answers",
-    "check_revocation",
-    "ocsp_request",
-]
-
 CLOCK_SKEW = 300
 """Seconds by which a responder's clock may be ahead."""
 

@@ -22,20 +22,6 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, Document, StrictModel, load_model
 from sealtrain.errors import DataInvalid, LimitExceeded
 
-__all__ = [
-    "MAX_CHAIN_BYTES",
-    "MAX_DEVICES",
-    "MAX_GPU_EVIDENCE_BYTES",
-    "Architecture",
-    "GpuClaims",
-    "GpuDevice",
-    "GpuEvidence",
-    "canonical_chain",
-    "from_nvat",
-    "listed_devices",
-    "of_service_request",
-]
-
 MAX_DEVICES = 32
 MAX_CHAIN_BYTES = 64 << 10
 MAX_GPU_EVIDENCE_BYTES = 8 << 20

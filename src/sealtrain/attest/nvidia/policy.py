@@ -13,16 +13,6 @@ from sealtrain.attest.nvidia.parse import MAX_DEVICES, Architecture
 from sealtrain.attest.roots import SimulatorRoot
 from sealtrain.base.models import Hex64, StrictModel
 
-__all__ = [
-    "DriverFloor",
-    "GpuMode",
-    "NvidiaPolicy",
-    "VbiosFloor",
-    "board",
-    "driver_key",
-    "vbios_key",
-]
-
 GpuMode = Literal["single", "mpt", "protected_pcie"]
 """``single``: one GPU. ``mpt``: GPUs encrypt what they say to each other. ``protected_pcie``: every
 GPU and switch of a machine belongs to one guest, and NVLink between them is in clear."""

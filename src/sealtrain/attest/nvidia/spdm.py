@@ -25,18 +25,6 @@ from typing import Literal
 from sealtrain.attest.errors import GpuReportInvalid
 from sealtrain.base.digests import sha256_hex
 
-__all__ = [
-    "DIGEST_BYTES",
-    "MAX_REPORT_BYTES",
-    "NONCE_BYTES",
-    "SIGNATURE_BYTES",
-    "FeatureFlag",
-    "GpuReport",
-    "OpaqueField",
-    "canonical_report",
-    "parse_report",
-]
-
 MAX_REPORT_BYTES = 64 << 10
 NONCE_BYTES = 32
 DIGEST_BYTES = 48

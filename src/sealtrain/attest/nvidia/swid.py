@@ -40,8 +40,6 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
 from sealtrain.errors import DataInvalid
 
-__all__ = ["Rim", "authentic_rim", "parse_rim"]
-
 _SWID = "{http://standards.iso.org/iso/19770/-2/2015/schema.xsd}"
 _HASH = "{http://www.w3.org/2001/04/xmlenc#sha384}Hash"
 _DS = "{http://www.w3.org/2000/09/xmldsig#}"

@@ -33,15 +33,6 @@ from sealtrain.attest.nvidia.parse import GpuClaims
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import FeatureFlag
 
-__all__ = [
-    "check_distinct",
-    "count_check",
-    "count_checks",
-    "mode_of",
-    "protection_checks",
-    "topology_groups",
-]
-
 _DRIVER, _REPORTS = "driver, read by the measured guest", "GPU reports"
 _UNSAID = "not in this file"
 

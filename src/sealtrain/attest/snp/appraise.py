@@ -30,8 +30,6 @@ from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.attest.snp.verify import REPORT, VerifiedReport
 from sealtrain.base.clock import to_rfc3339
 
-__all__ = ["RULES", "eat"]
-
 _CHAIN = "AMD certificate chain"
 _UPDATED_BY = {
     "bootloader": "bootloader, tee and fmc come with a BIOS",

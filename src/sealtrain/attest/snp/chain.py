@@ -27,16 +27,6 @@ from sealtrain.attest.roots import X509_ERRORS, VendorRoot, quiet
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.digests import sha256_hex
 
-__all__ = [
-    "AMD_ROOT_SHA256",
-    "UNREADABLE",
-    "Endorsement",
-    "check_authority",
-    "common_name",
-    "load_certificate",
-    "verify_chain",
-]
-
 AMD_ROOT_SHA256: dict[str, Product] = {
     "69d063b45344d26a2e94e1f4210de49ef555308287d4c174445c95639a540bcd": "Milan",
     "4c6598d19c18719c5dfd4a7d335f674e5bfe1d8f800cea2cf270c10d103db2f1": "Genoa",

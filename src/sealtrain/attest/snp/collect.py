@@ -38,19 +38,6 @@ from sealtrain.attest.tsm import Folders, tsm_report
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import DataInvalid, UsageError
 
-__all__ = [
-    "CERTIFICATE_GUIDS",
-    "Collected",
-    "Ioctl",
-    "certificates_in",
-    "collect",
-    "distribution_addresses",
-    "is_table",
-    "ordered_chain",
-    "parse_table",
-    "revocations_in",
-]
-
 _MAX_CERTIFICATES = 16
 _MAX_CERTIFICATE_BYTES = 64 << 10
 _CRL = "amd.crl"

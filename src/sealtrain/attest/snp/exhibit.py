@@ -32,16 +32,6 @@ from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
 
-__all__ = [
-    "AMD_ROOTS",
-    "VERIFIER",
-    "Snp",
-    "report_chain",
-    "report_fields",
-    "report_root",
-    "signed_report",
-]
-
 _AMD = "AMD root key (ARK)"
 _CHAIN = 3
 _WANTED = "the chip's, its issuer, the root"

@@ -17,18 +17,6 @@ from typing import Literal
 from sealtrain.attest.errors import QuoteInvalid
 from sealtrain.base.digests import sha256_hex
 
-__all__ = [
-    "REPORT_BYTES",
-    "SIGNED_BYTES",
-    "PlatformFlag",
-    "Product",
-    "SigningKey",
-    "SnpReport",
-    "Tcb",
-    "parse_report",
-    "tcb_of",
-]
-
 REPORT_BYTES = 1184
 SIGNED_BYTES = 0x2A0
 _SIGNATURE_END = SIGNED_BYTES + 2 * 72

@@ -16,19 +16,6 @@ from sealtrain.attest.statement import GuestPolicy
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64, StrictModel
 
-__all__ = [
-    "COMMENTS",
-    "LINES",
-    "PRESETS",
-    "RULES",
-    "SIMULATED",
-    "ProductName",
-    "SnpPolicy",
-    "SnpRules",
-    "TcbFloor",
-    "product_name",
-]
-
 ProductName = Literal["Genoa", "Turin", "InsecureMilan"]
 """Products as a policy spells them."""
 

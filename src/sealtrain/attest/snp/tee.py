@@ -12,8 +12,6 @@ from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
 
-__all__ = ["TEE", "ReportEvidence", "SnpEvidence"]
-
 _REPORT_BYTES = 1184
 _MAX_CERTIFICATE_BYTES = 8 << 10
 

@@ -24,8 +24,6 @@ from sealtrain.attest.errors import CertificateChainInvalid, CollateralMismatch,
 from sealtrain.attest.snp.chain import Endorsement, verify_chain
 from sealtrain.attest.snp.parse import Product, SnpReport, Tcb, parse_report, tcb_of
 
-__all__ = ["REPORT", "VerifiedReport", "verify_report"]
-
 REPORT = "SEV-SNP report"
 _P384_BYTES = 48
 _ECDSA = ec.ECDSA(hashes.SHA384())

@@ -18,8 +18,6 @@ from sealtrain.attest.tdx.levels import named_shortfalls
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 
-__all__ = ["RULES", "eat"]
-
 _COLLATERAL, _CERTIFICATE = "DCAP collateral", "PCK certificate"
 
 

@@ -30,8 +30,6 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.errors import DataInvalid, EvidenceRefused
 
-__all__ = ["DAY", "cached_collateral", "trusted_platform"]
-
 DAY = 24 * 3600
 _MAX_CACHE_BYTES = 16 << 20
 

@@ -19,8 +19,6 @@ from sealtrain.base.files import parsing_once
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, TrustInvalid
 
-__all__ = ["CollateralSource", "collect_quote", "load_collateral"]
-
 MAX_COLLATERAL_BYTES = 8 << 20
 _REUSED_SECONDS = 24 * 3600
 _collateral_in = parsing_once(

@@ -24,15 +24,6 @@ from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
 
-__all__ = [
-    "PINNED_ROOTS",
-    "VERIFIER",
-    "Quote",
-    "quote_fields",
-    "quote_root",
-    "signed_quote",
-]
-
 _INTEL = "Intel SGX Root CA"
 _QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
 _QUOTE_BYTES = 632

@@ -29,8 +29,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
 from sealtrain.errors import DataInvalid, UsageError
 
-__all__ = ["Platform", "Update", "fetch_collateral", "platform_of", "services_of"]
-
 MAX_ANSWER_BYTES = 2 << 20
 _INTEL_HOST = "api.trustedservices.intel.com"
 _INTEL_ROOT_CRL = "https://certificates.trustedservices.intel.com/IntelSGXRootCA.der"

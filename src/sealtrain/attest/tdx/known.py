@@ -32,8 +32,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from sealtrain.attest.tdx.parse import REGISTERS_AND_DATA, TdxQuote
 from sealtrain.attest.tdx.policy import QuotePolicy
 
-__all__ = ["KNOWN", "JudgedMachine", "KnownMachines", "machine_key", "signs_quote"]
-
 _ECDSA = ec.ECDSA(hashes.SHA256())
 _SIGNATURE_BYTES, _KEY_BYTES, _HALF = 64, 64, 32
 _REMEMBERED: Final = 64

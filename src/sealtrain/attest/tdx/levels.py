@@ -18,8 +18,6 @@ from sealtrain.attest.tdx.parse import TdxQuote
 from sealtrain.base.canonical import parse_json
 from sealtrain.errors import DataInvalid
 
-__all__ = ["Levels", "Shortfall", "named_shortfalls"]
-
 _EXTENSION: Final = "1.2.840.113741.1.13.1"
 _COMPONENTS = 16
 _SHOWN = 8

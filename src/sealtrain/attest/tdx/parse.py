@@ -20,8 +20,6 @@ from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid
 
-__all__ = ["REGISTERS_AND_DATA", "TdxQuote", "canonical_quote", "parse_quote"]
-
 _HEADER_BYTES = 48
 _REPORT_BYTES = {2: 584, 3: 648}
 """Report sizes by the body type of version 5; version 4 always has type 2."""

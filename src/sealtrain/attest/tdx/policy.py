@@ -10,19 +10,6 @@ from sealtrain.attest.statement import GuestPolicy
 from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex32, StrictModel
 
-__all__ = [
-    "ANY_QUOTE_RULES",
-    "COMMENTS",
-    "LINES",
-    "QUOTE_RULES",
-    "RULES",
-    "SIMULATED",
-    "Measurement",
-    "QuotePolicy",
-    "TcbStatus",
-    "TdxPolicy",
-]
-
 TcbStatus = Literal[
     "UpToDate",
     "SWHardeningNeeded",

@@ -52,14 +52,6 @@ from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import DataInvalid, EvidenceRefused
 
-__all__ = [
-    "QUOTE",
-    "VerifiedQuote",
-    "check_root",
-    "config_id",
-    "verify_quote",
-]
-
 QUOTE = "TDX quote"
 _INTEL = VendorRoot(
     pins=(INTEL_ROOT_SHA256,),

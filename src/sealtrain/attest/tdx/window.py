@@ -19,8 +19,6 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import DataInvalid
 
-__all__ = ["Window", "check_window", "collateral_window"]
-
 _MAX_VALUES = 1 << 15  # of one signed document
 
 

@@ -46,16 +46,6 @@ from sealtrain.attest.roots import (
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.attest.tpm.quote import AttestationKey, check_key
 
-__all__ = [
-    "MACHINE_OID",
-    "MAX_AK_CERTIFICATES",
-    "MAX_AK_CERTIFICATE_BYTES",
-    "GoogleMachine",
-    "VerifiedKey",
-    "parse_machine",
-    "verify_key_chain",
-]
-
 MACHINE_OID: Final = "1.3.6.1.4.1.11129.2.1.21"
 """Google's extension: zone, project, instance, and whether the key was made for production."""
 MAX_AK_CERTIFICATES: Final = 4

@@ -10,8 +10,6 @@ from sealtrain.attest.tpm.form import QuotedTpm
 from sealtrain.attest.tpm.quote import parse_quote
 from sealtrain.base.encoding import from_base64
 
-__all__ = ["tpm_fields"]
-
 
 def tpm_fields(
     shown: QuotedTpm, meanings: Mapping[int, str], certificates: tuple[bytes, ...] = ()

@@ -34,20 +34,6 @@ from sealtrain.attest.tpm.quote import (
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
 
-__all__ = [
-    "QuotedTpm",
-    "TpmEvent",
-    "TpmRegister",
-    "TpmShown",
-    "VerifiedBoot",
-    "VerifiedTpm",
-    "WholeTpm",
-    "WholeTpmShown",
-    "check_qualifying_data",
-    "verify_boot",
-    "verify_tpm",
-]
-
 _Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64}|[0-9a-f]{96})$")]
 _Index = Annotated[int, Field(ge=0, lt=REGISTERS)]
 _Certificate = Annotated[Base64, encoded(MAX_AK_CERTIFICATE_BYTES), ONE_SPELLING]

@@ -29,16 +29,6 @@ from sealtrain.attest.tpm.quote import AttestationKey, check_key
 from sealtrain.base.canonical import parse_json
 from sealtrain.errors import DataInvalid
 
-__all__ = [
-    "HCL",
-    "MAX_HCL_BYTES",
-    "HclReport",
-    "RuntimeData",
-    "check_runtime",
-    "parse_hcl",
-    "parse_runtime",
-]
-
 HCL: Final = "HCL report"
 MAX_HCL_BYTES: Final = 16 << 10
 _HEADER_BYTES, _REPORT_BYTES, _DATA_HEADER_BYTES = 32, 1184, 20

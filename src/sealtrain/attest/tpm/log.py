@@ -19,17 +19,6 @@ from sealtrain.attest.errors import EventLogMismatch
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.attest.tpm.quote import BANK_BYTES, REGISTERS, Bank
 
-__all__ = [
-    "BOOT_LOG",
-    "COVERED",
-    "MAX_LOG_BYTES",
-    "BootEvent",
-    "BootEvents",
-    "check_replay",
-    "parse_log",
-    "replay_digests",
-]
-
 BOOT_LOG: Final = "boot log"
 MAX_LOG_BYTES: Final = 16 << 20
 _MAX_EVENTS = 1 << 16

@@ -6,8 +6,6 @@ from typing import Literal
 
 from sealtrain.attest.errors import EvidenceMalformed
 
-__all__ = ["Octets"]
-
 
 class Octets:
     """Reads one structure from front to back.

@@ -25,21 +25,6 @@ from sealtrain.attest.errors import EvidenceMalformed, MeasurementMismatch, Quot
 from sealtrain.attest.tpm.octets import Octets
 from sealtrain.base.digests import sha256_hex
 
-__all__ = [
-    "BANK_BYTES",
-    "MAX_QUOTE_BYTES",
-    "MAX_SIGNATURE_BYTES",
-    "QUOTE",
-    "REGISTERS",
-    "AttestationKey",
-    "Bank",
-    "TpmQuote",
-    "check_key",
-    "check_registers",
-    "check_signature",
-    "parse_quote",
-]
-
 QUOTE: Final = "TPM quote"
 REGISTERS: Final = 24
 MAX_QUOTE_BYTES: Final = 1024

@@ -23,8 +23,6 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.urls import asked_url
 from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, lease_shown
 
-__all__ = ["Admission", "caller_of"]
-
 
 class Admission:
     """Admits requests to one broker.

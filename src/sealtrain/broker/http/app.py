@@ -69,8 +69,6 @@ from sealtrain.release.run_control import SearchPage, SubmissionAnswer, Submissi
 from sealtrain.release.sealing_key import SignedSealingKey
 from sealtrain.signing.target import Target
 
-__all__ = ["broker_app", "described"]
-
 _log = logging.getLogger("sealtrain.broker")
 
 _AppId = Annotated[str, Query(pattern="^[0-9a-f]{40}$")]

@@ -14,16 +14,6 @@ from sealtrain.base.models import StrictModel
 from sealtrain.broker.errors import RequestLate, RequestTooLarge
 from sealtrain.errors import SealtrainError
 
-__all__ = [
-    "NO_STORE",
-    "answer",
-    "connection_of",
-    "error_answer",
-    "internal_answer",
-    "raw_answer",
-    "read_body",
-]
-
 NO_STORE: Final = {"cache-control": "no-store"}
 """Header of every answer."""
 _OUTAGE: Final = "the broker cannot answer this now; its log states why"

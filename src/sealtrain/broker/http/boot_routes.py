@@ -14,8 +14,6 @@ from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.bootauth import BootAuthority
 from sealtrain.release.boot import MAX_BOOT_BYTES, BootAnswer, BootRole, BootService
 
-__all__ = ["add_boot_routes"]
-
 
 def add_boot_routes(
     app: FastAPI, authority: Callable[[], BootAuthority], admission: Admission, lanes: Lanes

@@ -18,8 +18,6 @@ from typing import TypeVar
 
 from sealtrain.errors import TooManyRequests
 
-__all__ = ["Lane", "Lanes"]
-
 Result = TypeVar("Result")
 
 

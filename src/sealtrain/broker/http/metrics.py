@@ -19,8 +19,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from sealtrain.broker.service.service import Broker
 from sealtrain.errors import UsageError
 
-__all__ = ["Metrics", "metrics_page"]
-
 _LOOPBACK: Final = "127.0.0.1"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GRANTS: Final = {

@@ -20,8 +20,6 @@ from sealtrain.release.messages import (
     RenewalRequest,
 )
 
-__all__ = ["describe"]
-
 _BODIES: tuple[type[BaseModel], ...] = (
     BootInfo,
     ChallengeRequest,

@@ -46,8 +46,6 @@ from sealtrain.release.messages import (
 )
 from sealtrain.release.run_control import Posted
 
-__all__ = ["Serving", "add_posts"]
-
 Serving = Callable[[], Broker]
 """The broker, looked up with each request so that OpenAPI can be described without one."""
 

@@ -17,8 +17,6 @@ from sealtrain.broker.http.metrics import Metrics
 from sealtrain.broker.logs import request_line
 from sealtrain.errors import Refused, SealtrainError
 
-__all__ = ["WatchMiddleware"]
-
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MAX_HEAD: Final = 16 << 10
 

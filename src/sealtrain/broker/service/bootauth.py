@@ -23,8 +23,6 @@ from sealtrain.release.boot import (
     parse_boot,
 )
 
-__all__ = ["BootAuthority"]
-
 _NO_CONTRACT = "0x" + "00" * 20
 
 

@@ -19,15 +19,6 @@ from sealtrain.release.facts import Measured, NewestRun
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.target import Target
 
-__all__ = [
-    "began_after",
-    "newest_run",
-    "require_first",
-    "require_place",
-    "run_of",
-    "withdrawn_before",
-]
-
 
 def newest_run(transaction: Transaction, ledger: Ledger, target: Target) -> NewestRun | None:
     """The run of a deployment whose manifest was recorded last.

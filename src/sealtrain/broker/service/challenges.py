@@ -18,8 +18,6 @@ from sealtrain.release.challenge_code import expiry_of, make_challenge
 from sealtrain.release.facts import ChallengeState
 from sealtrain.release.messages import ChallengePurpose
 
-__all__ = ["Challenges"]
-
 Key = Callable[[ChallengePurpose, str], Secret]
 """The key of challenges for one purpose, of one generation."""
 

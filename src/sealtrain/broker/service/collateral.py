@@ -22,8 +22,6 @@ from sealtrain.base.clock import Clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.errors import ConfigError, EvidenceRefused, Unreachable
 
-__all__ = ["gpu_collateral", "guests_collateral"]
-
 _SERVICE_SECONDS: Final = 5.0
 """Timeout of one answer: a guest waits for the decision."""
 

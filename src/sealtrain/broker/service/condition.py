@@ -8,8 +8,6 @@ from contextlib import suppress
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.errors import Refused, Unreachable
 
-__all__ = ["Condition"]
-
 
 class Condition:
     """The health of one broker. Thread-safe."""

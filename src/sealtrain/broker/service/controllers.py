@@ -19,8 +19,6 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.signing.ed25519 import check_public_key, key_id
 
-__all__ = ["ControllerKey", "Controllers", "SignerRole"]
-
 SignerRole = Literal["owner", "submitter", "runner"]
 _MOST: Final = 64
 

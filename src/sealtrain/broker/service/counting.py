@@ -26,8 +26,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 
-__all__ = ["Counting", "Reserved", "reserved_so_far", "reserving"]
-
 
 class Counting:
     """Tallies of one consortium. Remembers which bytes it verified, by their digest."""

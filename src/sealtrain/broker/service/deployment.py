@@ -38,14 +38,6 @@ from sealtrain.recipe.fields import ImageName
 if TYPE_CHECKING:
     from sealtrain_chain.chainfile import ChainFile
 
-__all__ = [
-    "BrokerDocument",
-    "document_of",
-    "read_broker_document",
-    "require_known_owners",
-    "require_measured",
-]
-
 _PORT: Final = 8470
 _FILES: Final = {
     "consortium": "consortium.json",

@@ -12,8 +12,6 @@ from sealtrain.release.messages import ReleaseRequest, RenewalRequest, transcrip
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.target import Target
 
-__all__ = ["granted_entry", "is_refusal", "receipt_of", "refusal_entry", "target_of"]
-
 
 def is_refusal(error: SealtrainError) -> bool:
     """Whether an error refuses the caller; otherwise the broker could not decide."""

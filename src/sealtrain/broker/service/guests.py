@@ -25,8 +25,6 @@ from sealtrain.release.messages import (
 )
 from sealtrain.signing.target import Target
 
-__all__ = ["Appraised", "appraise_guest", "hold_owners_policies"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appraised:

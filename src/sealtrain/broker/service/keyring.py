@@ -42,8 +42,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.identity import broker_id
 
-__all__ = ["Keyring"]
-
 _PAIRS = 256
 """Size of the cache of recipe keys; deriving a key anew gives the same key."""
 _PUBLIC_KEYS = 1024

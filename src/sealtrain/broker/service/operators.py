@@ -13,8 +13,6 @@ from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.store.tokens import KeptToken, Scope, admitted
 from sealtrain.errors import Unreachable
 
-__all__ = ["Operators"]
-
 _BEARER: Final = "bearer "
 
 

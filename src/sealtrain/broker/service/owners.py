@@ -21,8 +21,6 @@ from sealtrain.broker.store.served_once import replayed
 from sealtrain.signing.errors import RequestStale
 from sealtrain.signing.http_signature import SignedHead, verify_head
 
-__all__ = ["Owners", "OwnersRequest"]
-
 _REMEMBERED_SECONDS: Final = 3600
 _SPENT: Final = 1 << 14
 

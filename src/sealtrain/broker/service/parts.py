@@ -23,8 +23,6 @@ from sealtrain.signing.identity import broker_id
 if TYPE_CHECKING:
     from sealtrain_chain.gate import ChainGate
 
-__all__ = ["BrokerParts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:

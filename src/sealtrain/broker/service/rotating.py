@@ -11,8 +11,6 @@ from sealtrain.ledger.backend import Place
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import KIND, rotation_entry, sign_rotation
 
-__all__ = ["rotate_key"]
-
 
 def rotate_key(where: Place, origin: str, *, old: Secret, new: Secret, now: int) -> int:
     """Write into the ledger that its key follows from another root secret.

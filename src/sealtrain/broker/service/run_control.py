@@ -50,8 +50,6 @@ from sealtrain.release.run_control import (
 )
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["MAX_PAGE", "OPEN_EACH", "RunControl"]
-
 MAX_PAGE: Final = 100
 OPEN_EACH: Final = 1000
 """Submissions of one submitter that have not ended."""

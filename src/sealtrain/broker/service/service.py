@@ -86,8 +86,6 @@ from sealtrain.release.sealing_key import SealingKey, SignedSealingKey, sign_sea
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
 
-__all__ = ["Broker"]
-
 _log = logging.getLogger("sealtrain.broker")
 _MANIFESTS_A_MINUTE = 8
 _MANIFESTS = 256

@@ -58,8 +58,6 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.target import Target
 
-__all__ = ["Registry"]
-
 
 class Registry:
     """Accepts submissions for one broker. Thread-safe."""

@@ -7,8 +7,6 @@ from collections import Counter
 
 from sealtrain.errors import TooManyRequests
 
-__all__ = ["Shares", "Throttle"]
-
 
 class _Minute:
     """Calls of each caller in the current calendar minute of the broker's clock. Thread-safe."""

@@ -20,8 +20,6 @@ from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.note import MAX_SIGNATURE_LINES, SignedNote
 from sealtrain.signing.tree_head import TreeHead
 
-__all__ = ["MAX_COSIGNED_PAGE", "Witnessing"]
-
 MAX_COSIGNED_PAGE = 100
 
 

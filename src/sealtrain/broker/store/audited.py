@@ -8,8 +8,6 @@ from sealtrain.ledger.backend import Place
 from sealtrain.ledger.reading import open_reading
 from sealtrain.ledger.references import References
 
-__all__ = ["LedgerStatements", "read_beside"]
-
 # Plain SQL and no table object: an auditor needs no broker installed.
 _REFERENCES = {
     "decisions": "SELECT ledger_index, digest FROM decisions",

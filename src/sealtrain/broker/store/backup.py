@@ -49,8 +49,6 @@ from sealtrain.errors import (
 )
 from sealtrain.ledger.sqlite_store import LedgerStore
 
-__all__ = ["BackupManifest", "Restored", "back_up", "restore"]
-
 _MANIFEST: Final = "manifest.json"
 _FILES: Final = (DATABASE, LEDGER)
 _MAX_MANIFEST: Final = 64 << 10

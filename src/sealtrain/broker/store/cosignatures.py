@@ -10,8 +10,6 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store.tables import cosignatures, cosigned
 
-__all__ = ["Cosignatures", "CosignedNote"]
-
 CosignedNote = tuple[str, list[str]]
 """A checkpoint's signed note and the owners' cosignature lines of it."""
 

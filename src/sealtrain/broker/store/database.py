@@ -18,8 +18,6 @@ from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.ledger.backend import Place
 from sealtrain.ledger.backends import backend_of
 
-__all__ = ["begin", "begun", "commit", "engine_of", "failures", "place_of"]
-
 _READING: Final = "only_reads"
 _PLACE: Final = "place"
 

@@ -18,8 +18,6 @@ from sqlalchemy.engine import Connection
 from sealtrain.broker.store.statements import run, run_all
 from sealtrain.broker.store.tables import entry_index
 
-__all__ = ["EVERY", "SUBJECTS", "EntryIndex", "add_to_index", "subject_of"]
-
 SUBJECTS: Final = ("run_id", "submission_id", "compose_hash")
 """Fields of a body by which its entry is found."""
 EVERY: Final = "*"

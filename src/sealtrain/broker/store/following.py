@@ -29,8 +29,6 @@ from sealtrain.errors import DataInvalid, LedgerInconsistent, SealtrainError, Un
 from sealtrain.ledger.tree import StoredTree
 from sealtrain.signing import merkle
 
-__all__ = ["LedgerFollower"]
-
 _PAGE: Final = 500
 # Built once: asked with every transaction (see ``store.statements``).
 _REACHED: Final = sa.select(reflected.c.entries)

@@ -35,8 +35,6 @@ from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.tree import Pending
 
-__all__ = ["AfterBlock", "CommitLimits", "GroupCommit", "GroupState", "after_block"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLimits:

@@ -25,8 +25,6 @@ from sealtrain.broker.store.tables import home, incarnations
 from sealtrain.errors import ConfigError
 from sealtrain.ledger.backends import backend_of
 
-__all__ = ["Incarnation", "begin_anew", "incarnation_of", "move_in"]
-
 
 def move_in(connection: Connection, *, anew: bool = False) -> None:
     """Note where the database is, the first time or ``anew``; else compare.

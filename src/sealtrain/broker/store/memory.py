@@ -27,8 +27,6 @@ from sealtrain.broker.store.transaction import Transaction
 from sealtrain.ledger.backend import Place
 from sealtrain.ledger.ledger import Ledger
 
-__all__ = ["Store"]
-
 
 class Store:
     """One database, safe to use from many threads."""

@@ -22,8 +22,6 @@ from sealtrain.broker.store.tables import (
 )
 from sealtrain.consortium.receipts import OwnedId
 
-__all__ = ["OwnerDocuments"]
-
 # Built once: queries for each release and renewal (see ``store.statements``).
 _KIND: Final = sa.bindparam("kind", type_=sa.Text)
 _OF_RUN: Final = sa.exists().where(

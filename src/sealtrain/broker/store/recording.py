@@ -34,8 +34,6 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
 
-__all__ = ["RECORDED", "RecordedEntry", "change", "record"]
-
 RECORDED: Final[Mapping[str, str]] = {
     "decisions": "digest",
     "datasets": "digest",

@@ -23,8 +23,6 @@ from sealtrain.ledger.backend import TURN_SECONDS, DatabaseServer
 from sealtrain.ledger.backends import backend_of
 from sealtrain.ledger.tree import StoredTree
 
-__all__ = ["RestoredDatabase", "ended", "settle"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredDatabase:

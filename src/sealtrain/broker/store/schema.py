@@ -21,8 +21,6 @@ from sealtrain.errors import ConfigError, DataInvalid
 from sealtrain.ledger.backend import Place
 from sealtrain.ledger.backends import backend_of
 
-__all__ = ["HEAD", "bring_on", "check", "migrate", "migrations", "version_of"]
-
 _FOLDER: Final = Path(__file__).with_name("migrations")
 
 

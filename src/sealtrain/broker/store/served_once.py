@@ -14,8 +14,6 @@ from sealtrain.broker.store.incarnation import begin_anew
 from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import incarnations, nonces, used_challenges
 
-__all__ = ["Nonces", "Remembered", "UsedChallenges", "replayed"]
-
 _KEEP_SECONDS: Final = 3600
 _FORGET_EVERY: Final = 60
 # Built once: asked with every decision (see ``store.statements``).

@@ -17,25 +17,6 @@ from sqlalchemy.engine import Connection, Dialect
 from sealtrain.broker.store.tables import datasets, decisions, leases, run_datasets, runs
 from sealtrain.consortium.receipts import OwnedId
 
-__all__ = [
-    "BEGIN_RUN",
-    "BEGUN",
-    "DECISIONS",
-    "END_LEASES",
-    "GIVE_DATA",
-    "GRANT_LEASE",
-    "LEASE",
-    "RUN",
-    "SERIES",
-    "Settled",
-    "among",
-    "datasets_named",
-    "places",
-    "run",
-    "run_all",
-    "settled_rows",
-]
-
 Settled = dict[tuple[sa.Executable, tuple[Any, ...]], list[Any]]
 """Rows by statement and parameters."""
 

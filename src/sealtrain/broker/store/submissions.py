@@ -24,8 +24,6 @@ from sealtrain.broker.store.tables import (
 from sealtrain.consortium.runevents import SubmissionState
 from sealtrain.signing.target import Target
 
-__all__ = ["RunFacts", "Submissions"]
-
 _TARGET: Final = ("app_id", "compose_hash", "recipe_hash")
 
 

@@ -22,8 +22,6 @@ from sealtrain.errors import ConfigError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.decide import in_force
 
-__all__ = ["Successions", "begin_ledger"]
-
 ENTRY_KIND: Final = "succession"
 # Built once: asked with every release and renewal (see ``store.statements``).
 _RECORDED: Final = sa.select(

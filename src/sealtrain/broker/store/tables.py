@@ -15,31 +15,6 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-__all__ = [
-    "control_documents",
-    "cosignatures",
-    "cosigned",
-    "datasets",
-    "decisions",
-    "document_subjects",
-    "entry_index",
-    "home",
-    "incarnations",
-    "leases",
-    "manifests",
-    "metadata",
-    "nonces",
-    "owner_documents",
-    "reflected",
-    "reservations",
-    "run_datasets",
-    "runs",
-    "submissions",
-    "successions",
-    "tokens",
-    "used_challenges",
-]
-
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",

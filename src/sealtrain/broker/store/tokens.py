@@ -22,18 +22,6 @@ from sealtrain.broker.errors import TokenRefused
 from sealtrain.broker.store.tables import tokens
 from sealtrain.errors import AlreadyExists, LimitExceeded, UsageError
 
-__all__ = [
-    "MAX_TOKENS",
-    "KeptToken",
-    "Scope",
-    "TokenState",
-    "Tokens",
-    "admitted",
-    "make_token",
-    "name_of",
-    "scope_of",
-]
-
 Scope = Literal["metrics", "status"]
 MAX_TOKENS: Final = 64
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -36,8 +36,6 @@ from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.errors import LimitExceeded
 from sealtrain.release.facts import LeaseState, RunState
 
-__all__ = ["StoredDocument", "Transaction"]
-
 StoredDocument = tuple[int, str, bytes]
 """Index of its ledger entry, digest, envelope bytes."""
 

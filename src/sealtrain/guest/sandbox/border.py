@@ -37,8 +37,6 @@ from sealtrain.guest.sandbox.seccomp import refuse_calls
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.output import OutputTally
 
-__all__ = ["Room", "Ways", "enclosed", "saying", "telling"]
-
 _DRIVER: Final = Path("/dev/nvidiactl")
 _CUDA: Final = "libcuda.so.1"
 _DRIVER_SECONDS: Final = 60

@@ -13,17 +13,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "ALLOWED",
-    "LOOKED_INTO",
-    "MACHINES",
-    "PROGRAMS",
-    "REFUSED",
-    "SILENT",
-    "SOCKETS",
-    "Numbers",
-]
-
 Numbers = dict[str, tuple[int | None, int | None]]
 MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Place of an architecture's numbers, and its name for the filter."""

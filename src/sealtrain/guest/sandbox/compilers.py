@@ -35,8 +35,6 @@ from sealtrain.base.processes import forked
 from sealtrain.guest.sandbox.landlock import leave_no_memory, restrict
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 
-__all__ = ["TOOLS", "Workshop", "tools", "workshop"]
-
 TOOLS: Final = ("c++", "cc", "clang", "clang++", "g++", "gcc", "ptxas")
 """Compilers that libraries look for by these names on ``PATH``."""
 _NAMED_BY: Final = ("CC", "CXX", "TRITON_PTXAS_PATH")

@@ -64,8 +64,6 @@ from sealtrain.training.errors import TrainingDiverged
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Logs", "Named", "Restated", "described", "restated", "told"]
-
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
 _PACKAGES: Final = tuple(f"{name}." for name in PACKAGES)

@@ -28,8 +28,6 @@ from sealtrain.base.distributions import CORE
 from sealtrain.base.version import own_folders
 from sealtrain.errors import UsageError
 
-__all__ = ["PLACES", "PlaceRefused", "devices", "keep_out_of_reach", "readable_places"]
-
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EVIDENCE: Final = "|".join(
     re.escape(tee.device.path.removeprefix("dev/")) for tee in TEES if tee.device is not None

@@ -47,8 +47,6 @@ from sealtrain.guest.errors import ImportRefused
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.installation import normalised
 
-__all__ = ["PinnedFinder", "only_pinned"]
-
 _EXTENSIONS: Final = tuple(EXTENSION_SUFFIXES)
 _GENERATED: Final = "_sysconfigdata_"
 _ADDED: Final = re.compile(r"/(site|dist)-packages/")

@@ -31,8 +31,6 @@ from pathlib import Path
 
 from sealtrain.guest.sandbox.files import devices
 
-__all__ = ["KernelBorder", "leave_no_memory", "other_threads", "restrict", "unbound"]
-
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 # The same numbers on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446

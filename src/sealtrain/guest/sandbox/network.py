@@ -33,8 +33,6 @@ from sealtrain.guest.sandbox.programs import (
     is_told,
 )
 
-__all__ = ["Borders", "address_of", "confined_to", "is_number", "program_to_name"]
-
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
 _SHELL = "/bin/sh"

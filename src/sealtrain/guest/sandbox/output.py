@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-__all__ = ["OutputTally", "hushed"]
-
 _LEVELS = ((40, "logged.error"), (30, "logged.warning"), (0, "logged.info"))
 
 

@@ -35,8 +35,6 @@ from sealtrain.base.processes import forked
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.compilers import Workshop
 
-__all__ = ["NONE", "ProgramRefused", "Programs", "answered", "found", "is_told", "questions"]
-
 Words = tuple[str, ...]
 
 _QUESTIONS: Final[tuple[Words, ...]] = (("/sbin/ldconfig", "-p"),)

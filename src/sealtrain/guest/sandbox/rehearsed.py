@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
-__all__ = ["INSECURE_SHOW", "insecure_loud", "insecure_shown"]
-
 INSECURE_SHOW: Final = {"SEALTRAIN_INSECURE_SHOW": "may-show-data"}
 """The variable and its value."""
 

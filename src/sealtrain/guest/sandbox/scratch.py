@@ -24,8 +24,6 @@ from typing import Final
 from sealtrain.base.privatefolder import held_folder, remove_left_behind
 from sealtrain.errors import UsageError
 
-__all__ = ["SHARED_MEMORY", "Scratch", "scratch"]
-
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # folders of our own are made in it
 _PREFIX: Final = "sealtrain-run-"
 _NEW_MOUNTS: Final = 0x20000

@@ -49,8 +49,6 @@ from sealtrain.guest.sandbox.calls import (
     Numbers,
 )
 
-__all__ = ["instructions", "refuse_calls"]
-
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _SET_MODE_FILTER: Final = 1
 # All threads at once; without the slow barriers against speculation that older kernels add.

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
-__all__ = ["execute_anew"]
-
 _BEGIN: Final = """\
 import json, os, sys
 with os.fdopen(int(sys.argv.pop(1))) as file:

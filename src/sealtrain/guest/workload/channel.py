@@ -20,8 +20,6 @@ from sealtrain.base.oneprocess import OneProcess
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, error_by_code
 from sealtrain.guest.workload.messages import MAX_QUESTION_BYTES, WorkloadQuestion, parse_question
 
-__all__ = ["AskingEnd", "ChannelEnds", "Misused", "Refusal", "Reply", "answer_all", "connections"]
-
 _LENGTH: Final = struct.Struct("!I")
 _MAX_ANSWER_BYTES: Final = 256 << 20
 _NAMES: Final = ("control", "rows", "store")

@@ -24,8 +24,6 @@ from sealtrain.training.errors import RankLost
 if TYPE_CHECKING:
     from sealtrain.training.distributed.wire.meeting import Wire
 
-__all__ = ["KeptCompany", "links_of"]
-
 
 class KeptCompany:
     """``training.distributed.ranks.Company`` whose connections a keeper hands over.

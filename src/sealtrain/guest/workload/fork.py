@@ -37,19 +37,6 @@ from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.workload.channel import ChannelEnds, connections
 
-__all__ = [
-    "Guard",
-    "WorkloadProcess",
-    "end_group",
-    "end_orphans",
-    "exit_status",
-    "give_up_capabilities",
-    "grouped",
-    "keep_orphans",
-    "orphans_ended",
-    "strip",
-]
-
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CAPABILITIES_VERSION: Final = 0x20080522
 _SETTINGS: Final = re.compile(

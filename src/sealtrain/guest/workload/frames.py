@@ -16,22 +16,6 @@ from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.models import ErrorCode, StrictModel, load_model
 from sealtrain.errors import DataInvalid
 
-__all__ = [
-    "MAX_RANGE_BYTES",
-    "BatchLaid",
-    "BatchWanted",
-    "BorderClosed",
-    "DataPlaces",
-    "DatasetsGiven",
-    "GivenDataset",
-    "RangeRead",
-    "RangeWanted",
-    "SlotsGiven",
-    "exactly_into",
-    "receive_frame",
-    "send_frame",
-]
-
 MAX_RANGE_BYTES: Final = 4 << 20
 _LENGTH: Final = struct.Struct("!I")
 _MAX_KEYS_BYTES: Final = 16 << 20

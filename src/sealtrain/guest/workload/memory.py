@@ -15,8 +15,6 @@ from typing import Final
 
 from sealtrain.errors import LimitExceeded
 
-__all__ = ["SharedMemory"]
-
 _NEVER_EXECUTED: Final = 8  # MFD_NOEXEC_SEAL, Linux 6.3
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 

@@ -16,43 +16,6 @@ from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.models import ErrorCode, Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid
 
-__all__ = [
-    "CONNECTIONS",
-    "COUNTED",
-    "MAX_QUESTION_BYTES",
-    "MAX_ROOM_BYTES",
-    "MOST_TALLIED",
-    "CheckpointName",
-    "ConnectHelper",
-    "Ended",
-    "Failed",
-    "FileDelivered",
-    "HelperName",
-    "LayBatch",
-    "MakeRoom",
-    "Names",
-    "OfferMetrics",
-    "Open",
-    "OpenModel",
-    "ProductsBegun",
-    "ProductsMade",
-    "RankReady",
-    "RecordParts",
-    "Retire",
-    "Seal",
-    "Sign",
-    "Slots",
-    "Spent",
-    "Step",
-    "Stop",
-    "Stopped",
-    "Sweep",
-    "TakeLink",
-    "TallyRecords",
-    "WorkloadQuestion",
-    "parse_question",
-]
-
 MAX_QUESTION_BYTES: Final = 1 << 20
 MAX_ROOM_BYTES: Final = 1 << 42
 MOST_TALLIED: Final = 1024

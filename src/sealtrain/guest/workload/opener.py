@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.importable import Importable
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["Opener"]
-
 _PR_SET_PDEATHSIG: Final = 1
 _OPENING_SECONDS: Final = 15 * 60.0
 _Answer = TypeVar("_Answer", bound=StrictModel)

@@ -58,17 +58,6 @@ from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.sources import Source
 
-__all__ = [
-    "REFUSED",
-    "SLOT_MARGIN",
-    "RankLines",
-    "SlotFiller",
-    "begin_anew",
-    "close_border",
-    "projected",
-    "serve",
-]
-
 REFUSED: Final = (DataInvalid, LimitExceeded, SealRefused, StorageUnreachable)
 """What a record batch may be refused with."""
 SLOT_MARGIN: Final = 64 << 10

@@ -52,17 +52,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.terms import ReleasePolicy
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = [
-    "KeptLease",
-    "KeptMetrics",
-    "KeptModel",
-    "KeptRecords",
-    "KeptStore",
-    "Slotted",
-    "WorkloadRun",
-    "numbers_of",
-]
-
 _NAME: Final = re.compile(r"checkpoint-([0-9]{8})-([0-9]{10})")
 _LOSS: Final = "loss"
 

@@ -21,8 +21,6 @@ from sealtrain.image.machine.registers import (
     extend,
 )
 
-__all__ = ["GPT_BYTES", "PartitionTable", "document_register", "partition_register"]
-
 GPT_BYTES: Final = 1 << 20
 """Of the beginning of a disk: more than any table of the usual size takes."""
 _SECTORS: Final = (512, 4096)

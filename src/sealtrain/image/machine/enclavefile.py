@@ -15,8 +15,6 @@ from typing import Final
 from sealtrain.errors import ImageRefused
 from sealtrain.image.machine.registers import extend
 
-__all__ = ["EnclaveFile", "measure_enclave"]
-
 KERNEL, COMMAND_LINE, RAMDISK, SIGNATURE, METADATA = 1, 2, 3, 4, 5
 _HEADER: Final = struct.Struct(">4sHHQQHH32Q32QII")
 _SECTION: Final = struct.Struct(">HHQ")

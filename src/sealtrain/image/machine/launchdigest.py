@@ -15,8 +15,6 @@ from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import ImageRefused, UsageError
 
-__all__ = ["MONITORS", "Launch", "launch_digest"]
-
 MONITORS: Final = {"qemu": "QEMU", "gce": "gce", "ec2": "ec2"}
 """Virtual machine monitors by name, and how ``sev-snp-measure`` calls them."""
 _MAX_FIRMWARE_BYTES: Final = 64 << 20

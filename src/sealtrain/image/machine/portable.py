@@ -15,8 +15,6 @@ from typing import Final
 from sealtrain.errors import ImageRefused
 from sealtrain.image.machine.registers import Algorithm
 
-__all__ = ["Portable", "Section"]
-
 _PE32_PLUS: Final = 0x20B
 _SECTION: Final = struct.Struct("<8sIIII")
 _SECTION_BYTES: Final = 40

@@ -12,16 +12,6 @@ import uuid
 from collections.abc import Iterable
 from typing import Final, Literal
 
-__all__ = [
-    "BOOT_OPTION",
-    "EXIT_EVENTS",
-    "SEPARATOR",
-    "Algorithm",
-    "digest_of",
-    "extend",
-    "variable_digest",
-]
-
 Algorithm = Literal["sha256", "sha384"]
 
 BOOT_OPTION: Final = b"Calling EFI Application from Boot Option"

@@ -25,8 +25,6 @@ from sealtrain.image.machine.registers import (
     extend,
 )
 
-__all__ = ["FirmwareDigests", "as_loaded", "measure_firmware", "rtmr1", "rtmr2"]
-
 _FOOTER: Final = uuid.UUID("96b582de-1fb2-45f7-baea-a366c55a082d").bytes_le
 _TDVF: Final = uuid.UUID("e47a6535-984a-4798-865e-4685a7bf8ec2").bytes_le
 _FOOTER_BYTES, _ENTRY_BYTES = 32, 18

@@ -21,8 +21,6 @@ from sealtrain.image.machine.registers import (
     variable_digest,
 )
 
-__all__ = ["Unified", "measure_unified", "secure_boot_off"]
-
 _GLOBAL: Final = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SECURITY: Final = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 _STUB_ORDER: Final = (

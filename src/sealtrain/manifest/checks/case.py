@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.predicate import Release
     from sealtrain.recipe.lock import Lock
 
-__all__ = ["CLOCK_TOLERANCE_S", "Case", "CountedReceipt", "NotEstablished"]
-
 CLOCK_TOLERANCE_S = 300
 """Seconds that the guest's and the broker's clocks may differ (spec §4)."""
 

@@ -16,8 +16,6 @@ from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S
 from sealtrain.manifest.errors import TrustMismatch
 from sealtrain.manifest.trust import TrustedChain
 
-__all__ = ["chain_allowed", "chain_blocks"]
-
 
 def chain_allowed(receipts: Sequence[ReleaseReceipt], trusted: TrustedChain | None) -> None:
     """The chain allowed what brokers released, as far as receipts and trust file say.

@@ -14,8 +14,6 @@ from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.kinds import KINDS, load
 
-__all__ = ["RULES", "collaboration_holds"]
-
 
 def _by_rule_of(kind: str, case: Case) -> str:
     detail: str = load(KINDS[kind].rule)(case)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lockfile import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Counts", "counts_of", "counts_public", "counts_true", "require_true_counts"]
-
 _PARTS: Final = ("whole", "truncated", "filtered", "empty")
 _HIDES: Final = ("patient_privacy", "sequence_privacy")
 """Settings of a collaboration whose noise hides records."""

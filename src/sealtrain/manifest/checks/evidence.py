@@ -16,15 +16,6 @@ from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing import dsse, statement
 from sealtrain.signing.ed25519 import key_id
 
-__all__ = [
-    "appraisal_fits",
-    "binding_holds",
-    "binding_of",
-    "evidence_is_signed",
-    "quote_verifies",
-    "statement_is_signed",
-]
-
 
 def statement_is_signed(case: Case) -> str:
     """(2) The statement is signed by the guest key it names, and by no other."""

@@ -24,8 +24,6 @@ from sealtrain.recipe.needs import needs_of
 from sealtrain.signing import dsse
 from sealtrain.signing.target import Target
 
-__all__ = ["approvals_sufficed", "datasets_are_their_owners"]
-
 
 def datasets_are_their_owners(case: Case) -> str:
     """(10) Each dataset is signed by its owner for this deployment, and the recipe names it.

@@ -10,8 +10,6 @@ from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import LeaseStale
 from sealtrain.manifest.errors import ClaimContradicted
 
-__all__ = ["LeaseWindow", "live_throughout", "windows_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseWindow:

@@ -12,8 +12,6 @@ from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 from sealtrain.signing import runlog
 
-__all__ = ["artefacts_match", "limits_are_said", "run_log_holds", "simulation_is_said"]
-
 
 def run_log_holds(case: Case) -> str:
     """(7) The chain leads to its head, and its events are of this kind of run and within it."""

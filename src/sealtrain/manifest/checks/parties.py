@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.checks.case import Case
     from sealtrain.manifest.predicate import Party, Predicate
 
-__all__ = ["Stay", "keys_were_released", "parties_are_the_recipes", "role_of", "stays_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:

@@ -12,8 +12,6 @@ from sealtrain.manifest.predicate import PrivateCounting, PrivateTraining
 from sealtrain.recipe.privacy import PrivateSgd, spendings
 from sealtrain.signing.errors import ProofInvalid
 
-__all__ = ["privacy_kept", "privacy_reserved"]
-
 
 def privacy_kept(case: Case) -> str:
     """(15) The mechanism is the recipe's, and what it spent is what it may.

@@ -19,8 +19,6 @@ from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.sealing.description import dataset_root
 from sealtrain.sealing.trainedmodel import dataset_names
 
-__all__ = ["policy_kept", "recipe_is_measured", "trusted_one"]
-
 
 def recipe_is_measured(case: Case) -> str:
     """(8) The measured deployment document embeds exactly the lock that the statement shows."""

@@ -32,8 +32,6 @@ from sealtrain.signing.ed25519 import key_id
 from sealtrain.signing.errors import ProofInvalid, StatementInvalid
 from sealtrain.signing.identity import broker_id
 
-__all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
-
 
 def receipts_hold(case: Case) -> str:
     """(11) Enough trusted brokers of the lock released each dataset to this run of this recipe."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.checks.case import Case, CountedReceipt
     from sealtrain.manifest.predicate import SeriesRead
 
-__all__ = ["begins_as_allowed", "chains_hold"]
-
 _ROUNDING = 1e-9
 _Key = tuple[str, str]
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from sealtrain.manifest.checks.case import Case
     from sealtrain.recipe.lockfile import Lock
 
-__all__ = ["rows_of", "rows_true"]
-
 _OPENED = ("train", "test")
 
 

@@ -13,8 +13,6 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.version import VERSION
 from sealtrain.manifest.exports.model_facts import Data, ModelFacts
 
-__all__ = ["cyclonedx"]
-
 _SPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 """Namespace of URLs in RFC 9562."""
 

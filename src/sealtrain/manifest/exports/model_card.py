@@ -8,8 +8,6 @@ import yaml
 
 from sealtrain.manifest.exports.model_facts import ModelFacts, plain, statements
 
-__all__ = ["model_card"]
-
 _PIPELINES = {
     "classify": "text-classification",
     "cpt": "text-generation",

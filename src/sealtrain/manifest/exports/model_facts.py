@@ -20,8 +20,6 @@ from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.signing.statement import Subject
 
-__all__ = ["Data", "ModelFacts", "model_facts_of", "plain", "statements"]
-
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
 
 

@@ -25,8 +25,6 @@ from sealtrain.errors import KeyFileInvalid
 from sealtrain.manifest.errors import SubjectMismatch
 from sealtrain.signing.dsse import pae
 
-__all__ = ["load_signing_key", "model_signature", "opened_files"]
-
 _PREDICATE = "https://model_signing/signature/v1.0"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"

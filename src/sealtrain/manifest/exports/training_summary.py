@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from sealtrain.manifest.exports.model_facts import ModelFacts, plain, statements
 
-__all__ = ["training_summary"]
-
 _ASK = "**To be completed by the provider.**"
 _NOT_HERE = "None by this run. The base model's own training is not known to the manifest: "
 _MODALITIES = {"image": "Image", "tabular": "Tabular (numbers)", "vlm": "Image, Text"}

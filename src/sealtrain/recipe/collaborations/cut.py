@@ -8,8 +8,6 @@ from pydantic import Field
 
 from sealtrain.recipe.collaboration import PartiesSettings, misfit_of_text_adapter
 
-__all__ = ["Cut"]
-
 
 class Cut(PartiesSettings):
     """Clients run the frozen front of the model, the server's guest trains the back."""

@@ -19,8 +19,6 @@ from sealtrain.recipe.collaborations.pads import PAD_LIMITS, ProductSettings, mi
 from sealtrain.recipe.collaborations.patients import PatientPrivacy, cannot_hide_patients
 from sealtrain.recipe.collaborations.strategies import RULE, FedProx, Strategy
 
-__all__ = ["Federated"]
-
 _SECONDS_A_WEEK: Final = 604_800
 _SECONDS_A_DAY: Final = 86_400
 _SILENT_ROUNDS: Final = 3

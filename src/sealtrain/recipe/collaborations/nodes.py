@@ -9,8 +9,6 @@ from pydantic import Field
 from sealtrain.recipe.collaboration import CollaborationSettings
 from sealtrain.recipe.fields import RecipePath
 
-__all__ = ["MAX_NODES", "MAX_PROCESSES", "Nodes"]
-
 MAX_NODES = 256
 MAX_PROCESSES = 4096
 """Ranks of all nodes: each is connected to each other."""

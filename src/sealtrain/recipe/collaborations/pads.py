@@ -11,8 +11,6 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.collaboration import CollaborationSettings, misfit_of_text_adapter
 from sealtrain.recipe.fields import RecipePath
 
-__all__ = ["PAD_LIMITS", "Pads", "ProductSettings", "misfit_of_products", "product_settings"]
-
 _Layer = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.]{0,199}$")]
 PAD_LIMITS: Final = ("base-model-public", "outsourced-shapes", "dealer-apart")
 """Ids of what a manifest leaves open where products were made under pads (``manifest.limits``)."""

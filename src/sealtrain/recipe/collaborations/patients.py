@@ -22,8 +22,6 @@ from sealtrain.recipe.privacy import (
     told_of_training,
 )
 
-__all__ = ["PatientPrivacy", "cannot_hide_patients", "patient_privacy_of"]
-
 _FOLLOWED: Final = frozenset(
     {
         "max_steps",

@@ -14,8 +14,6 @@ from pydantic import AllowInfNan, Field
 
 from sealtrain.base.models import StrictModel
 
-__all__ = ["ENGINE_ARGUMENTS", "RULE", "Strategy", "StrategySettings", "arguments_of"]
-
 RULE: Final = "flower"
 """``aggregation`` of a recipe that names a strategy."""
 ENGINE_ARGUMENTS: Final = frozenset({

@@ -20,8 +20,6 @@ from sealtrain.base.models import OwnerName
 from sealtrain.recipe.collaboration import Norm, PartiesSettings, holders_of
 from sealtrain.recipe.privacy import SequencePrivacy
 
-__all__ = ["WORD_BYTES", "Travelling", "program_of", "token_bytes", "width_of"]
-
 _Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 
 _NARROW_WORDS: Final = 1 << 16

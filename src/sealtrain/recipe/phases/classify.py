@@ -15,14 +15,6 @@ from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
-__all__ = [
-    "ClassifyArguments",
-    "ClassifyImageColumns",
-    "ClassifyRecipe",
-    "ClassifyTabularColumns",
-    "ClassifyTextColumns",
-]
-
 
 class ClassifyTextColumns(Columns):
     """A text and its label."""

@@ -11,8 +11,6 @@ from sealtrain.recipe.fields import ColumnName, by_key
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import TrainerArguments
 
-__all__ = ["CptArguments", "CptRecipe", "CptTextColumns", "CptTokensColumns"]
-
 
 class CptTextColumns(Columns):
     """Documents, turned into tokens in the guest."""

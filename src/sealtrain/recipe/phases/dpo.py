@@ -14,14 +14,6 @@ from sealtrain.recipe.fields import ColumnName, by_key
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
-__all__ = [
-    "DpoArguments",
-    "DpoRecipe",
-    "KtoArguments",
-    "OrpoArguments",
-    "UnpairedColumns",
-]
-
 PairLoss = Literal[
     "sigmoid",
     "hinge",

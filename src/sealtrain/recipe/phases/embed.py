@@ -11,8 +11,6 @@ from sealtrain.recipe.fields import ColumnName
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Batch, Length, TrainerArguments
 
-__all__ = ["EmbedArguments", "EmbedColumns", "EmbedRecipe"]
-
 
 class EmbedColumns(Columns):
     """Two texts that belong together and, if given, one that looks alike but does not."""

@@ -13,8 +13,6 @@ from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTex
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
-__all__ = ["EvaluateArguments", "EvaluateRecipe"]
-
 EvaluateColumns = Annotated[
     Annotated[ClassifyTextColumns, Tag("text")] | Annotated[ClassifyTabularColumns, Tag("tabular")],
     Discriminator(by_key("text", features="tabular")),

@@ -11,8 +11,6 @@ from sealtrain.recipe.fields import Text
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
-__all__ = ["RewardArguments", "RewardRecipe"]
-
 
 class RewardArguments(TrainerArguments):
     """``trl.RewardConfig``."""

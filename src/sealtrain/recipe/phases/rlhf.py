@@ -16,17 +16,6 @@ from sealtrain.recipe.modelspec import ModelFromFolder, SavedModel
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Batch, Length, Steps, TrainerArguments
 
-__all__ = [
-    "GrpoArguments",
-    "PpoArguments",
-    "PromptColumns",
-    "Reward",
-    "RewardModel",
-    "RewardRule",
-    "RlhfRecipe",
-    "RlooArguments",
-]
-
 
 class RewardModel(StrictModel):
     """A classifier with one output, which scores a prompt with its answer."""

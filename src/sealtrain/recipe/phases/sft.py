@@ -12,14 +12,6 @@ from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
-__all__ = [
-    "MessagesColumns",
-    "PromptCompletionColumns",
-    "SftArguments",
-    "SftRecipe",
-    "TextColumns",
-]
-
 
 class TextColumns(Columns):
     """Plain text to continue."""

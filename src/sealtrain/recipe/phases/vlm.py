@@ -13,15 +13,6 @@ from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
-__all__ = [
-    "ARCHITECTURES",
-    "ImagePromptColumns",
-    "ImageTextColumns",
-    "Part",
-    "VlmArguments",
-    "VlmRecipe",
-]
-
 ARCHITECTURES: Final = {
     "idefics3": "square",
     "llava": "square",

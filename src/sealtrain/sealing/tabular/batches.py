@@ -26,8 +26,6 @@ from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BATCH_BYTES", "FORMS", "evenly", "is_tabular", "open_records"]
-
 BATCH_BYTES = 1 << 20
 FORMS = ("auto", "file", "images", "tokens", "webdataset", "webdataset-dots")
 """Input: files of the format in their names, any files as they are, images in a folder, token

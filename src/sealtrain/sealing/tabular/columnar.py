@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-__all__ = ["arrow_batches", "arrow_schema", "parquet_batches", "parquet_schema"]
-
 STEP_BYTES = 4 << 20
 MAX_ROWS = 65536
 Progress = Callable[[int], None]

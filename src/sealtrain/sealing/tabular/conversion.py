@@ -28,16 +28,6 @@ from sealtrain.sealing.errors import RecordInvalid
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "AS_IT_STANDS",
-    "DECIMALS",
-    "MISSING",
-    "Conversion",
-    "is_missing",
-    "is_number",
-    "read_dates",
-]
-
 DECIMALS: Final = ("point", "comma")
 MISSING: Final = frozenset(
     {"", "#n/a", "-", "--", ".", "?", "n/a", "na", "nan", "none", "null", "nil"}

@@ -28,8 +28,6 @@ from sealtrain.sealing.tabular.plainfile import damaged, format_of, is_packed, o
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["header", "infer_schema", "opened_text", "read_batches"]
-
 BLOCK_BYTES = 4 << 20
 MAX_RECODED_BYTES: Final = 256 << 20
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -27,8 +27,6 @@ from sealtrain.sealing.tabular.media import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["METADATA_NAMES", "open_folder"]
-
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv")
 _FILE_NAME = "file_name"
 Progress = Callable[[int], None]

@@ -22,8 +22,6 @@ from sealtrain.sealing.tabular.plainfile import opened
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["infer_schema", "read_batches"]
-
 CHUNK_CHARACTERS: Final = 4 << 20
 _BLANK: Final = " \t\r\n"
 _CUT: Final = "Unterminated string"

@@ -27,15 +27,6 @@ from sealtrain.sealing.tabular.plainfile import opened
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "infer_blocks",
-    "infer_schema",
-    "line_blocks",
-    "parse_block",
-    "parse_lines",
-    "read_batches",
-]
-
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
 # Arrow would turn such an integer into a float and silently lose digits.

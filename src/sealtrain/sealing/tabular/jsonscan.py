@@ -31,8 +31,6 @@ from sealtrain.sealing.tabular.plainfile import format_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LinesScan", "Undecided", "is_scanned"]
-
 _FORMATS: Final = (".jsonl", ".ndjson")
 _EXACT: Final = 2.0**53
 """From here on a float does not hold every integer."""

@@ -20,18 +20,6 @@ from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "as_found",
-    "holds_beyond",
-    "holds_floats",
-    "holds_null",
-    "is_exact",
-    "merge",
-    "refuse_inexact",
-    "settled",
-    "why_refused",
-]
-
 _LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
 """Also within a text, which a parser then tells apart."""
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?')

@@ -16,15 +16,6 @@ from sealtrain.sealing.errors import RecordInvalid
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "MAX_MEDIA_BYTES",
-    "SIGNATURE_BYTES",
-    "check_image",
-    "grouped",
-    "image_kind",
-]
-
 _KINDS: Final = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP"}
 IMAGE_SUFFIXES: Final = tuple(_KINDS)
 MAX_MEDIA_BYTES: Final = 256 << 20

@@ -15,8 +15,6 @@ from typing import BinaryIO, Final, cast
 
 from sealtrain.sealing.errors import RecordInvalid
 
-__all__ = ["damaged", "format_of", "is_packed", "opened", "unreadable"]
-
 _PACKED: Final = ".gz"
 _TEXT: Final = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 _SHEET: Final = "a spreadsheet", "save each sheet as CSV (UTF-8), and seal the CSV"

@@ -20,8 +20,6 @@ from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TOKENS_COLUMN", "TokenShards", "count_tokens", "open_shards"]
-
 TOKENS_COLUMN: Final = "tokens"
 HEADER_BYTES: Final = 1024
 _MAGIC: Final = {20240520: "uint16", 20240801: "uint32"}

@@ -38,8 +38,6 @@ from sealtrain.sealing.tabular.media import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["infer_schema", "read_batches"]
-
 MAX_TEXT_BYTES: Final = 16 << 20
 _COLUMN_OF: Final = {".txt": "text", ".cls": "label"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
 _INT64: Final = range(-(1 << 63), 1 << 63)

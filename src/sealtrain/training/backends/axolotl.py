@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.inputs.learnable import Judge, Part, Record
 
-__all__ = ["row_judge", "train"]
-
 Encode = Callable[[dict[str, Any]], dict[str, Any]]
 
 _TENSORS: Final = ("input_ids", "attention_mask", "labels")

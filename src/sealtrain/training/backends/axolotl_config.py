@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from sealtrain.recipe.trainersettings import axolotl_settings
 
-__all__ = ["axolotl_config"]
-
 _OFF: Final[dict[str, Any]] = {
     "fp16": False,
     "tf32": False,

@@ -27,8 +27,6 @@ from typing import Final
 from sealtrain.base.shipped import shipped
 from sealtrain.errors import ExtraMissing
 
-__all__ = ["make_ready", "muted"]
-
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of our own is made in it
 _INSTALL: Final = "tools/backends/install.sh"
 _TRACKERS: Final = ("evaluate", "posthog", "wandb")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.trainers import TrainerArguments
 
-__all__ = ["as_written", "load_model"]
-
 _LORA = (
     "r",
     "lora_alpha",

@@ -16,8 +16,6 @@ from sealtrain.recipe.errors import RecipeInvalid
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
 
-__all__ = ["BestSoFar"]
-
 
 class BestSoFar:
     """The best evaluation of a run.

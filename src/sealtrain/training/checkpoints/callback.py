@@ -76,8 +76,6 @@ if TYPE_CHECKING:
     from sealtrain.training.distributed.chosen import Machinery
     from sealtrain.training.telemetry.released import MetricGate
 
-__all__ = ["Evaluation", "RunCallback", "RunContext"]
-
 Evaluation = Callable[[Any], dict[str, float]]
 """Measures a model on the sealed test split: metrics by name."""
 

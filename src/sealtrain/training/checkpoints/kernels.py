@@ -22,8 +22,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["deterministic"]
-
 _FUSED: Final = "ScaledDotProduct"
 _CUT: Final = "SliceBackward"
 """What stands behind fused attention whose heads were padded."""

@@ -14,8 +14,6 @@ from sealtrain.training.distributed.ranks import place
 if TYPE_CHECKING:
     from sealtrain.training.checkpoints.saver import CheckpointSaver
 
-__all__ = ["LeaseKeeping", "stops_here"]
-
 
 class LeaseKeeping(Protocol):
     """The lease keeper, as training sees it."""

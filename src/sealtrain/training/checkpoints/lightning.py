@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.data.hugging import Positioned
 
-__all__ = ["RunLightning"]
-
 
 class RunLightning(Callback):
     """See the module.

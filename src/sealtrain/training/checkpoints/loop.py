@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.checkpoints.callback import RunContext
 
-__all__ = ["RunLoop", "expect_dealt"]
-
 
 class RunLoop:
     """Batches to train on, with logging and checkpoints between them.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.data.hugging import Positioned
 
-__all__ = ["DataPosition"]
-
 
 class DataPosition:
     """Rows used by step, of one call to ``train()``.

@@ -8,16 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = [
-    "moved_generators",
-    "random_states",
-    "restore_random_states",
-    "seed_again",
-    "seed_of",
-    "seeded",
-    "undisturbed",
-]
-
 
 def seed_of(label: str) -> int:
     """A seed below 2³² that follows from a label, for draws that hide nothing.

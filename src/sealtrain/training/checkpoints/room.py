@@ -15,8 +15,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["growth_of_log", "growth_of_optimizers", "growth_of_ranks"]
-
 _ENTRY_BYTES: Final = 512
 _RANK_BYTES: Final = 32 << 10
 _SPARE_PART: Final = 4

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.data.sources import BlobStore
 
-__all__ = ["CheckpointSaver"]
-
 
 class CheckpointSaver:
     """The checkpoints of one run.

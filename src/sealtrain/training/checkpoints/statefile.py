@@ -23,8 +23,6 @@ from sealtrain.sealing.errors import CheckpointRefused
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["StateLayout", "bytes_of", "lay_out", "read_state"]
-
 MAX_HEADER_BYTES = 1 << 30
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError)
 _NAMES = {

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.images import ImageAugmentation, TextAugmentation
 
-__all__ = ["image_changes", "row_generator", "text_changes"]
-
 _PURPOSE = 0x6175676D  # keeps these draws apart from any other use of the seed
 _GREY = (0.299, 0.587, 0.114)
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.data.sources import Source
 
-__all__ = ["Projection"]
-
 
 class Projection:
     """Record batches of several sources with the columns of one stream.

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.columns import Columns
 
-__all__ = [
-    "check_conversation",
-    "check_template",
-    "check_tokenizer",
-    "check_tools",
-    "field_names",
-    "marked_template",
-]
-
 
 def field_names(columns: Columns) -> dict[str, str]:
     """Column of the data → name of the recipe's field, which is what TRL looks for."""

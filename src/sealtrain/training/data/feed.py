@@ -21,8 +21,6 @@ from sealtrain.training.data.hugging import Positioned
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Feed"]
-
 
 class Feed(Positioned, torch.utils.data.IterableDataset[dict[str, Any]]):
     """One training's rows. ``begin`` starts it, ``give`` has it use rows, ``end`` ends it.

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import BatchedRecords
 
-__all__ = ["AT_A_TIME", "Fetching", "far", "fetched"]
-
 AT_A_TIME = 8
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")

@@ -23,18 +23,6 @@ from sealtrain.training.data.stream import RecordStream, read_all
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
 
-__all__ = [
-    "ROW",
-    "Positioned",
-    "as_iterable_dataset",
-    "as_map_style_dataset",
-    "map_in_this_process",
-    "nothing_kept",
-    "once",
-    "positioned_under",
-    "read_in_each_rank",
-]
-
 ROW = "sealtrain_row"
 """Under this name a numbered row carries its position in the stream."""
 

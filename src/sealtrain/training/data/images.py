@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-__all__ = ["decode", "pixels", "preparation_file", "preparation_of"]
-
 FORMATS: Final = ("JPEG", "PNG", "WEBP")
 CONFIG_NAME: Final = "preprocessor_config.json"
 _RESAMPLE: Final = ("nearest", "lanczos", "bilinear", "bicubic")

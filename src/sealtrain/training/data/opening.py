@@ -32,18 +32,6 @@ if TYPE_CHECKING:
 
     Indices = npt.NDArray[np.int64]
 
-__all__ = [
-    "BatchOpener",
-    "Batches",
-    "Evenly",
-    "OpenFetched",
-    "OpenHere",
-    "OpenInProcess",
-    "Turned",
-    "largest_batch",
-    "opener_for",
-]
-
 AHEAD_BYTES: Final = 8 << 20
 """Opened batches that wait for their round, in bytes."""
 _FIRST_THREADS: Final = 4

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.int64]
     Counts = npt.NDArray[np.uint32]
 
-__all__ = ["MAX_LANES", "Order", "Pick", "Round", "StreamPlace", "divided"]
-
 MAX_LANES = 32
 MIN_ROUND_ROWS = 16
 MAX_ROUND_ROWS = 4096

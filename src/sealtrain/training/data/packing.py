@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 import torch.utils.data
 
-__all__ = ["PackedStream", "text_encoder", "token_encoder", "windows"]
-
 _START: Final = hashlib.sha256(b"sealtrain/tokens/v1").hexdigest()
 Encoder = Callable[["pa.Array"], "Iterator[Tokens]"]
 """The tokens of each value of a column, int64."""

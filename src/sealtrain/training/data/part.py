@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Indices = npt.NDArray[np.int64]
 
-__all__ = ["WHOLE", "OwnBatches", "RankPart", "RowShare"]
-
 
 class RowShare(Protocol):
     """Rows of the stream that one reader of several takes."""

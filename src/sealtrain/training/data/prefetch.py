@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["prefetched"]
-
 Item = TypeVar("Item")
 _POLL_SECONDS = 0.1
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     Message = tuple[str, Any, bool]  # what it is, what it says, whether the batch is finished
 
-__all__ = ["PrefetchProcess"]
-
 Item = TypeVar("Item")
 
 SLOTS: Final = 64

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Rendered", "Use", "render_record", "unrendered"]
-
 Use = Literal["learned", "masked", "scored", "prompt", "read", "left-out"]
 """What a token is for: it carries a loss; it is context of one that does; it is part of a text
 whose score is learned; the model answers it; the model reads it; the trainer leaves it out."""

@@ -13,8 +13,6 @@ from sealtrain.sealing.errors import SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchedRecords", "BlobStore", "SealedFolder", "Source"]
-
 
 class BatchedRecords(Protocol):
     """Records in Arrow record batches, readable in any order from several threads."""

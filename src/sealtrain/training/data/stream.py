@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     Indices = npt.NDArray[np.int64]
 
-__all__ = ["RecordStream", "read_all"]
-
 AHEAD_ROUNDS = 2
 # Rows that are given before the rest of the first round: for a small batch, then a larger one.
 FIRST_ROWS = (16, 48)

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from sealtrain.sealing.errors import RecordInvalid
 
-__all__ = ["WholeRendering", "left_out"]
-
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _MOST_FORMS: Final = 1000

@@ -12,21 +12,6 @@ from sealtrain.errors import UsageError
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.ranks import place
 
-__all__ = [
-    "add_up",
-    "by_itself",
-    "dealt",
-    "exchanged",
-    "expect_one_model",
-    "flag_of_first",
-    "gathered_states",
-    "mean_over_ranks",
-    "own_states",
-    "same_for_all",
-    "to_first",
-    "told_by_all",
-]
-
 Told = TypeVar("Told")
 Piece = TypeVar("Piece")
 

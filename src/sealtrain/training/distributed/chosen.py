@@ -15,8 +15,6 @@ from sealtrain.training.models.weights import load_weights, trainable_state
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Copies", "Machinery", "connected", "connects_more", "machinery_of"]
-
 
 class Machinery(Protocol):
     """See the module. Each training has its own."""

@@ -43,9 +43,6 @@ from sealtrain.training.distributed.ranks import place
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-__all__ = ["WINDOW_BATCHES", "DealtRows", "deal_rows", "read_together", "shared_by_all"]
-
 WINDOW_BATCHES: Final = 4
 """Batches of every rank that a window holds, where no row is dropped."""
 _SHARED_ROWS: Final = 32

@@ -6,8 +6,6 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["filled", "outline_of"]
-
 
 def outline_of(model: Any) -> Any:
     """A copy of a model whose parameters take no memory."""

@@ -38,8 +38,6 @@ from sealtrain.training.silence import silence
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-__all__ = ["Company", "RankPosition", "Ranks", "gathered", "place"]
-
 MEETING_SECONDS: Final = 120.0
 ANSWER_SECONDS: Final = 30 * 60.0
 GRACE_SECONDS: Final = 5.0

@@ -20,8 +20,6 @@ from sealtrain.training.models.weights import of_training, refuse_another_model
 if TYPE_CHECKING:
     from sealtrain.recipe.backends import Fsdp
 
-__all__ = ["Sharded"]
-
 
 class Sharded:
     """``Machinery`` over FSDP2."""

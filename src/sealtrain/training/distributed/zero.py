@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.backends import DeepSpeed
     from sealtrain.recipe.trainers import TrainerArguments
 
-__all__ = ["Zero", "connect", "ds_config"]
-
 
 def connect() -> None:
     """Load DeepSpeed and build the group it needs, before the sandbox closes."""

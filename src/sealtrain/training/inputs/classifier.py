@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.classify import ClassifyRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = [
-    "feature_scale",
-    "filled_features",
-    "image_encoder",
-    "marked_features",
-    "stand_in_values",
-    "tabular_encoder",
-    "text_encoder",
-]
-
 Encoded = dict[str, Any]
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.inputs.learnable import Judge, Part
 
-__all__ = ["image_judge"]
-
 _KIND = "AutoModelForImageTextToText"
 
 

@@ -38,23 +38,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.schema import Recipe
 
-__all__ = [
-    "Judge",
-    "Part",
-    "RecordTally",
-    "Row",
-    "alike",
-    "blank",
-    "compares_only",
-    "counts_records",
-    "has_texts",
-    "judge_for",
-    "learns",
-    "needs_texts",
-    "supervised_rows",
-    "text_fields",
-]
-
 Part = Literal["whole", "truncated", "filtered", "empty"]
 Record = Mapping[str, Any]
 Row = dict[str, list[int]]

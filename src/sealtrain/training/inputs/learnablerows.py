@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.schema import Recipe
 
-__all__ = ["judged_rows", "with_judged_rows", "with_learnable_rows"]
-
 
 def with_learnable_rows(trainer: type[Any]) -> type[Any]:
     """A subclass of TRL's ``SFTTrainer`` whose rows all have something to learn."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 import datasets
 
-__all__ = ["InOneGo", "batches", "own_arguments", "preference_rows"]
-
 _LABEL = "label"
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
 
-__all__ = ["Prompt", "check_prompt", "prompt_tokens", "test_prompts", "training_prompts"]
-
 Prompt = dict[str, Any]
 """A record: ``prompt`` (text, or a list of {role, content}), ``answer`` if the recipe has it."""
 

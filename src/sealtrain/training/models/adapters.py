@@ -14,8 +14,6 @@ from sealtrain.recipe.errors import RecipeInvalid
 if TYPE_CHECKING:
     from sealtrain.recipe.adapters import Adapter, Quantization
 
-__all__ = ["adapt", "adapter_config", "prepare_base", "quantization_config", "virtual_tokens"]
-
 _CONFIGS: Final = {
     "lora": "LoraConfig",
     "ia3": "IA3Config",

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.data.sources import SealedFolder
 
-__all__ = [
-    "BYTE_VOCABULARY",
-    "adopt_tokens",
-    "build_causal_model",
-    "build_model",
-    "build_tokenizer",
-    "byte_tokenizer",
-    "check_vocabulary",
-    "desk_tokenizer",
-]
-
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
 BYTE_VOCABULARY = BYTES_TOKENS
 """Tokens of the byte tokenizer: padding, begin, end, then one for each byte."""

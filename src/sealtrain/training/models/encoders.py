@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.phases.embed import EmbedRecipe
 
-__all__ = ["TokenEncoder", "build_encoder", "encoder_files"]
-
 _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
 _OLD_MODES: Final = {
     "pooling_mode_mean_tokens": "mean",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.images import GridPreparation, Preparation, TilePreparation
 
-__all__ = ["Grids", "ImageLayout", "Squares", "Tiles", "image_layout"]
-
 _AROUND: Final = ("<fake_token_around_image>", "<global-img>")
 _RESAMPLE: Final = ("nearest", "lanczos", "bilinear", "bicubic")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.models.imageforms import ImageLayout
 
-__all__ = ["ImageTextEncoder", "name_image_token", "train_parts"]
-
 _QWEN: Final = {
     "vision": ("model.visual",),
     "projector": ("model.visual.merger", "model.visual.deepstack_merger_list"),

@@ -23,8 +23,6 @@ from sealtrain.training.trained import SPARSE_FILE, weight_files
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["merge_folder", "merged"]
-
 _AUTO_CLASSES: Final = {
     "CAUSAL_LM": "AutoModelForCausalLM",
     "SEQ_CLS": "AutoModelForSequenceClassification",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.data.sources import SealedFolder
 
-__all__ = ["sealed_model", "sealed_tokenizer"]
-
 MAX_VOCABULARY_BYTES = 256 << 20
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 

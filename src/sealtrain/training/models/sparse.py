@@ -18,8 +18,6 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.trained import SPARSE_FILE
 
-__all__ = ["SparseLinear", "fold", "put_on", "sparse_files", "sparse_layers"]
-
 _WRAPPED: Final = ("base_model.model.", ".base_layer")
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["StandIns"]
-
 
 class StandIns(Protocol):
     """Put in before the first step, taken out after the last measurement."""

@@ -13,8 +13,6 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-__all__ = ["TabularClassifier", "TabularConfig"]
-
 
 class TabularConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyped base
     """``model_type: sealtrain-tabular``.

@@ -8,14 +8,6 @@ from typing import Any
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.finite import require_finite_model
 
-__all__ = [
-    "finite_state",
-    "load_weights",
-    "of_training",
-    "refuse_another_model",
-    "trainable_state",
-]
-
 
 def trainable_state(model: Any) -> dict[str, Any]:
     """Trainable parameters and persistent buffers by name."""

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.classify import ClassifyRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["answers", "build", "train"]
-
 _AUTO_CLASSES = {
     "text": "AutoModelForSequenceClassification",
     "tabular": "AutoModelForSequenceClassification",

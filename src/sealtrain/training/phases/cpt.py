@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.packing import Encoder
 
-__all__ = ["prepared", "train"]
-
 _COLUMN = "input"
 
 

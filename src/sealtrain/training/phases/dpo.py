@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.dpo import DpoRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["train"]
-
 Batch = dict[str, Any]
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.embed import EmbedRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["train"]
-
 _ANCHORS_AT_A_TIME = 1024
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.evaluate import EvaluateRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["Evaluated", "train"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Evaluated:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.reward import RewardRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["train"]
-
 
 def train(work: TrainingContext[RewardRecipe]) -> PhaseResult:
     """Train and evaluate."""

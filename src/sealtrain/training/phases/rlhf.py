@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
 
-__all__ = ["train"]
-
 
 def train(work: TrainingContext[RlhfRecipe]) -> PhaseResult:
     """Train and evaluate."""

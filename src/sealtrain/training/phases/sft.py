@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.sft import SftRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["build", "measured", "prepared", "train"]
-
 _TASK = "CAUSAL_LM"
 _TRL_NAMES = {
     "text": "text",

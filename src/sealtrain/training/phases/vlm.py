@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.phases.vlm import VlmRecipe
     from sealtrain.training.context import TrainingContext
 
-__all__ = ["train"]
-
 
 def train(work: TrainingContext[VlmRecipe]) -> PhaseResult:
     """Train and evaluate."""

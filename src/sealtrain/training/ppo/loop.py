@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from sealtrain.training.rewards import Rewards
     from sealtrain.training.sampling import Sampler
 
-__all__ = ["PpoLoop", "learn"]
-
 
 class PpoLoop:
     """One training with PPO.

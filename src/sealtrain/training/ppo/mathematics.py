@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "MAX_ERROR",
-    "DivergenceWeight",
-    "estimate_advantages",
-    "masked_mean",
-    "moved",
-    "policy_losses",
-    "token_rewards",
-    "value_losses",
-    "whiten",
-]
-
 
 def policy_losses(
     new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, *, clip: float

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sealtrain.training.rewards import Rewards
     from sealtrain.training.sampling import SampleBatch
 
-__all__ = ["Critic", "Experience", "Rollout", "roll_out"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Experience:

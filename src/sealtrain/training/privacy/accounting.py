@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.privacy import PrivateSgd
     from sealtrain.training.data.sources import Source
 
-__all__ = ["Cost", "Plan", "epsilon_of", "make_plan", "sampling_rates", "smallest_noise"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:

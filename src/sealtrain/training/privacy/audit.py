@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.privacy.noise import NoiseSource
 
-__all__ = ["audit_figures", "canary_source", "exposures"]
-
 CODES = 256
 _DIGITS = 12
 _AT_MOST = 1000

@@ -15,8 +15,6 @@ from sealtrain.training.finite import require_finite_weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ClippedSums", "trained_parameters"]
-
 
 class ClippedSums:
     """Sums of clipped gradients, with hooks on the trainable parameters of a model.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.privacy.noise import NoiseSource
 
-__all__ = ["BINS", "histogram", "metrics_of", "noised", "over_floor"]
-
 BINS = 10
 
 

@@ -25,8 +25,6 @@ from typing import Any
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.checkpoints.randomness import moved_generators, random_states
 
-__all__ = ["require_apart", "without_draws"]
-
 _TOLERANCE = 1e-4
 """Relative: far above what float32 rounds, far below what a layer does that mixes records."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["NoiseSource", "rounded"]
-
 _SUMMANDS = 4
 _GRID_BITS = 20
 _BLOCK = 1 << 20

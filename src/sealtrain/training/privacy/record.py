@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
 
-__all__ = ["CANARIES", "lot", "privacy_of_recipe", "privacy_record", "spent_record"]
-
 CANARIES = "(guest)"
 """Owner of records that the guest made itself; no owner has such a name."""
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from sealtrain.training.privacy.accounting import Plan
     from sealtrain.training.privacy.noise import NoiseSource
 
-__all__ = ["RecordGradients", "made_private", "private_arguments", "record_losses", "training_rows"]
-
 _SOURCE = "sealtrain_source"
 
 

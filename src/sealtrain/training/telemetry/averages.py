@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Averages", "OpenInterval", "mean_since"]
-
 
 class Averages:
     """Sums and counts by name."""

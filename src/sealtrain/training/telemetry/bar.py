@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
-__all__ = ["Bar", "progress_bar"]
-
 _LINE_SECONDS: Final = 5.0
 _RATES = ("tokens_per_second", "train_tokens_per_second")
 

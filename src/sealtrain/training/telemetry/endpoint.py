@@ -17,8 +17,6 @@ from sealtrain.base.wsgi import bound
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-__all__ = ["MetricsPage", "ShownMetrics", "page"]
-
 _LOOPBACK = "127.0.0.1"
 
 

@@ -6,8 +6,6 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["event_file"]
-
 _VERSION = "brain.Event:2"
 
 

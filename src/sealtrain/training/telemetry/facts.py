@@ -8,8 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 from sealtrain.training.distributed.ranks import place
 
-__all__ = ["accelerators", "environment"]
-
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy")
 
 

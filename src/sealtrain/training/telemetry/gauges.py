@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SYSTEM_METRICS", "SystemGauges"]
-
 SYSTEM_METRICS = (
     "cpu_percent",
     "memory_bytes",

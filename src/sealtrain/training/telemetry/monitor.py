@@ -31,17 +31,6 @@ from sealtrain.recipe.monitoring import Alert, AlertName, Monitoring
 from sealtrain.training.telemetry.endpoint import MetricsPage, ShownMetrics, page
 from sealtrain.training.telemetry.gauges import SystemGauges
 
-__all__ = [
-    "ALERTS_FILE",
-    "METRICS_FILE",
-    "TOKEN_COUNTS",
-    "Alerts",
-    "Fired",
-    "Monitor",
-    "to_file",
-    "to_webhook",
-]
-
 _WEBHOOK_SECONDS = 5.0
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from sealtrain.recipe.terms import ReleasePolicy
 
-__all__ = ["MetricGate", "Release"]
-
 Release = Callable[[int, dict[str, float | None]], None]
 
 

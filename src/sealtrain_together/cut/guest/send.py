@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
     from sealtrain_together.cut.sending import Client
 
-__all__ = ["Sending", "Sent", "send"]
-
 _PAUSE_SECONDS = 0.5
 
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from sealtrain_together.cut.learning import Learning
     from sealtrain_together.cut.received import Clients
 
-__all__ = ["resume_server", "serve"]
-
 
 def serve(
     settings: RunSettings,

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from sealtrain_together.federated.learner import Learner
     from sealtrain_together.federated.private import PatientRounds
 
-__all__ = ["join"]
-
 
 def join(
     settings: RunSettings,

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sealtrain_together.federated.learner import Learner
     from sealtrain_together.federated.messages import SealedState
 
-__all__ = ["lead", "resume_lead"]
-
 _STATES = "states"
 
 

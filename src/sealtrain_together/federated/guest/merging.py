@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from sealtrain_together.federated.private import PatientPlan, PrivateMerging
 
-__all__ = ["Merge", "PatientMerge", "StrategyMerge", "merging_of"]
-
 
 def merging_of(run: LeadRun, terms: Federated, form: Mapping[str, Tensor]) -> Merge:
     """Merges the updates of a run.

@@ -14,8 +14,6 @@ from sealtrain_together.federated.messages import PURPOSE
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
 
-__all__ = ["conversation_of", "terms_of"]
-
 
 def terms_of(guest: AttestedGuest) -> Federated:
     """The recipe's ``collaboration``.

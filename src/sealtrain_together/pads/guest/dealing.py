@@ -21,8 +21,6 @@ from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["deal"]
-
 
 def deal(
     settings: RunSettings,

@@ -31,8 +31,6 @@ from sealtrain_together.pads.reaching import SECONDS, conversation, reach_accele
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
 
-__all__ = ["KeptPads"]
-
 
 class KeptPads:
     """As ``HelperDesk``, of one process of a run.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sealtrain_together.pads.pool import OwnPool
     from sealtrain_together.pads.protect import Protected
 
-__all__ = ["POOL_FILE", "Machines", "OutsideProducts", "ReachedMachines"]
-
 POOL_FILE: Final = "pads.pool"
 _POOL_BYTES: Final = 1 << 30
 _LOT_STEPS: Final = 8

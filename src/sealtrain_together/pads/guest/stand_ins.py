@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from sealtrain_together.pads.accelerator import ConnectedAccelerator
     from sealtrain_together.pads.dealer import ConnectedDealer
 
-__all__ = ["PadStandIns", "PassedMachines"]
-
 _POOL_BYTES: Final = 1 << 30
 _POOL_SHARE: Final = 4
 """A pool may take this part of free memory: two files of it lie there while one replaces another,

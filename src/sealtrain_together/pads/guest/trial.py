@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Trial", "plain_source", "tried"]
-
 _RUN_ID = "00" * 16
 
 

@@ -22,8 +22,6 @@ from sealtrain_together.travelling.trainer_program import Training
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
 
-__all__ = ["Ports", "accelerate"]
-
 Address = tuple[str, int]
 
 

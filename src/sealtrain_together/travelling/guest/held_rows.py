@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sealtrain.training.context import BuiltModel, TrainingContext
     from sealtrain.training.data.sources import Source
 
-__all__ = ["HeldRows"]
-
 
 class HeldRows:
     """See the module. Read in order it makes each row once; of one thread.

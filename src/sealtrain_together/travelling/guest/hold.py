@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain_together.channel.channel import AttestedChannel
 
-__all__ = ["GIVEN", "Held", "Holding", "forgiven", "given_file", "hold"]
-
 Address = tuple[str, int]
 _POLL_S = 0.2
 GIVEN = "given.jsonl"

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from sealtrain_together.travelling.holder_client import HolderLane
     from sealtrain_together.travelling.schedule import Trip
 
-__all__ = ["Leading", "Place", "orchestrate"]
-
 Address = tuple[str, int]
 Place = Literal["first", "take-over", "standby"]
 _NO_TRIP: Final = (1 << 53) - 1

@@ -20,8 +20,6 @@ from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.training.errors import PeerUnreachable
 
-__all__ = ["StandbyStatus", "await_run", "leading"]
-
 _POLL_S: Final = 0.2
 _MAX_BYTES: Final = 4096
 

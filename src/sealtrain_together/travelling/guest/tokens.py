@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from sealtrain.training.data.sources import Source
 
-__all__ = ["HeldTokens"]
-
 
 class HeldTokens:
     """See the module. Read in order it decrypts each record batch once; of one thread.

@@ -33,8 +33,6 @@ from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.target import Target
 
-__all__ = ["CutResults", "CutTerms", "cut_holds", "received"]
-
 _PREFIX: Final = "cut."
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 

@@ -41,8 +41,6 @@ from sealtrain.recipe.collaborations.federated import Federated
 from sealtrain.recipe.collaborations.pads import ProductSettings
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 
-__all__ = ["FederatedTerms", "RoundResults", "merged_rounds", "rounds_hold", "sum_up"]
-
 _PREFIXES: Final = ("federation.", "party.", "round.", "update.")
 _COUNTED: Final = ("products", "rows")
 _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]

@@ -28,16 +28,6 @@ from sealtrain.manifest.predicate import Predicate
 from sealtrain.recipe.collaborations.nodes import MAX_NODES, Nodes
 from sealtrain.signing.parties import node_run_id
 
-__all__ = [
-    "NodeMeeting",
-    "NodesTerms",
-    "guests_in",
-    "meetings_hold",
-    "meetings_in",
-    "nodes_hold",
-    "stays_of_nodes",
-]
-
 JOINED: Final = "nodes.joined"
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _WORK: Final = frozenset({"checkpoint.sealed", "outputs.sealed", "training.finished"})

@@ -11,8 +11,6 @@ from pydantic import Field
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.collaborations.pads import ProductSettings
 
-__all__ = ["LAYER_NAMES", "PadsBegun", "PadsSpent", "another_than", "layer_counts"]
-
 _OTHER: Final = "other"
 _NAMED: Final = (
     "classifier decoder dense dense_4h_to_h dense_h_to_4h down_proj dt_proj embed_out fc fc1 fc2 "

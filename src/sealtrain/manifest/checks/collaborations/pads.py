@@ -21,8 +21,6 @@ from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpe
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.pads import Pads
 
-__all__ = ["PadUse", "pads_hold", "read_pad_use", "sum_up"]
-
 _STARTS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _NEEDS_COUNTS: Final = frozenset({"checkpoint.sealed", "training.finished"})
 

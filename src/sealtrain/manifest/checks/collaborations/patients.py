@@ -27,8 +27,6 @@ from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import PatientTraining, Predicate
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 
-__all__ = ["Breach", "Hiding", "PlannedFields", "privacy_is"]
-
 _Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 _Number = Annotated[float, AllowInfNan(False)]
 

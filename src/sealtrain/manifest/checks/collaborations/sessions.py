@@ -22,8 +22,6 @@ from sealtrain.manifest.checks.collaborations.patients import Breach
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.pads import ProductSettings
 
-__all__ = ["PadSessions", "SessionSpent"]
-
 _TAKEN: Final = "update.taken"
 
 

@@ -29,8 +29,6 @@ from sealtrain.manifest.errors import ClaimContradicted, TranscriptInvalid
 from sealtrain.recipe.collaborations.travelling import program_of, width_of
 from sealtrain.signing.logevents import fault
 
-__all__ = ["Travelled", "TravellingTerms", "terms_of", "travelled", "trips_hold"]
-
 _PREFIXES: Final = ("travel.", "trip.")
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sealtrain.sealing.tabular.conversion import Conversion
     from sealtrain.training.data.sources import Source
 
-__all__ = ["PlainRecords", "check"]
-
 _MOST_NAMED = 20
 
 

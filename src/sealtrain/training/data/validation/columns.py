@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.validation import ColumnRule
 
-__all__ = ["ColumnTally", "CountTokens", "family"]
-
 CountTokens = Callable[[str], int]
 
 

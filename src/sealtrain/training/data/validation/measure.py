@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sealtrain.recipe.validation import Validation
     from sealtrain.training.data.sources import Source
 
-__all__ = ["DatasetTally", "Findings", "measure"]
-
 _READ_BYTES = 1 << 20
 
 

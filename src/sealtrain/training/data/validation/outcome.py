@@ -16,8 +16,6 @@ from sealtrain.recipe.validation import Validation
 from sealtrain.training.data.validation.columns import ColumnTally
 from sealtrain.training.data.validation.measure import DatasetTally, Findings
 
-__all__ = ["broken_rules", "report"]
-
 QUANTILES = (5, 50, 95)
 
 

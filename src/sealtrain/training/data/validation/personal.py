@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sealtrain.base.extras import extra_missing
 
-__all__ = ["Finder", "finder"]
-
 Finder = Callable[[str], Iterator[str]]
 """Kinds found in a text, each at most once."""
 

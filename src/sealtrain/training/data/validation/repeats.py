@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from sealtrain.base.secret import Random
 
-__all__ = ["RepeatedShare", "Repeats"]
-
 MAX_KEPT = 1 << 22
 _TOP = 1 << 64
 

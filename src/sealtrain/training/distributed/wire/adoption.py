@@ -31,8 +31,6 @@ from torch._C._distributed_c10d import HashStore
 
 from sealtrain.errors import UsageError
 
-__all__ = ["adopted"]
-
 _TRANSPORTS: Final = frozenset({"gloo", "nccl"})
 _NAMES: Final = ("init_process_group", "new_group")
 

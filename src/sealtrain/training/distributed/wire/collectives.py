@@ -23,8 +23,6 @@ from sealtrain.training.distributed.wire.scratch import FrameBuffers
 if TYPE_CHECKING:  # it loads PyTorch, which a keeper does not
     from sealtrain.training.distributed.wire.tensors import Flat, Reduction
 
-__all__ = ["Circle", "Steps"]
-
 Steps = Iterator[None]
 """Queues pieces at each step. The order of the steps is the same on every rank."""
 

@@ -29,8 +29,6 @@ from sealtrain.training.distributed.wire.frames import END, FAILED
 from sealtrain.training.distributed.wire.link import HandedLink, Link, PeerFailed, Piece
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 
-__all__ = ["Engine", "Operation"]
-
 CLOSING_SECONDS: Final = 5.0
 """Longest wait for peers that have not ended yet."""
 FAILING_SECONDS: Final = 2.0

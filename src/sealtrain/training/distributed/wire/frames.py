@@ -23,22 +23,6 @@ from sealtrain.base.oneprocess import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.training.errors import ChannelBroken
 
-__all__ = [
-    "DATA",
-    "END",
-    "FAILED",
-    "FRAME_BYTES",
-    "HEAD",
-    "LABEL",
-    "NO_FORM",
-    "OVERHEAD",
-    "READY",
-    "FrameOpener",
-    "Position",
-    "Sealer",
-    "form_of",
-]
-
 LABEL: Final = b"sealtrain/node-wire/v1 "
 READY, DATA, END, FAILED = range(4)
 

@@ -44,8 +44,6 @@ from sealtrain.training.distributed.wire.tensors import (
 )
 from sealtrain.training.distributed.wire.work import WireWork
 
-__all__ = ["BACKEND", "WireGroup", "join", "leave", "offer"]
-
 BACKEND: Final = "sealtrain"
 
 Tensors = Sequence[torch.Tensor]

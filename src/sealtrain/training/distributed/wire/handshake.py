@@ -35,17 +35,6 @@ from sealtrain.training.distributed.wire.identity import PROTOCOL, NodeKey, key_
 from sealtrain.training.distributed.wire.membership import MAX_WORLD, Membership
 from sealtrain.training.errors import ChannelCut, ChannelRefused
 
-__all__ = [
-    "SESSION_BYTES",
-    "Keys",
-    "Meeting",
-    "Stream",
-    "derive_keys",
-    "initiate",
-    "respond",
-    "secret_info",
-]
-
 SESSION_BYTES: Final = 32
 _MAX_STATEMENT: Final = 4 << 10
 _MAX_RECORD: Final = (1 << 14) + 256

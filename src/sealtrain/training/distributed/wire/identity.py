@@ -27,8 +27,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from sealtrain.base.secret import Random, Secret
 from sealtrain.training.errors import ChannelRefused
 
-__all__ = ["PROTOCOL", "NodeKey", "key_of"]
-
 PROTOCOL: Final = "sealtrain/node-wire/1"
 """What TLS negotiates (ALPN): no other protocol of ours or of others speaks it."""
 

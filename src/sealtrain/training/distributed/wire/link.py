@@ -30,8 +30,6 @@ from sealtrain.training.distributed.wire.frames import (
 )
 from sealtrain.training.errors import ChannelBroken, ChannelCut
 
-__all__ = ["HandedLink", "Link", "PeerFailed", "Piece"]
-
 _TURN: Final = 4
 """Frames that are moved in a direction before the other directions have their turn."""
 

@@ -38,8 +38,6 @@ from sealtrain.training.distributed.wire.link import HandedLink, Link
 from sealtrain.training.distributed.wire.membership import Listener, Membership
 from sealtrain.training.errors import ChannelCut, ChannelRefused, PeerUnreachable
 
-__all__ = ["HANDSHAKE_SECONDS", "Wire", "connect"]
-
 HANDSHAKE_SECONDS: Final = 20.0
 """Longest handshake of one caller."""
 _PAUSE: Final = 0.05

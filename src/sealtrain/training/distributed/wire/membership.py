@@ -14,8 +14,6 @@ from typing import Final, Self
 
 from sealtrain.errors import UsageError
 
-__all__ = ["KEY_BYTES", "Address", "Listener", "Membership", "Peer"]
-
 Address = tuple[str, int]
 
 KEY_BYTES: Final = 32

@@ -7,8 +7,6 @@ from typing import Final
 
 from sealtrain.errors import UsageError
 
-__all__ = ["allow_files"]
-
 _OTHER_FILES: Final = 512
 """Files that a process has open besides its connections, at most."""
 

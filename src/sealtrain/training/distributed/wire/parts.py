@@ -12,8 +12,6 @@ import torch
 from sealtrain.errors import UsageError
 from sealtrain.training.distributed.wire.tensors import Flat
 
-__all__ = ["TensorParts", "all_of", "require_count", "require_size", "split"]
-
 
 class TensorParts:
     """One tensor for each rank, or one tensor that is cut into equal parts for the ranks."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from sealtrain.training.distributed.wire.frames import FRAME_BYTES
 
-__all__ = ["FrameBuffers"]
-
 
 class FrameBuffers:
     """Buffers of one frame each for what is received and then reduced, used again and again."""

@@ -23,8 +23,6 @@ import torch
 
 from sealtrain.errors import UsageError
 
-__all__ = ["STAGED", "Staging", "staging_of"]
-
 STAGED: Final = frozenset({"cuda"})
 """Types of devices whose tensors are copied to host memory."""
 

@@ -16,8 +16,6 @@ import torch
 from sealtrain.errors import UsageError
 from sealtrain.training.distributed.wire.staging import Staging
 
-__all__ = ["Flat", "Reduction", "reduction_of", "require_plain"]
-
 Array = Any
 """A flat array of NumPy's, or a flat tensor: both are sliced alike."""
 

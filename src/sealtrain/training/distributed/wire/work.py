@@ -11,8 +11,6 @@ from torch.futures import Future
 
 from sealtrain.training.distributed.wire.engine import Operation
 
-__all__ = ["WireWork"]
-
 
 class WireWork(Work):
     """An operation that was issued.
