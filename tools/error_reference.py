@@ -41,8 +41,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["HOMES"]
-
 '''
 _MARK = "**What to do.**"
 _SECTION = re.compile(r"^#{2,3} ([a-z0-9-]+)\n(.*?)(?=^#{1,3} |\Z)", re.MULTILINE | re.DOTALL)

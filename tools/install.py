@@ -16,12 +16,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-_LISTS = {
-    "constraint": "--constraint",
-    "extra-index-url": "--extra-index-url",
-    "find-links": "--find-links",
-}
-"""Settings with several values, by what uv calls each."""
+_LISTS = {"constraint", "extra-index-url", "find-links"}
+"""Settings with several values, which uv calls alike."""
 _VARIABLES = {
     "cert": "SSL_CERT_FILE",
     "default-timeout": "UV_HTTP_TIMEOUT",
@@ -62,7 +58,7 @@ def words_of(settings: str) -> tuple[list[str], dict[str, str]] | None:
     variables: dict[str, str] = {}
     for key, value in found.items():
         if key in _LISTS:
-            words += [part for one in value.split() for part in (_LISTS[key], one)]
+            words += [part for item in value.split() for part in (f"--{key}", item)]
         elif key == "index-url":
             words += ["--default-index", value]
         elif key in _VARIABLES:

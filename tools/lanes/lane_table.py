@@ -16,6 +16,7 @@ from functools import cache
 _KINDS = "src/sealtrain_together"
 _NODES = "src/sealtrain_nodes/"
 _CHANNEL = f"{_KINDS}/channel/"
+_ERRORS = f"{_KINDS}/errors.py"
 _PARTIES = f"{_KINDS}/parties/"
 _PADS = f"{_KINDS}/pads/"  # of parties, too
 _CHAIN = "src/sealtrain_chain/"
@@ -63,7 +64,7 @@ LANES: tuple[SuiteLane, ...] = (
         name="travelling",
         tests=("test_travel*", "test_recipe_travelling.py"),
         owns=(f"{_KINDS}/travelling/", "vectors/travelling/", "tools/vectorgen/travelling.py"),
-        uses=(_CHANNEL, _PARTIES, _SIMULATOR, _FIGURES),
+        uses=(_CHANNEL, _ERRORS, _PARTIES, _SIMULATOR, _FIGURES),
     ),
     SuiteLane(
         name="federated",
@@ -80,7 +81,7 @@ LANES: tuple[SuiteLane, ...] = (
             "vectors/federated/",
             "tools/vectorgen/federated.py",
         ),
-        uses=(_CHANNEL, _PARTIES, _PADS, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
+        uses=(_CHANNEL, _ERRORS, _PARTIES, _PADS, _CHAIN, _SIMULATOR, "docs/guides/federated.md"),
     ),
     SuiteLane(
         name="pads",
@@ -93,7 +94,7 @@ LANES: tuple[SuiteLane, ...] = (
             "test_training_standins.py",
         ),
         owns=(_PADS, "vectors/one-time-pads/", "tools/vectorgen/one_time_pads.py"),
-        uses=(_CHANNEL, _SIMULATOR),
+        uses=(_CHANNEL, _ERRORS, _SIMULATOR),
     ),
     SuiteLane(
         name="cut",
@@ -104,7 +105,7 @@ LANES: tuple[SuiteLane, ...] = (
             "tools/vectorgen/split_cut.py",
             "tools/vectorgen/cut_states.py",
         ),
-        uses=(_CHANNEL, _PARTIES, _CHAIN, _SIMULATOR, "spec/split-cut.md"),
+        uses=(_CHANNEL, _ERRORS, _PARTIES, _CHAIN, _SIMULATOR, "spec/split-cut.md"),
     ),
     SuiteLane(
         name="nodes",
@@ -116,7 +117,7 @@ LANES: tuple[SuiteLane, ...] = (
             "tools/vectorgen/nodes.py",
             "tools/vectorgen/node_wire.py",
         ),
-        uses=(_CHANNEL, _CHAIN, _SIMULATOR, _FIGURES, "spec/nodes.md"),
+        uses=(_CHANNEL, _ERRORS, _CHAIN, _SIMULATOR, _FIGURES, "spec/nodes.md"),
     ),
     SuiteLane(
         name="chain",

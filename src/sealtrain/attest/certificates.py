@@ -64,4 +64,4 @@ def _certificate(der: bytes) -> tuple[str, str]:
 
 def _name(name: x509.Name) -> str:
     found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return shortened(", ".join(str(one.value) for one in found) or "(no common name)")
+    return shortened(", ".join(str(attribute.value) for attribute in found) or "(no common name)")

@@ -180,7 +180,7 @@ def device_parts(
         return Vouched(
             root=root_name(root is not None, _NVIDIA),
             simulated=root is not None,
-            identity=sha256_hex("".join(one.report.identity for one in found).encode("ascii")),
+            identity=sha256_hex("".join(device.report.identity for device in found).encode()),
             eat={},
             groups=groups,
         )
