@@ -48,10 +48,10 @@ import pyarrow.parquet as pq
 
 from loader import BATCH, PlainDataset, _batches, _schema, columns, indexed, timed
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
-from sealtrain.training.data.part import RankPart
+from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream, read_all
 

@@ -88,7 +88,7 @@ class Work:
     def __init__(self, task: dict[str, Any]) -> None:
         from sealtrain.recipe.schema import load_recipe
         from sealtrain.sealing.datakey import DataKey
-        from sealtrain.sealing.opened import SealedDataset
+        from sealtrain.sealing.opened_dataset import SealedDataset
         from twosided import PlainRecords
 
         self.task = task

@@ -41,10 +41,10 @@ from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.federated import frames
 from sealtrain_together.federated.carrier import Carrier
 from sealtrain_together.federated.federation import Federation, Rounds
-from sealtrain_together.federated.holding import PartyService
 from sealtrain_together.federated.mailbox import Mailbox
 from sealtrain_together.federated.mathematics import Merging, Taken
 from sealtrain_together.federated.messages import PURPOSE, Asked, PartyJoined
+from sealtrain_together.federated.party_server import PartyService
 
 MIB = 1 << 20
 WITHIN_S = 3600

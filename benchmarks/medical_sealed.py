@@ -39,11 +39,11 @@ from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.federated.federation import Federation, Rounds
 from sealtrain_together.federated.frames import receive_frame, send_frame
 from sealtrain_together.federated.guest.merging import Merge
-from sealtrain_together.federated.holding import PartyService
 from sealtrain_together.federated.learner import Learner
 from sealtrain_together.federated.mailbox import Mailbox
 from sealtrain_together.federated.mathematics import Taken
 from sealtrain_together.federated.messages import PURPOSE, Asked, PartyJoined
+from sealtrain_together.federated.party_server import PartyService
 
 _AT = 1_790_000_000
 _PATIENCE_S = 3 * 3600

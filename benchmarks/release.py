@@ -51,7 +51,7 @@ from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.http.server import serve_app
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import Grant, KeyRequest, obtain
 from sealtrain.client.transport import Transport
 from sealtrain.release.messages import Challenge, ReleaseAnswer, ReleaseRequest

@@ -31,7 +31,7 @@ from scale_node import Read, Task, planned, read
 from scale_page import page
 from scale_plan import Plan, broker_constants, plan, run_log_bytes
 from scale_store import ROWS_A_SHARD, Generated, SealedSet, sealed_sets, serving
-from sealtrain.training.data.part import RankPart
+from sealtrain.training.data.rank_part import RankPart
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks" / "scale.md"
 STEP = 1024

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from scale_store import KEY, ROWS_A_BATCH
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.connect import open_folder
-from sealtrain.training.data.part import RankPart
+from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream
 

@@ -25,7 +25,7 @@ from wire_world import ranks
 
 from scale_node import stream_of
 from scale_store import KEY
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.connect import open_folder
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.distributed.dealing import deal_rows

@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sealtrain.sealing.chunked import CHUNK_BYTES
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import FileContext, open_file, seal_file
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.store import SealedStore

@@ -52,7 +52,7 @@ from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.pads.accelerator import RemoteAccelerator
 from sealtrain_together.pads.dealer import Dealer, RemoteDealer, conversation
 from sealtrain_together.pads.engine import Spent
-from sealtrain_together.pads.exact import backend
+from sealtrain_together.pads.exact_products import backend
 from sealtrain_together.pads.freivalds import CHECKS
 from sealtrain_together.pads.matrix import DIRECTIONS, PublicMatrix
 from sealtrain_together.pads.multiplying import Device, Limits

@@ -34,8 +34,8 @@ from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.travelling import programs
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
 from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 from sealtrain_together.travelling.mapped_code import MappedCode
 from sealtrain_together.travelling.measurement import StateMeter
 from sealtrain_together.travelling.program import Program

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.training.data.sources import Source

@@ -22,7 +22,7 @@ from pathlib import Path
 from locked_schema import locked_schema
 from sealtrain.attest.open_values import OPEN_RTMR0
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS
-from sealtrain.base.visible import fault_pattern
+from sealtrain.base.visible_text import fault_pattern
 from sealtrain.manifest.limits import OPEN, TEXTS
 from sealtrain.signing import logevents
 
@@ -179,7 +179,7 @@ def _characters(export: str) -> str:
     pattern = fault_pattern(lambda code: f"\\u{{{code:x}}}")
     return (
         "// What the table of visible characters does not admit (spec/key-release.md §1): written\n"
-        "// by tools/verifier_page.py from src/sealtrain/base/visible.py.\n"
+        "// by tools/verifier_page.py from src/sealtrain/base/visible_text.py.\n"
         f"\n{export}const HIDDEN =\n  /{pattern}/gu;\n\n"
         "/** Text for people: what the table does not admit is shown by number. */\n"
         f"{export}const escapeHidden = (text) =>\n"

@@ -27,7 +27,7 @@ from run import playable, prepare
 import sealtrain
 from sealtrain.cli.programs import answered
 from sealtrain.cli.rehearsal import Rehearsal
-from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
+from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.recipe.installation import normalised
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import load_recipe
@@ -52,7 +52,7 @@ import json, os, sys
 path, out, guarded, besides = json.loads(sys.argv.pop(1))
 sys.path += path
 from sealtrain.guest import life
-begin = "from sealtrain.guest.life import begin_anew\\n"
+begin = "from sealtrain.guest.workload_life import begin_anew\\n"
 assert begin in life.BEGIN
 life.BEGIN = life.BEGIN.replace(begin, besides + begin)
 if not guarded:
@@ -69,7 +69,7 @@ finally:
             # Modules that are made in memory have no file, or the name of none.
             json.dump({name: one for name, one in files.items() if one and one[0] == "/"}, file)
 """
-"""Begins as ``sealtrain.cli.alone`` does, and writes down at the end what was loaded."""
+"""Begins as ``sealtrain.cli.run_process`` does, and writes down at the end what was loaded."""
 
 
 class Watched(Rehearsal):

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from sealtrain.api.run import Run
     from sealtrain.api.submitted import SubmittedRun
     from sealtrain.cli.simulation import rehearsal
-    from sealtrain.client.growing import Beginning
     from sealtrain.client.owner import AtEach
     from sealtrain.client.sealing import Publication
+    from sealtrain.client.series_place import Beginning
     from sealtrain.client.standing import StandingRequest
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.lightning import SealedLightning
@@ -93,7 +93,7 @@ __all__ = [
 _PLACES = {
     "__version__": "sealtrain.base.version:VERSION",
     "AtEach": "sealtrain.client.owner:AtEach",
-    "Beginning": "sealtrain.client.growing:Beginning",
+    "Beginning": "sealtrain.client.series_place:Beginning",
     "Consortium": "sealtrain.consortium.members:Consortium",
     "Identity": "sealtrain.keys.identity:Identity",
     "LockedRecipe": "sealtrain.recipe.lock:LockedRecipe",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
 from sealtrain_chain.node import Node
 from sealtrain_chain.proof import require_extra

@@ -20,7 +20,7 @@ from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.cloud_machines import cloud_machine
-from sealtrain_simulator.hosted import enclave_attestation, snp_attestation, snp_evidence
+from sealtrain_simulator.dstack_platforms import enclave_attestation, snp_attestation, snp_evidence
 from sealtrain_simulator.machine import Machine, SimulatedTee
 from sealtrain_simulator.nitro import SimulatedNsm
 from sealtrain_simulator.state import SimulatorState

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 
 from sealtrain.attest.nvidia.policy import GpuMode
 from sealtrain.errors import UsageError
-from sealtrain_simulator import clouds, faults, gpu, hosted, nitro, snp
+from sealtrain_simulator import clouds, dstack_platforms, faults, gpu, nitro, snp
 
 SimulatedTee = Literal[
     "dstack",
@@ -92,7 +92,7 @@ def fault_meanings(tee: SimulatedTee, *, gpus: int, switches: int) -> dict[str, 
         "snp": snp.SNP_FAULT_MEANINGS,
         "dstack-gcp-tdx": {**faults.FAULT_MEANINGS, **clouds.TPM_FAULT_MEANINGS},
         "dstack-aws-nitro-tpm": clouds.NITRO_TPM_FAULT_MEANINGS,
-        "dstack-amd-sev-snp": {**snp.SNP_FAULT_MEANINGS, **hosted.LAUNCH_FAULT_MEANINGS},
+        "dstack-amd-sev-snp": {**snp.SNP_FAULT_MEANINGS, **dstack_platforms.LAUNCH_FAULT_MEANINGS},
         "azure-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.AZURE_FAULT_MEANINGS},
         "azure-tdx": {**without_log, **clouds.AZURE_FAULT_MEANINGS},
         "gcp-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.GOOGLE_SNP_FAULT_MEANINGS},

@@ -28,8 +28,8 @@ from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain_simulator.cloud_guests import agent_fault, cloud_driver
 from sealtrain_simulator.devices import devices_of
+from sealtrain_simulator.dstack_platforms import nitro_tpm_attestation
 from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.hosted import nitro_tpm_attestation
 from sealtrain_simulator.machine import Machine
 from sealtrain_simulator.state import HONEST, ensure
 

@@ -19,7 +19,7 @@ from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli import app
 from sealtrain.client.reviewing import machines
 from sealtrain.errors import RecipeChanged, SealtrainError
-from sealtrain.recipe.adopted import EMPTY_SCRIPT, require_additions, script_digest
+from sealtrain.recipe.adopted_document import EMPTY_SCRIPT, require_additions, script_digest
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import Lock, LockedRecipe

@@ -18,7 +18,7 @@ from sealtrain.cli.review import change_lines
 from sealtrain.client import approving
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.owner import OwnerFiles
-from sealtrain.client.registered import merged
+from sealtrain.client.owners_datasets import merged
 from sealtrain.client.sealing import Publication, Sealed, register, seal
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import read_dataset_envelope, reissue_dataset

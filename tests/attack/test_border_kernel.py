@@ -128,7 +128,7 @@ print(other_threads())
 
 def test_no_library_starts_a_thread_before_the_border() -> None:
     pytest.importorskip("pyarrow")
-    begin = f"from sealtrain.cli.alone import alone; alone({LOADED!r})"
+    begin = f"from sealtrain.cli.run_process import alone; alone({LOADED!r})"
     variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     told = subprocess.run(
         [sys.executable, "-c", begin], env=variables, capture_output=True, text=True, check=True

@@ -22,7 +22,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.client.attested import pinned_identity
+from sealtrain.client.broker_proof import pinned_identity
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.quorum import Quorum

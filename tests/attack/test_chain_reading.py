@@ -24,9 +24,9 @@ from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.carrying import carry_out
+from sealtrain_chain.chain_condition import ChainGate, opened_gate
 from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.decision import ChainDecision, decide
-from sealtrain_chain.gate import ChainGate, opened_gate
 from sealtrain_chain.node import MAX_ANSWER_BYTES
 from sealtrain_chain.reading import open_reader
 

@@ -30,9 +30,9 @@ from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.web.curves import Curves
-from sealtrain.web.examined import Examinations
 from sealtrain.web.serving import serving
 from sealtrain.web.sources import Sources
+from sealtrain.web.verified_manifests import Examinations
 
 if not COLLECTING:
     from console_world import (

@@ -33,8 +33,8 @@ from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.container import ContainerPaths, container
 from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import EvidenceRefused
-from sealtrain.image.own import CONFIG
-from sealtrain.image.unpacked import unpacked
+from sealtrain.image.own_files import CONFIG
+from sealtrain.image.unpack import unpacked
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import frame_of
 from sealtrain.recipe.errors import LockInvalid

@@ -15,7 +15,7 @@ from world import digest, identity
 from sealtrain.attest.errors import ComposeHashMismatch, QuoteRootUntrusted
 from sealtrain.consortium.consents import Consent, ConsentedDataset, verify_consent
 from sealtrain.consortium.errors import DatasetMismatch
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.errors import DataInvalid, RunMismatch, SealtrainError, SignatureInvalid
 from sealtrain.signing.dsse import Envelope
 from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable

@@ -23,7 +23,7 @@ from collecting import COLLECTING
 from sealing_world import context
 
 from sealtrain.base.fingerprint import Fingerprint
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.base.processes import forked
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ForkRefused, PadsRefused, SealtrainError
@@ -35,7 +35,7 @@ from sealtrain.training.distributed.wire.frames import NO_FORM, OVERHEAD, FrameO
 from sealtrain_together.channel.channel import AttestedChannel, accept_over, open_over
 from sealtrain_together.channel.frames import READY, FrameReader, FrameWriter
 from sealtrain_together.travelling.capability import WriteCapability
-from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds, Write
+from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds, Write
 
 if not COLLECTING:
     from pads_world import Watched, random_entries, random_matrix
@@ -45,7 +45,7 @@ if not COLLECTING:
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain_together.federated.private import PrivateMerging
     from sealtrain_together.pads.engine import UnderPads
-    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.exact_products import Float64
     from sealtrain_together.pads.masks import Masks, MaskStream
     from sealtrain_together.pads.pads import InGuest, PadSupply
 

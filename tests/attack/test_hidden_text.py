@@ -17,7 +17,7 @@ import pytest
 from world import OWNERS, founded, lock_changed
 
 from sealtrain.base.models import load_model
-from sealtrain.base.visible import cells, is_visible
+from sealtrain.base.visible_text import cells, is_visible
 from sealtrain.cli.output import emit, say
 from sealtrain.cli.review import change_lines, page, screen_width, within
 from sealtrain.errors import ConfigError

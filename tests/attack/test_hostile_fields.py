@@ -33,7 +33,7 @@ from sealtrain.manifest.verify import examine
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
-from sealtrain.walk.prepared import Prepared
+from sealtrain.walk.prepared_run import Prepared
 from sealtrain.web.curves import Curves
 from sealtrain.web.serving import serving
 

@@ -30,7 +30,7 @@ from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.errors import FileTruncated, RecordInvalid
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, BatchTable, Index, IndexedShard
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.recordbatch import parse_record_batch
 from sealtrain.training.data.stream import RecordStream
 

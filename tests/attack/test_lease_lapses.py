@@ -23,7 +23,7 @@ from sealtrain.consortium.errors import ApprovalExpired, ApprovalRevoked
 from sealtrain.errors import LeaseStale, SealtrainError, SignatureInvalid
 from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.datause import DataUse
 from sealtrain.signing.errors import ProofInvalid, RetentionEnded

@@ -25,7 +25,7 @@ from world import NOW
 
 from sealtrain.broker.serve import listening
 from sealtrain.broker.store import group_commit as together
-from sealtrain.broker.store.audited import read_beside
+from sealtrain.broker.store.audit_reader import read_beside
 from sealtrain.broker.store.database import begun, commit, engine_of
 from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.memory import Store

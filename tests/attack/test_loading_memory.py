@@ -17,7 +17,7 @@ READ = """
 import gc, random, sys
 from pathlib import Path
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.data.sources import Source
 

@@ -35,7 +35,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest.errors import ClaimContradicted, ManifestMalformed, SubjectMismatch
 from sealtrain.manifest.files import examine_file, manifest_bytes, verify_file
 from sealtrain.manifest.verify import examine, verify_manifest
-from sealtrain.recipe.adopted import EMPTY_SCRIPT, script_digest
+from sealtrain.recipe.adopted_document import EMPTY_SCRIPT, script_digest
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.signing import dsse, statement
 from sealtrain.signing.errors import RunLogBroken

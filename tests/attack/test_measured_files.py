@@ -18,7 +18,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
-from sealtrain.cli.measured import lay_out
+from sealtrain.cli.document_files import lay_out
 from sealtrain.cli.programs import SideProgram
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import Unreachable

@@ -35,7 +35,7 @@ from sealtrain.client.grant import Grant
 from sealtrain.client.grants import WantedModel
 from sealtrain.client.readiness import PlannedRun, ask
 from sealtrain.consortium.errors import DatasetMismatch
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import RunChainBroken, RunMismatch, SealtrainError
 from sealtrain.guest.model_before import ModelBefore

@@ -21,7 +21,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.quorum import Quorum
@@ -33,7 +33,7 @@ from sealtrain.consortium.errors import (
     ApprovalUnknown,
     DatasetMismatch,
 )
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import BrokerNotApproved, SealtrainError, SignatureInvalid
 from sealtrain.guest.outputs import NextRecipe, hand_on_model
@@ -45,8 +45,8 @@ from sealtrain.release.messages import BrokerKeys, load_message
 from sealtrain.release.sealing_key import SealingKey, SignedSealingKey, sign_sealing_key
 from sealtrain.sealing.description import DatasetDescription
 from sealtrain.sealing.errors import NoStanza, RootMismatch, WrongContext, WrongKey
-from sealtrain.sealing.opened import SealedDataset
-from sealtrain.sealing.openedmodel import unnamed_model
+from sealtrain.sealing.opened_dataset import SealedDataset
+from sealtrain.sealing.opened_model import unnamed_model
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, TrainedModel

@@ -66,7 +66,7 @@ def inodes(kind: str) -> set[str]:
 
 def of_life(pid: int) -> list[int]:
     """The workload below a command, its first rank first."""
-    named = b"from sealtrain.guest.life import"
+    named = b"from sealtrain.guest.workload_life import"
     return sorted(
         child for child in below(pid) if named in Path(f"/proc/{child}/cmdline").read_bytes()
     )

@@ -25,7 +25,6 @@ from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, SealtrainError
 from sealtrain.guest.sandbox.events import Restated
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds, connections
-from sealtrain.guest.workload.company import links_of
 from sealtrain.guest.workload.messages import (
     Ended,
     Failed,
@@ -46,6 +45,7 @@ from sealtrain.guest.workload.messages import (
     TakeLink,
     WorkloadQuestion,
 )
+from sealtrain.guest.workload.node_ranks import links_of
 from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.training.data.sources import Source

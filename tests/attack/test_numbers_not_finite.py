@@ -37,9 +37,9 @@ from sealtrain.training.finite import (
     require_finite_weights,
 )
 from sealtrain.training.models.merging import merge_folder
-from sealtrain.training.saved import BaseFolder, saved_files
+from sealtrain.training.saved_model import BaseFolder, saved_files
+from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import ALERTS_FILE, METRICS_FILE, Monitor
-from sealtrain.training.telemetry.released import MetricGate
 from sealtrain_together.travelling.program import Program, ProgramSettings
 
 if not COLLECTING:

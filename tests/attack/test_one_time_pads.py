@@ -25,7 +25,7 @@ if not COLLECTING:
     from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
     from sealtrain_together.pads.engine import Inside, UnderPads
-    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.exact_products import Float64
     from sealtrain_together.pads.field import HALF, PRIME
     from sealtrain_together.pads.freivalds import Freivalds
     from sealtrain_together.pads.masks import Masks, MaskStream, drawn_secret

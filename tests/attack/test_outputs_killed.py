@@ -23,7 +23,7 @@ from sealtrain.base.files import atomic_folder, atomic_writer, exchanged
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import Stanza
 

@@ -22,7 +22,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.errors import DatasetMismatch, SeriesMismatch
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import DataInvalid, SealtrainError

@@ -15,7 +15,7 @@ from sealtrain.attest.errors import QuoteRootUntrusted
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.client.grant import renew
 from sealtrain.consortium.errors import ApprovalUnknown, DatasetMismatch
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.errors import ChainRefused, SealtrainError, SignatureInvalid
 from sealtrain.signing import dsse

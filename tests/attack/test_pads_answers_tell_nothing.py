@@ -27,7 +27,7 @@ if not COLLECTING:
     from sealtrain_together.channel.ports import listening
     from sealtrain_together.pads.accelerator import RemoteAccelerator
     from sealtrain_together.pads.engine import Inside, UnderPads
-    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.exact_products import Float64
     from sealtrain_together.pads.field import subtracted
     from sealtrain_together.pads.multiplying import Limits
     from sealtrain_together.pads.pads import InGuest

@@ -35,12 +35,12 @@ from sealtrain.guest.workload.channel import (
 from sealtrain.guest.workload.fork import WorkloadProcess, keep_orphans
 from sealtrain.guest.workload.messages import ConnectHelper, WorkloadQuestion
 from sealtrain.recipe.collaborations.pads import Pads
-from sealtrain_together.pads.guest.keeping import KeptPads
+from sealtrain_together.pads.guest.keeper import KeptPads
 
 if not COLLECTING:
     from pads_world import accelerating, dealing, random_matrix
 
-    from sealtrain_together.pads.guest.stand_ins import PassedMachines
+    from sealtrain_together.pads.guest.workload import PassedMachines
 
 pytestmark = pytest.mark.claim("C610")
 _SIZE = 1 << 16
@@ -235,7 +235,7 @@ def test_its_keeper_needs_no_library_that_trains() -> None:
         [
             sys.executable,
             "-c",
-            "import sys, sealtrain.guest.keeper, sealtrain_together.pads.guest.keeping;"
+            "import sys, sealtrain.guest.keeper, sealtrain_together.pads.guest.keeper;"
             "print({'torch', 'transformers', 'numpy'} & set(sys.modules))",
         ],
         capture_output=True,

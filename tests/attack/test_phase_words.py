@@ -19,7 +19,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.hostport import written
 from sealtrain.errors import DataInvalid
 from sealtrain.guest.keeper import Keeper
-from sealtrain.guest.phasewords import digests_tokens, draws, in_memory, privacy_spent
+from sealtrain.guest.phase_messages import digests_tokens, draws, in_memory, privacy_spent
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.sandbox.output import OutputTally as Noted
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply

@@ -27,7 +27,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.address import database_of
 from sealtrain.broker.store.memory import Store
-from sealtrain.broker.store.restored import settle
+from sealtrain.broker.store.restore import settle
 from sealtrain.cli import app
 from sealtrain.errors import (
     ConfigError,

@@ -24,7 +24,7 @@ if not COLLECTING:
     from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
     from sealtrain_together.pads.engine import Inside, UnderPads
-    from sealtrain_together.pads.exact import ExactProduct, Float64
+    from sealtrain_together.pads.exact_products import ExactProduct, Float64
     from sealtrain_together.pads.masks import Masks, drawn_secret
     from sealtrain_together.pads.matrix import Direction, PublicMatrix
     from sealtrain_together.pads.pads import InGuest

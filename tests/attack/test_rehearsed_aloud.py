@@ -10,7 +10,7 @@ from sealtrain.base.platforms import Platform
 from sealtrain.guest.sandbox.border import enclosed
 from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.sandbox.output import OutputTally
-from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW, insecure_loud, insecure_shown
+from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW, insecure_loud, insecure_shown
 
 pytestmark = pytest.mark.claim("C149")
 

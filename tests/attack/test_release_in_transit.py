@@ -25,7 +25,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.errors import ConsortiumMismatch

@@ -18,7 +18,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.broker.service.service import Broker
-from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.broker_proof import AttestedBroker, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import verify_receipt

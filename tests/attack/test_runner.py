@@ -21,14 +21,14 @@ from world import identity
 
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service.service import Broker
+from sealtrain.cli.guest_starter import own_program
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
-from sealtrain.cli.starter import own_program
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.places import Places
 from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
+from sealtrain.client.ticket_places import Places
 from sealtrain.errors import AlreadyExists, UsageError
 
 ONCE = pytest.mark.claim("C180")

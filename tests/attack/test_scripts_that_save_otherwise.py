@@ -16,7 +16,7 @@ from training_world import LLAMA
 
 from sealtrain.training.basefiles import BASE_FILES, read_list
 from sealtrain.training.errors import ModelNotReloaded
-from sealtrain.training.saved import BaseFolder, saved_files
+from sealtrain.training.saved_model import BaseFolder, saved_files
 
 if not COLLECTING:
     import torch

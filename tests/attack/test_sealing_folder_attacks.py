@@ -32,7 +32,7 @@ from sealtrain.sealing.errors import (
 from sealtrain.sealing.export import export
 from sealtrain.sealing.header import FileKeys, encode_header
 from sealtrain.sealing.index import Index
-from sealtrain.sealing.opened import SealedDataset, read_index
+from sealtrain.sealing.opened_dataset import SealedDataset, read_index
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.writer import SealedWriter
 

@@ -23,7 +23,7 @@ from sealing_world import (
 from sealtrain.sealing.errors import RecordInvalid, RootMismatch
 from sealtrain.sealing.export import export
 from sealtrain.sealing.file import seal_file
-from sealtrain.sealing.opened import contains_record
+from sealtrain.sealing.opened_dataset import contains_record
 
 pytestmark = pytest.mark.claim("C5")
 

@@ -27,7 +27,7 @@ from sealing_world import (
 from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import WrongKey
-from sealtrain.sealing.opened import contains_record
+from sealtrain.sealing.opened_dataset import contains_record
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.tabular.conversion import Conversion
 

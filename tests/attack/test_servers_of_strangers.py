@@ -25,7 +25,7 @@ from polling import wait_until
 
 from sealtrain.base.connections import Caps
 from sealtrain.base.wsgi import ServerLimits, bound
-from sealtrain.cli.lender import lending
+from sealtrain.cli.credential_lender import lending
 from sealtrain.errors import SealtrainError
 from sealtrain.web.serving import serving
 from sealtrain_together.channel.channel import AttestedChannel, accept, connect

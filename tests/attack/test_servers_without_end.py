@@ -33,7 +33,7 @@ from sealtrain.storage.address import parse_address
 from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.http import HttpFileSystem
-from sealtrain.storage.patience import Patience
+from sealtrain.storage.retry import Patience
 from sealtrain_chain.node import Node
 from sealtrain_simulator.pki import SimulatedPki
 

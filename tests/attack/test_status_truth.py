@@ -34,7 +34,7 @@ from sealtrain.client.readiness import (
 )
 from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
 from sealtrain.consortium.withdrawals import Withdrawal

@@ -17,10 +17,10 @@ from storage_world import Server, serving
 from sealtrain.errors import DataInvalid, EgressRefused, LimitExceeded, UsageError
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.sealing.errors import FileTruncated, NotSealed, RootMismatch, SealRefused
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.address import parse_address
 from sealtrain.storage.errors import StorageUnreachable
-from sealtrain.storage.patience import Busy, Patience
+from sealtrain.storage.retry import Busy, Patience
 
 pytestmark = pytest.mark.claim("C32")
 

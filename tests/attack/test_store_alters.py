@@ -31,7 +31,7 @@ from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES
 from sealtrain.sealing.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.file import Suite, open_file, verify_ciphertext
 from sealtrain.sealing.hashtree import GROUP_CHUNKS
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.data.stream import RecordStream
 

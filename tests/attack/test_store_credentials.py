@@ -23,7 +23,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.http import Bounds
 from sealtrain.base.secret import Secret
-from sealtrain.cli.lender import lending
+from sealtrain.cli.credential_lender import lending
 from sealtrain.client.storecredentials import Lender, asked, parse_credentials
 from sealtrain.errors import DataInvalid, EvidenceRefused, LimitExceeded, SealtrainError, UsageError
 from sealtrain.release.errors import AnswerInvalid, ChallengeExpired, ChallengeUnknown

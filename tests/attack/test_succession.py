@@ -17,7 +17,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.store.succession import begin_ledger
 from sealtrain.consortium.errors import ApprovalsMissing, ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.succession import (
     SuccessionFile,
     changes_between,

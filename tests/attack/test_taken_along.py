@@ -23,8 +23,8 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import RecipeChanged
 from sealtrain.guest.admission import Admitted, admit
 from sealtrain.guest.errors import ImportRefused
-from sealtrain.guest.fellows import expect_listening
 from sealtrain.guest.helper_machines import expect_helpers
+from sealtrain.guest.other_guests import expect_listening
 from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.errors import EnvironmentChanged, LockInvalid, ModelInvalid

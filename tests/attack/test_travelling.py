@@ -48,8 +48,8 @@ from sealtrain_together.travelling.capability import (
     write_chunk,
 )
 from sealtrain_together.travelling.control import Challenge
-from sealtrain_together.travelling.given import GivenTrips, GivingBounds
 from sealtrain_together.travelling.holder import Holder, Provision
+from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
 from sealtrain_together.travelling.mapped_code import MappedCode, mapped_files, release_pages
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_together.travelling.parties import joined

@@ -14,7 +14,7 @@ from collecting import COLLECTING
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, StorageFailed
 from sealtrain.sealing.errors import CheckpointRefused
-from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 
 if not COLLECTING:
     from travel_world import KEYS, RUN_ID

@@ -34,9 +34,9 @@ from sealtrain_together.travelling import accelerator as accelerators
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
 from sealtrain_together.travelling.capability import WriteCapability, WriteConnection, Written
 from sealtrain_together.travelling.control import Challenge, Turn
-from sealtrain_together.travelling.given import GivenTrips, GivingBounds
 from sealtrain_together.travelling.holder import Holder, Provision
-from sealtrain_together.travelling.inbox import Inbox
+from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
+from sealtrain_together.travelling.lane_requests import Inbox
 from sealtrain_together.travelling.measurement import StateMeter
 
 if not COLLECTING:

@@ -30,7 +30,7 @@ from sealtrain.cli import app
 from sealtrain.cli.programs import SideProgram
 from sealtrain.cli.walkrun import prepared
 from sealtrain.errors import AlreadyExists, DataInvalid, ProtectionMissing, Refused, UsageError
-from sealtrain.walk.prepared import MARKER, Prepared, is_fresh, is_walk
+from sealtrain.walk.prepared_run import MARKER, Prepared, is_fresh, is_walk
 from sealtrain.walk.switch import StepOutcome, Switch
 from sealtrain.walk.table import SWITCHES, play, switch_named
 from sealtrain.web.serving import serving

@@ -11,7 +11,7 @@ from release_world import ReleaseWorld, audited, document_of, renewed
 from world import OWNERS, identity
 
 from sealtrain.consortium.errors import ApprovalUnknown, DatasetMismatch
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal
 from sealtrain.errors import RunMismatch, SealtrainError, SignatureInvalid
 from sealtrain.ledger.uses import Uses

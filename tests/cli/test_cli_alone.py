@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sealtrain
-from sealtrain.cli.alone import BEGIN
+from sealtrain.cli.run_process import BEGIN
 
 pytestmark = pytest.mark.claim("C120")
 
@@ -28,7 +28,7 @@ def begun_anew(program: str, folder: Path, *words: str, **environment: str) -> s
         [
             sys.executable,
             "-c",
-            f"from sealtrain.cli.alone import alone\nalone({program!r})",
+            f"from sealtrain.cli.run_process import alone\nalone({program!r})",
             *words,
         ],
         capture_output=True,

@@ -12,8 +12,8 @@ from carrying import carries
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
-from sealtrain.cli.lessons import FirstLessons, judge_data
-from sealtrain.client.fitting import read_data
+from sealtrain.cli.learnable_records import FirstLessons, judge_data
+from sealtrain.client.data_fitness import read_data
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.schema import load_recipe

@@ -16,7 +16,7 @@ from world import OWNERS, RECIPE, founded, signer, simulated_policy
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
-from sealtrain.client.fitting import layout_words, seal_words
+from sealtrain.client.data_fitness import layout_words, seal_words
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.reviewing import facts
 from sealtrain.errors import UsageError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
+from sealtrain.training.model_files import SPARSE_FILE
 from sealtrain.training.models.merging import merge_folder
-from sealtrain.training.trained import SPARSE_FILE
 
 if not COLLECTING:
     import torch
@@ -26,7 +26,7 @@ if not COLLECTING:
         encode,
         rows_of,
     )
-    from sealtrain_together.cut.back import back_files, merged_whole, with_sparse
+    from sealtrain_together.cut.back_model import back_files, merged_whole, with_sparse
     from sealtrain_together.cut.cut import CutModel
 
 pytestmark = [

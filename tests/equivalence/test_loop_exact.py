@@ -23,7 +23,7 @@ from training_world import (
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import newest
 from sealtrain.training.data.stream import RecordStream
-from sealtrain.training.telemetry.released import MetricGate
+from sealtrain.training.telemetry.metric_gate import MetricGate
 
 if not COLLECTING:
     from sealtrain.training.checkpoints.callback import RunContext

@@ -23,7 +23,7 @@ if not COLLECTING:
     )
 
     from sealtrain_together.pads.accelerator import RemoteAccelerator
-    from sealtrain_together.pads.exact import Float64
+    from sealtrain_together.pads.exact_products import Float64
     from sealtrain_together.pads.pool import OwnPool
     from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
     from sealtrain_together.pads.serving import Served, served

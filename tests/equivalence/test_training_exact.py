@@ -143,8 +143,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_conversations_train_with_a_chat_template(sealed: dict[str, Any], tmp_path: Path) -> None:
+    from sealtrain.training.model_files import model_files
     from sealtrain.training.models.base import build_model, byte_tokenizer
-    from sealtrain.training.trained import model_files
 
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (
@@ -174,7 +174,7 @@ def users_own(
     from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
     from sealtrain.training.data.stream import RecordStream
     from sealtrain.training.models.base import build_model, byte_tokenizer
-    from sealtrain.training.telemetry.released import MetricGate
+    from sealtrain.training.telemetry.metric_gate import MetricGate
 
     recipe = sft()
     store = checkpoint_store(folder / "checkpoints")

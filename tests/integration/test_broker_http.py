@@ -24,7 +24,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.client.pin import BrokerPin
@@ -49,7 +49,7 @@ from sealtrain.release.lease_code import Closing, manifest_key
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePublicKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import (

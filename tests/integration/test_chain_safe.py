@@ -23,10 +23,10 @@ from sealtrain.errors import ChainRefused, SignatureInvalid
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.account import address
+from sealtrain_chain.chain_condition import opened_gate
 from sealtrain_chain.chainfile import load_chain_file
 from sealtrain_chain.contracts import kms_allows
 from sealtrain_chain.decision import decide
-from sealtrain_chain.gate import opened_gate
 
 if not COLLECTING:
     from chain_world import (

@@ -12,8 +12,8 @@ from carrying import carries
 from collecting import COLLECTING
 
 from sealtrain.training.errors import PeerUnreachable
+from sealtrain.training.model_files import SPARSE_FILE
 from sealtrain.training.run import Inputs, Reporting, Trained, train
-from sealtrain.training.trained import SPARSE_FILE
 from sealtrain_together.channel.channel import open_over
 from sealtrain_together.channel.streams import dialled
 

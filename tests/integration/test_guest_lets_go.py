@@ -14,11 +14,11 @@ from joint_site import JointSite, joint_site
 from world import OWNERS
 
 from sealtrain.errors import LeaseStale
-from sealtrain.guest import holding
+from sealtrain.guest import key_holder
 from sealtrain.guest.guest import Surroundings
-from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.sealing.errors import SealRefused
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 
 pytestmark = pytest.mark.claim("C104")
 
@@ -41,7 +41,7 @@ def open_files(below: Path) -> set[str]:
 def test_a_second_dataset_that_does_not_open_ends_the_lease_on_the_first(
     at: JointSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find, open_dataset = holding.find_datasets, SealedDataset.open
+    find, open_dataset = key_holder.find_datasets, SealedDataset.open
     opened: list[SealedDataset] = []
     keys: list[Any] = []
 
@@ -59,7 +59,7 @@ def test_a_second_dataset_that_does_not_open_ends_the_lease_on_the_first(
         opened.append(dataset)
         return dataset
 
-    monkeypatch.setattr(holding, "find_datasets", with_a_damaged_copy)
+    monkeypatch.setattr(key_holder, "find_datasets", with_a_damaged_copy)
     monkeypatch.setattr(SealedDataset, "open", noted)
     with pytest.raises(SealRefused):
         DataGuest(

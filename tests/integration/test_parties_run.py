@@ -30,21 +30,21 @@ from sealtrain.consortium.errors import ApprovalRevoked, DatasetMismatch
 from sealtrain.errors import AlreadyExists, EgressRefused, LeaseStale, RunMismatch, UsageError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.guest.guestrun import GuestRun
-from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.ledger.uses import Uses
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.parties import party_run_id
-from sealtrain.training.trained import Trained
+from sealtrain.training.model_files import Trained
 from sealtrain_simulator.server import running as simulated_guest
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.parties.joint import close_joint
 from sealtrain_together.parties.lead import LeadRun
 from sealtrain_together.parties.party import Part, PartyReport, PartyRun
-from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
-from sealtrain_together.travelling.guest.hold import GIVEN, given_file
+from sealtrain_together.travelling.guest.holder_guest import GIVEN, given_file
+from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C79")]
 

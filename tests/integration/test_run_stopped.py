@@ -108,7 +108,7 @@ def parent(process: int) -> int:
 
 def begun_anew(process: int) -> bool:
     """Whether it is a workload, or a rank of one: what is forked keeps its words."""
-    return b"sealtrain.guest.life" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return b"sealtrain.guest.workload_life" in Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 def peak_bytes(process: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from node_judges import judge
 from variants import variants
 
-from sealtrain.base.visible import MARKS, SCRIPTS, escape_hidden, is_visible
+from sealtrain.base.visible_text import MARKS, SCRIPTS, escape_hidden, is_visible
 
 DRIVER = Path(__file__).resolve().parents[1] / "support/second_characters.mjs"
 CONSOLE = Path(__file__).resolve().parents[2] / "src/sealtrain/web/static/characters.js"

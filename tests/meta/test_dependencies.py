@@ -25,13 +25,13 @@ EXTRAS = {
     "sealtrain/recipe/sample.py": ["seal"],
     "sealtrain/recipe/duetimes.py": ["schedule"],  # imported where cron is read
     "sealtrain/client/hub.py": ["train"],  # imported where a recipe names a model of the hub
-    "sealtrain/cli/lessons.py": ["seal", "train"],  # imported where records are counted
+    "sealtrain/cli/learnable_records.py": ["seal", "train"],  # imported where records are counted
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/recordvalues.py": ["seal"],  # the same
-    "sealtrain/recipe/soundweights.py": ["train"],  # imported where weights are read
-    "sealtrain/guest/served.py": ["train"],  # imported where datasets are stated
+    "sealtrain/recipe/finite_weights.py": ["train"],  # imported where weights are read
+    "sealtrain/guest/stated_data.py": ["train"],  # imported where datasets are stated
     "sealtrain/guest/workload/opening.py": ["train"],  # the same
     "sealtrain/guest/workload/stubs.py": ["train"],  # the same
     "sealtrain/training": ["train"],

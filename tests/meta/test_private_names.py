@@ -87,10 +87,10 @@ def test_no_test_reaches_a_private_name() -> None:
 def test_the_search_finds_every_way_to_a_private_name() -> None:
     ways = [
         "made._held",
-        "from sealtrain.base.room import _room",
+        "from sealtrain.base.byte_budget import _room",
         "from sealtrain._hidden import room",
         "monkeypatch.setattr(module, '_MAX', 3)",
-        "monkeypatch.setattr('sealtrain.base.room._MAX', 3)",
+        "monkeypatch.setattr('sealtrain.base.byte_budget._MAX', 3)",
         "getattr(made, '_held')",
         "class Ours(Theirs):\n    def act(self):\n        return self._theirs",
         "PROGRAM = 'import sealtrain\\nsealtrain._held = 3\\n'",

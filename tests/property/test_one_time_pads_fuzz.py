@@ -15,8 +15,8 @@ from collecting import COLLECTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.canonical import canonical_json
-from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError
 from sealtrain_together.channel.answers import receive_answer

@@ -265,9 +265,9 @@ def _adapter(folder: Path) -> None:
     from peft import get_peft_model
     from training_world import sft
 
+    from sealtrain.training.model_files import model_files
     from sealtrain.training.models.adapters import adapter_config
     from sealtrain.training.models.base import build_model
-    from sealtrain.training.trained import model_files
 
     write_base(folder / "base")
     recipe = sft(model={"path": "base"}, peft=LORA)

@@ -24,8 +24,8 @@ from sealtrain_together.channel.streams import dialled
 from sealtrain_together.cut.front import Reading
 from sealtrain_together.cut.learning import Learning
 from sealtrain_together.cut.messages import conversation_of
-from sealtrain_together.cut.received import Clients, CutRun
 from sealtrain_together.cut.sending import Client, OwnDataset
+from sealtrain_together.cut.server import Clients, CutRun
 
 WORDS = 97
 SHAPE = {

@@ -36,7 +36,6 @@ from sealtrain_together.federated.frames import (
     receive_frame,
     send_frame,
 )
-from sealtrain_together.federated.holding import PartyService
 from sealtrain_together.federated.mailbox import Mailbox
 from sealtrain_together.federated.mathematics import Merging, Taken
 from sealtrain_together.federated.messages import (
@@ -46,6 +45,7 @@ from sealtrain_together.federated.messages import (
     PartyJoined,
     SealedState,
 )
+from sealtrain_together.federated.party_server import PartyService
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16

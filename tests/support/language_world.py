@@ -82,8 +82,8 @@ def embed(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
 
 def write_base(folder: Path, config: dict[str, Any] | None = None) -> Path:
     """A causal model with random weights, saved with the byte tokenizer and a chat template."""
+    from sealtrain.training.model_files import model_files
     from sealtrain.training.models.base import build_model, byte_tokenizer
-    from sealtrain.training.trained import model_files
 
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE

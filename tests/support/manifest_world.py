@@ -38,7 +38,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.base.secret import Secret
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.members import Consortium

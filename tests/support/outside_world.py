@@ -20,7 +20,7 @@ from sealtrain_together.channel.ports import listening
 from sealtrain_together.federated.learner import Learner
 from sealtrain_together.federated.merging import merge
 from sealtrain_together.federated.update import Update, decode_state, encode_state
-from sealtrain_together.pads.guest.outside import OutsideProducts, ReachedMachines
+from sealtrain_together.pads.guest.protected_model import OutsideProducts, ReachedMachines
 from sealtrain_together.pads.multiplying import Limits
 from sealtrain_together.pads.protect import quantise, restore
 from sealtrain_together.pads.serving import Multiplier

@@ -13,9 +13,9 @@ from release_world import ROOT, ReleaseWorld, ids_of
 from world import DAY, NOW, founded, identity
 
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import Grant, renew
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
 from sealtrain.consortium.withdrawals import Withdrawal

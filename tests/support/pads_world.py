@@ -14,7 +14,7 @@ from relays import altering, carried
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.pads.dealer import Dealer, RemoteDealer, conversation
-from sealtrain_together.pads.exact import Float64
+from sealtrain_together.pads.exact_products import Float64
 from sealtrain_together.pads.field import PRIME
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.multiplying import Device, Limits

@@ -13,7 +13,7 @@ from release_world import ReleaseWorld, SealedSet, Wire, release_world
 from world import DAY, OWNERS, deployed, identity
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin

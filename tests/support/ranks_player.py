@@ -25,7 +25,7 @@ def main() -> None:
     from sealtrain.guest.sandbox.border import Ways, enclosed
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.backends import needs_group
-    from sealtrain.training.distributed.chosen import connected
+    from sealtrain.training.distributed.machinery import connected
     from sealtrain.training.distributed.ranks import gathered
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 

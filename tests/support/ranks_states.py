@@ -23,7 +23,7 @@ def main() -> None:
     from ranks_world import recipe_of
     from training_world import LLAMA, RUN_ID, checkpoint_store
 
-    from sealtrain.training.distributed.chosen import machinery_of
+    from sealtrain.training.distributed.machinery import machinery_of
     from sealtrain.training.distributed.ranks import gathered, place
 
     recipe = recipe_of("sft", BACKEND)
@@ -37,7 +37,7 @@ def main() -> None:
         from sealtrain.training.checkpoints import checkpoint
         from sealtrain.training.distributed.agreement import same_for_all
         from sealtrain.training.distributed.sharded import Sharded
-        from sealtrain.training.trained import weight_files
+        from sealtrain.training.model_files import weight_files
 
         torch.manual_seed(1 if ACTION == "make" else 2)
         config = {name: value for name, value in LLAMA.items() if name != "model_type"}

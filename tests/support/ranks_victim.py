@@ -80,7 +80,7 @@ def main() -> None:
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.backends import divided_among, needs_group, numbers_of
     from sealtrain.training.checkpoints.checkpoint import newest
-    from sealtrain.training.distributed.chosen import connected
+    from sealtrain.training.distributed.machinery import connected
     from sealtrain.training.distributed.ranks import gathered
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 

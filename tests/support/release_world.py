@@ -44,7 +44,7 @@ from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin
@@ -74,8 +74,8 @@ from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, Stanza, wrap_for_recipe
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
+from sealtrain_chain.chain_condition import ChainGate
 from sealtrain_chain.chainfile import ChainFile
-from sealtrain_chain.gate import ChainGate
 from sealtrain_simulator.guest import SimulatedGuest
 from sealtrain_simulator.pki import SimulatedPki
 

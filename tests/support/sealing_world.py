@@ -20,7 +20,7 @@ from sealtrain.sealing.description import INDEX_NAME, DatasetDescription, datase
 from sealtrain.sealing.file import FileContext, SealedFile, open_file, seal_file
 from sealtrain.sealing.header import read_header_from
 from sealtrain.sealing.index import Index
-from sealtrain.sealing.opened import SealedDataset, read_index
+from sealtrain.sealing.opened_dataset import SealedDataset, read_index
 from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.trailer import read_trailer

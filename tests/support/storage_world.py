@@ -17,7 +17,7 @@ from http_server import Handler, http_served
 from sealtrain.storage.address import parse_address
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.http import HttpFileSystem
-from sealtrain.storage.patience import Patience
+from sealtrain.storage.retry import Patience
 
 HASTY = Patience(sleep=lambda _: None)
 

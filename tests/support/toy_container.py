@@ -17,7 +17,7 @@ from programs import found
 
 from sealtrain.image.layer import LayerEntry, write_layer
 from sealtrain.image.layout import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, TITLE
-from sealtrain.image.own import CONFIG
+from sealtrain.image.own_files import CONFIG
 
 _LEFT_OUT = {"__pycache__", "ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tkinter"}
 _LEFT_OUT |= {"dist-packages", "pydoc_data", "turtledemo", "unittest"}

@@ -16,7 +16,7 @@ from sealing_world import KEY, repeatable, sealed_folder
 from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.data.sources import Source
 

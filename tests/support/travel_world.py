@@ -20,8 +20,8 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
-from sealtrain_together.travelling.given import GivenTrips, GivingBounds
 from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
 from sealtrain_together.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_together.travelling.parties import Parties
 from sealtrain_together.travelling.program import ProgramSettings

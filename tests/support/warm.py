@@ -31,8 +31,8 @@ from filelock import FileLock
 from keeping import note_command
 from warm_places import PIPE, find_places
 
-from sealtrain.cli.alone import BEGIN
 from sealtrain.cli.programs import Process, Start
+from sealtrain.cli.run_process import BEGIN
 from sealtrain.recipe.installation import packages_of
 from sealtrain.recipe.schema import parse_recipe
 
@@ -78,7 +78,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 _ALONE = """\
 import sys
-from sealtrain.cli.alone import alone
+from sealtrain.cli.run_process import alone
 program = sys.argv.pop(1)
 alone(program)
 """

@@ -23,7 +23,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.base.secret import Secret
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset

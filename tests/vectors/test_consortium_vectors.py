@@ -22,7 +22,7 @@ from sealtrain.base.models import load_model
 from sealtrain.consortium.approvals import require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.owner_document import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal

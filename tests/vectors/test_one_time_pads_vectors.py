@@ -14,7 +14,7 @@ import pytest
 from channel_world import talking
 from collecting import COLLECTING
 
-from sealtrain.base.room import ByteBudget
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.keys.derive import derive
@@ -25,7 +25,7 @@ if not COLLECTING:
     import torch
 
     from sealtrain_together.pads.dealer import Session
-    from sealtrain_together.pads.exact import ExactProduct, Float64, Int8Limb
+    from sealtrain_together.pads.exact_products import ExactProduct, Float64, Int8Limb
     from sealtrain_together.pads.field import added, limbs, subtracted, times_vectors
     from sealtrain_together.pads.freivalds import Freivalds
     from sealtrain_together.pads.masks import Masks, MaskStream, accepted

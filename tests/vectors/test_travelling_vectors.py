@@ -17,7 +17,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.sealing.datakey import DataKey
 from sealtrain_together.travelling.capability import WriteCapability
-from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
+from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 from sealtrain_together.travelling.measurement import fingerprint_of_bytes
 from sealtrain_together.travelling.states import STATE_ENTRY
 

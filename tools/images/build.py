@@ -35,7 +35,7 @@ from sealtrain.image.layout import (
     TITLE,
     read_image,
 )
-from sealtrain.image.own import CONFIG, folders_of, own_files
+from sealtrain.image.own_files import CONFIG, folders_of, own_files
 from sealtrain.image.packages import code_of, keeps
 from sealtrain.image.pins import Pins, load_image_recipe, load_pins
 from sealtrain.recipe.installation import record_digest

@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.image.layer import LayerEntry, is_program
-from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
+from sealtrain.image.own_files import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.packages import record_text
 from sealtrain.image.pins import files_digest
 from sealtrain.recipe.installation import as_recorded, recorded

@@ -69,7 +69,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
 
     from sealtrain.broker.store.tokens import TokenState, make_token, scope_of
     from sealtrain.consortium.approvals import Decision, sign_decision
-    from sealtrain.consortium.owned import sign_owned
+    from sealtrain.consortium.owner_document import sign_owned
     from sealtrain.consortium.policies import OwnerPolicy
     from sealtrain.ledger.witness import cosign_tree_head
     from sealtrain.signing.note import SignedNote

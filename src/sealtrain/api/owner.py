@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.client import approving, growing, opening, sealing, withdrawing, witnessing
+from sealtrain.client import approving, opening, sealing, series_place, withdrawing, witnessing
 from sealtrain.client.opening import RunManifest
 from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.client.sealing import Publication
@@ -21,9 +21,9 @@ from sealtrain.errors import RecipeChanged
 if TYPE_CHECKING:
     from sealtrain.api.run import Run
     from sealtrain.client.approving import Intent
-    from sealtrain.client.growing import Beginning
     from sealtrain.client.opening import OpenedFiles
     from sealtrain.client.sealing import Rewrapped, Sealed
+    from sealtrain.client.series_place import Beginning
     from sealtrain.client.standing import StandingRequest
     from sealtrain.client.withdrawing import Withdrawn
     from sealtrain.client.witnessing import WatchedLedger
@@ -123,12 +123,12 @@ class Owner(OwnerFiles):
         Raises:
             SealtrainError: As ``client.growing.place_in_series``.
         """
-        return growing.place_in_series(
+        return series_place.place_in_series(
             self,
             name,
             locked,
             after=after,
-            beginning=beginning or growing.Beginning(),
+            beginning=beginning or series_place.Beginning(),
         )
 
     def register(self, folder: Path, locked: LockedRecipe) -> AtEach[None]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 from sealtrain.client.locking import lock_for
 from sealtrain.recipe.basefolder import remember_base
+from sealtrain.recipe.finite_weights import require_sound_weights
 from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.lock import LOCK_NAME
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.recipe.soundweights import require_sound_weights
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

@@ -20,10 +20,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.bundle import MAX_BUNDLE_BYTES, Bundle
-from sealtrain.attest.cloudtpm.trustee import azure_exhibit
+from sealtrain.attest.cloudtpm.confidential_containers import azure_exhibit
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.parse import log_entries, parse_event_log, parse_statement
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
+from sealtrain.attest.dstack_platforms import hosted_exhibit
 from sealtrain.attest.errors import (
     CertificateChainInvalid,
     EvidenceMalformed,
@@ -52,7 +53,6 @@ from sealtrain.attest.forms import (
 )
 from sealtrain.attest.gcp.collect import tpm_shown
 from sealtrain.attest.gcp.exhibit import GcpStatement
-from sealtrain.attest.hosted import hosted_exhibit
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.nitrotpm.exhibit import NitroTpmStatement
 from sealtrain.attest.nvidia.collateral import GpuCollateral

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 
 CPU = "cpu0"
 """The part of a file that the processor signed."""

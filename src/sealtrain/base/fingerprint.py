@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 
 PIECE_BYTES: Final = 1 << 18
 ZEROS: Final = bytes(PIECE_BYTES)

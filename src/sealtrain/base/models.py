@@ -26,8 +26,8 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.filenames import OWNER_NAME
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.spelling import nearest
-from sealtrain.base.visible import is_visible
+from sealtrain.base.suggestion import nearest
+from sealtrain.base.visible_text import is_visible
 from sealtrain.errors import ERROR_CODES, DataInvalid, SealtrainError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.visible import is_visible, replace_hidden
+from sealtrain.base.visible_text import is_visible, replace_hidden
 from sealtrain.errors import SealtrainError
 
 MAX_YAML_BYTES = 128 << 10

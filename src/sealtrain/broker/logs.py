@@ -13,7 +13,7 @@ import logging
 from typing import Any, Final, Literal
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import UsageError
 
 LogFormat = Literal["text", "json"]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from sealtrain.broker.service.service import Broker
-    from sealtrain_chain.gate import ChainGate
+    from sealtrain_chain.chain_condition import ChainGate
 
 _FREE_BYTES = 64 << 20
 
@@ -204,8 +204,8 @@ def chain_gate(
     if config.chain is None:
         yield None
         return
+    from sealtrain_chain.chain_condition import opened_gate
     from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.gate import opened_gate
 
     chain = load_chain_file(config.chain)
     require_known_owners(chain, consortium)

@@ -24,11 +24,11 @@ from sealtrain.broker.serve import serve as serve_broker
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.deploy import keys_by_name
+from sealtrain.cli.document_files import lay_out
 from sealtrain.cli.durations import Duration
-from sealtrain.cli.measured import lay_out
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import attested_identity
+from sealtrain.client.broker_proof import attested_identity
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import new_pin
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket

@@ -74,7 +74,7 @@ def restored(
 ) -> None:
     """Check a restored PostgreSQL database, so that a broker starts on it. Leases in it end."""
     require_extras("the broker", "broker")
-    from sealtrain.broker.store.restored import settle
+    from sealtrain.broker.store.restore import settle
 
     where = database_of(database)
     done = settle(where, now=system_clock())

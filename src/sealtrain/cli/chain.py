@@ -28,9 +28,9 @@ from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address, load_account
 from sealtrain_chain.carrying import carry_out, execute_proposal
+from sealtrain_chain.chain_condition import require_app, require_counting
 from sealtrain_chain.chainfile import ChainFile, load_chain_file
 from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision, decide
-from sealtrain_chain.gate import require_app, require_counting
 from sealtrain_chain.reading import open_reader
 from sealtrain_chain.safe import SafeProposal
 from sealtrain_chain.slots import COMPOSE, DEVICE, nonce_slot

@@ -258,7 +258,7 @@ _DEPLOY: Final[Entries] = {
         "Judge the document that a platform made of yours, and write it for owners to approve.",
     ),
     "credentials": CommandEntry(
-        "sealtrain.cli.lender:credentials",
+        "sealtrain.cli.credential_lender:credentials",
         "Lend credentials of stores to guests that prove that they run a document.",
         measured=True,
     ),

@@ -22,7 +22,7 @@ from pydantic import Field, StringConstraints
 
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.errors import ImageRefused, UsageError
-from sealtrain.image.own import CONFIG
+from sealtrain.image.own_files import CONFIG
 from sealtrain.recipe.document import Frame
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.fields import ImageName

@@ -11,11 +11,10 @@ import typer
 from sealtrain.base.models import load_model
 from sealtrain.cli.approvals import ApprovalOptions, asked, shown
 from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
+from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.ledgermemory import StateFile
-from sealtrain.cli.lessons import judge_data
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say, typed
-from sealtrain.client.growing import Beginning, place_in_series
 from sealtrain.client.handover import hand_over
 from sealtrain.client.opening import model_of_run
 from sealtrain.client.owner import OwnerFiles
@@ -23,6 +22,7 @@ from sealtrain.client.sealing import Publication
 from sealtrain.client.sealing import register as register_for
 from sealtrain.client.sealing import rewrap as rewrap_for
 from sealtrain.client.sealing import seal as seal_for
+from sealtrain.client.series_place import Beginning, place_in_series
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import SealtrainError, UsageError

@@ -19,11 +19,11 @@ from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import atomic_folder, atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli.output import Json, emit
 from sealtrain.errors import DataInvalid, UsageError
-from sealtrain.recipe.adopted import EMPTY_SCRIPT, SCRIPT_FIELD, Addition, script_digest
+from sealtrain.recipe.adopted_document import EMPTY_SCRIPT, SCRIPT_FIELD, Addition, script_digest
 from sealtrain.recipe.compose import (
     build_compose,
     compose_hash,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import UsageError
 from sealtrain.release.errors import AnswerInvalid

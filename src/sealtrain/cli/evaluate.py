@@ -8,7 +8,7 @@ from sealtrain.cli.output import emit, metric_lines, say
 from sealtrain.cli.runoptions import served_alone
 
 if TYPE_CHECKING:
-    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
 
 

@@ -32,9 +32,9 @@ from sealtrain.cli.programs import SideProgram, program
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
 from sealtrain.errors import AlreadyExists, UsageError
-from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
+from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.image.layout import Described
-from sealtrain.image.unpacked import unpacked
+from sealtrain.image.unpack import unpacked
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import Frame, frame_of, layout_of
 from sealtrain.recipe.errors import LockInvalid

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sealtrain.cli.alone import alone
-from sealtrain.cli.measured import lay_out
+from sealtrain.cli.document_files import lay_out
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.run_process import alone
 from sealtrain.cli.runoptions import (
     FileOptions,
     GuestOptions,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sealtrain.attest.guest import Guest
     from sealtrain.client.ticket import RunTicket
     from sealtrain.errors import SealtrainError
-    from sealtrain.guest.closing import Outcome
     from sealtrain.guest.guestrun import Stored
+    from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.guest.supervision import Work
     from sealtrain.recipe.recipe import Recipe

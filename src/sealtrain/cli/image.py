@@ -18,7 +18,7 @@ from sealtrain.client.imagerecords import own_record, require_image, sign_image_
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.image.account import account_for
 from sealtrain.image.layout import Image, Progress, read_image
-from sealtrain.image.own import STATUS_FOLDER
+from sealtrain.image.own_files import STATUS_FOLDER
 from sealtrain.image.packages import code_of, keeps, python_of, wheels_of
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import code_sha256

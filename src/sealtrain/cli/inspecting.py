@@ -93,7 +93,7 @@ def _columns(sealed: Path, me: Identity) -> dict[str, str]:
     """
     from sealtrain.client.connection import own_key
     from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.sealing.opened import SealedDataset
+    from sealtrain.sealing.opened_dataset import SealedDataset
 
     root = load_dataset_manifest(sealed, me.public).root
     with SealedDataset.open(sealed, own_key(sealed, me), root=root) as dataset:

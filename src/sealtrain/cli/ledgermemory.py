@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.base.files import read_bounded
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import UsageError
 from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust

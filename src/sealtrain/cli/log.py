@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sealtrain.broker.address import DATABASE, ledger_at
-from sealtrain.broker.store.audited import read_beside
+from sealtrain.broker.store.audit_reader import read_beside
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile, given, plain
 from sealtrain.cli.output import Json, emit, progress_items, say

@@ -19,7 +19,7 @@ import typer
 
 from sealtrain.base.filenames import OWNER_NAME, slug
 from sealtrain.base.files import system_failure
-from sealtrain.base.visible import (
+from sealtrain.base.visible_text import (
     cells,
     escape_hidden,
     escape_hidden_lines,

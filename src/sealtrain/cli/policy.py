@@ -21,7 +21,7 @@ from sealtrain.client.connection import watched_ledger
 from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity

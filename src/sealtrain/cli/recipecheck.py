@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sealtrain.cli.lessons import FirstLessons
+from sealtrain.cli.learnable_records import FirstLessons
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
-from sealtrain.client.fitting import layout_words, read_data, seal_words
+from sealtrain.client.data_fitness import layout_words, read_data, seal_words
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
 from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.errors import RecipeInvalid
+from sealtrain.recipe.finite_weights import require_sound_weights
 from sealtrain.recipe.fitness import misfits, misfits_of_record
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.lock import load_lock, require_scripts
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.recipe.soundweights import require_sound_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable

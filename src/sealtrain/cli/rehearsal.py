@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.cli.ending import Ending
-from sealtrain.cli.lessons import judge_data
+from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.output import require_text, say
 from sealtrain.cli.programs import SideProgram, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
-from sealtrain.client.fitting import layout_words, seal_words
+from sealtrain.cli.signals import Ending
+from sealtrain.client.data_fitness import layout_words, seal_words
 from sealtrain.errors import AlreadyExists, UsageError
-from sealtrain.guest.sandbox.rehearsed import INSECURE_SHOW
+from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
 from sealtrain.recipe.backends import guests_of

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.visible import cells, escape_hidden, fold
+from sealtrain.base.visible_text import cells, escape_hidden, fold
 from sealtrain.cli.output import say, table
 from sealtrain.client.reviewing import (
     accepted_tier,

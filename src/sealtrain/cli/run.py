@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from sealtrain.base.clock import system_clock, to_rfc3339
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import (
     Json,
@@ -210,7 +210,7 @@ def download(
 def _index_of(asked: RunDesk, shown: ShownSubmission) -> OutputIndex | None:
     from sealtrain.storage.connect import open_folder
     from sealtrain.storage.outputs import OutputStore
-    from sealtrain.storage.patience import Patience
+    from sealtrain.storage.retry import Patience
 
     try:
         there = open_folder(asked.store_of(shown), patience=Patience(attempts=1, longest=2.0))

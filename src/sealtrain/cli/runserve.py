@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli.durations import Duration
+from sealtrain.cli.guest_starter import own_program
 from sealtrain.cli.output import say
 from sealtrain.cli.programs import tied
 from sealtrain.cli.run import BrokerFile
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
 from sealtrain.cli.simulator import SimulatedMachineOptions
-from sealtrain.cli.starter import own_program
 from sealtrain.client.pin import load_pin
-from sealtrain.client.places import Places
 from sealtrain.client.runs import desk
+from sealtrain.client.ticket_places import Places
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import LockedRecipe

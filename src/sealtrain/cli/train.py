@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.base.collector import uncollected
-from sealtrain.cli.alone import alone
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.evaluate import measure
 from sealtrain.cli.output import Json, emit, metric_lines, say
+from sealtrain.cli.run_process import alone
 from sealtrain.cli.runoptions import (
     FileOptions,
     GuestOptions,
@@ -27,7 +27,7 @@ from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
-    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.recipe import Recipe
 

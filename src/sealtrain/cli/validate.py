@@ -18,7 +18,7 @@ from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import Recipe, load_recipe
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import PlainRecords, check
 

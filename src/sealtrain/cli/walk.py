@@ -19,7 +19,7 @@ from sealtrain.errors import ProtectionMissing, UsageError
 from sealtrain.walk.claims import claims
 
 if TYPE_CHECKING:
-    from sealtrain.walk.prepared import Prepared
+    from sealtrain.walk.prepared_run import Prepared
     from sealtrain.walk.switch import StepOutcome, Switch
 
 

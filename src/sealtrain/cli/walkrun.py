@@ -26,7 +26,7 @@ from sealtrain.cli.simulation import Simulation, rehearsal
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AlreadyExists
 from sealtrain.keys.identity import Identity
-from sealtrain.walk.prepared import (
+from sealtrain.walk.prepared_run import (
     DATASET,
     OWNERS,
     READ_FROM,

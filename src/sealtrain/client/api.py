@@ -19,7 +19,7 @@ from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import RecordedDocument, verify_owned
+from sealtrain.consortium.owner_document import RecordedDocument, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series_block import MAX_MEMBERS

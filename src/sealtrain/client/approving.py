@@ -20,8 +20,8 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock, watched_ledger
 from sealtrain.client.owner import AtEach, OwnerFiles, at_each
+from sealtrain.client.owners_datasets import merged, registered_at
 from sealtrain.client.pin import load_pin
-from sealtrain.client.registered import merged, registered_at
 from sealtrain.client.sealing import require_target
 from sealtrain.client.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
 from sealtrain.consortium.datasets import load_dataset_manifest

@@ -13,7 +13,7 @@ from typing import Final
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import Grant, Receipted
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import LeaseStale, SealtrainError, UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.files import read_bounded
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.verifications import (
     MAX_RECORD_BYTES,
     ImageVerification,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.client.pin import load_pin
+from sealtrain.recipe.finite_weights import require_sound_weights
 from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.recipe.soundweights import require_sound_weights
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

@@ -24,12 +24,12 @@ from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.description import MANIFEST_NAME
 from sealtrain.sealing.errors import NotSealed
 from sealtrain.sealing.export import export
-from sealtrain.sealing.opened import SealedDataset, contains_record
+from sealtrain.sealing.opened_dataset import SealedDataset, contains_record
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, holds_sealed_files
 
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.openedmodel import TrainedFile
+    from sealtrain.sealing.opened_model import TrainedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import AskedKey, Collect, Grant, KeyRequest, obtain, renew
 from sealtrain.client.grants import (
     CombinedKey,

@@ -37,8 +37,8 @@ from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.secret import Random
 from sealtrain.base.tiers import TIER_OF_KIND
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.auditing import Progress, audit_served, require_holds
+from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grants import WantedKey
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.standing import StandingUsed, used_of
@@ -53,7 +53,7 @@ from sealtrain.recipe.lock import Lock
 from sealtrain.release.checks import objections
 from sealtrain.release.decide import in_force, reserves_of
 from sealtrain.release.facts import DecisionLimits, Known, Measured
-from sealtrain.release.standing import AskedDataset, Question, Standing
+from sealtrain.release.ledger_facts import AskedDataset, Question, Standing
 from sealtrain.sealing.errors import NoStanza
 from sealtrain.signing.datause import REMINDER_DAYS
 from sealtrain.signing.target import Target

@@ -26,8 +26,8 @@ from sealtrain.client.errors import (
     TicketInvalid,
     WaitOver,
 )
+from sealtrain.client.ledger_keys import present_key
 from sealtrain.client.pin import BrokerPin, load_pin
-from sealtrain.client.rotated import present_key
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket
 from sealtrain.consortium.runevents import ENDED
 from sealtrain.consortium.submissions import ControlDocument, RunStop, Submission, sign_control

@@ -24,7 +24,7 @@ from sealtrain.client.connection import (
     own_key,
     watched_ledger,
 )
-from sealtrain.client.fitting import fitting
+from sealtrain.client.data_fitness import fitting
 from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
@@ -47,7 +47,7 @@ from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
 
 if TYPE_CHECKING:
-    from sealtrain.client.attested import AttestedBroker
+    from sealtrain.client.broker_proof import AttestedBroker
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.series_block import SeriesBlock
     from sealtrain.recipe.recipe import Recipe

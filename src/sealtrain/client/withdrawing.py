@@ -17,7 +17,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.auditing import Progress, audit_broker, silent
 from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import SealtrainError
 from sealtrain.ledger.uses import DatasetUse, Uses

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from sealtrain.base.secret import Random
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.errors import UsageError
 from sealtrain.keys.shares import check_threshold, split_key
 from sealtrain.sealing.datakey import DataKey

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import OwnedDocument, SignedDocument, verify_owned
+from sealtrain.consortium.owner_document import OwnedDocument, SignedDocument, verify_owned
 from sealtrain.errors import RunMismatch
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import PublicIdentity

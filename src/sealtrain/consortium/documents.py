@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sealtrain.consortium.owned import RecordedDocument
+from sealtrain.consortium.owner_document import RecordedDocument
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.withdrawals import Withdrawal
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64
-from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
+from sealtrain.consortium.owner_document import RecordedBefore, RecordedDocument, SignedDocument
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain.signing.identity import PublicIdentity
 

@@ -17,7 +17,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex64
 from sealtrain.consortium.decisions import CLOCK_SKEW
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import OwnedDocument, SignedDocument, verify_owned
+from sealtrain.consortium.owner_document import OwnedDocument, SignedDocument, verify_owned
 from sealtrain.errors import ImageRefused
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.errors import StatementInvalid

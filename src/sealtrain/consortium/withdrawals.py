@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
 from sealtrain.consortium.errors import DatasetMismatch
-from sealtrain.consortium.owned import RecordedBefore, RecordedDocument, SignedDocument
+from sealtrain.consortium.owner_document import RecordedBefore, RecordedDocument, SignedDocument
 from sealtrain.signing.identity import PublicIdentity
 
 PAYLOAD_TYPE = "application/vnd.sealtrain.withdrawal+json"

@@ -188,7 +188,7 @@ class AttestedGuest:
 
     def _brokers(self) -> Quorum:
         """The brokers of the settings, before the first request."""
-        from sealtrain.client.attested import Deployed
+        from sealtrain.client.broker_proof import Deployed
         from sealtrain.client.pin import load_pin
         from sealtrain.client.quorum import Quorum
 

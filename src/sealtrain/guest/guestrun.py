@@ -18,9 +18,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write, made_folder
 from sealtrain.errors import AlreadyExists
 from sealtrain.guest.guest import Surroundings
-from sealtrain.guest.holding import Asking, DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore
+from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.recorder import Recorder
 from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, save_run
@@ -105,7 +105,7 @@ class GuestRun(DataGuest):
 
     def _before_keys(self, undoing: ExitStack) -> None:
         """Fork workload and opener: what they inherit has seen no broker yet."""
-        from sealtrain.guest.besides import start_beside
+        from sealtrain.guest.side_processes import start_beside
 
         self.workload, self.opener = start_beside(self, undoing, on=self._ranks)
 

@@ -22,14 +22,14 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from sealtrain.guest.closing import Outcome, close_run
-from sealtrain.guest.desk import RankDesk
-from sealtrain.guest.fellows import NoFellows
 from sealtrain.guest.helper_machines import helper_desk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
-from sealtrain.guest.phasewords import digests_tokens, privacy_spent, tallied
+from sealtrain.guest.other_guests import NoFellows
+from sealtrain.guest.phase_messages import digests_tokens, privacy_spent, tallied
+from sealtrain.guest.rank_connection import RankDesk
+from sealtrain.guest.run_end import Outcome, close_run
 from sealtrain.guest.sandbox.landlock import KernelBorder
-from sealtrain.guest.served import accelerators_here, environment_here, record_served
+from sealtrain.guest.stated_data import accelerators_here, environment_here, record_served
 from sealtrain.guest.validating import record_counts
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply
 from sealtrain.guest.workload.memory import SharedMemory
@@ -54,14 +54,14 @@ from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.errors import ModelNotReloaded
 from sealtrain.training.inputs.learnable import counts_records
+from sealtrain.training.model_files import Trained
 from sealtrain.training.telemetry.bar import Bar
+from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import TOKEN_COUNTS
-from sealtrain.training.telemetry.released import MetricGate
-from sealtrain.training.trained import Trained
 
 if TYPE_CHECKING:
-    from sealtrain.guest.fellows import Fellows
     from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.other_guests import Fellows
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.training.data.sources import Source
     from sealtrain.training.inputs.learnable import RecordTally

@@ -26,7 +26,7 @@ from sealtrain.manifest.outputs import model_of, require_named_entries
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import NotSealed
 from sealtrain.sealing.file import read_header
-from sealtrain.sealing.openedmodel import TrainedFile, named_model
+from sealtrain.sealing.opened_model import TrainedFile, named_model
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names
 
 if TYPE_CHECKING:

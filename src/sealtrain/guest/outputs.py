@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from sealtrain.base.files import atomic_folder
 from sealtrain.base.secret import Random
-from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.wrapping import wrap_for_brokers
-from sealtrain.sealing.counted import new_file
+from sealtrain.sealing.batch_counts import new_file
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription, ShardInfo, dataset_root
 from sealtrain.sealing.file import FileContext, Suite, seal_file

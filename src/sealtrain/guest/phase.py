@@ -21,8 +21,8 @@ from sealtrain.training.run import Checkpoints, Inputs, Reporting, load_phase, t
 if TYPE_CHECKING:
     from sealtrain.guest.workload.stubs import WorkloadRun
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.model_files import Trained
     from sealtrain.training.models.standins import StandIns
-    from sealtrain.training.trained import Trained
 
 
 def load_libraries(recipe: Recipe) -> None:

@@ -17,15 +17,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.closing import Outcome
-from sealtrain.guest.ending import softly
-from sealtrain.guest.fellows import Fellows, expect_listening, fellows_of
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.helper_machines import addresses, expect_helpers
+from sealtrain.guest.other_guests import Fellows, expect_listening, fellows_of
+from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, saying, telling
 from sealtrain.guest.sandbox.events import Named, told
-from sealtrain.guest.sandbox.rehearsed import insecure_shown
+from sealtrain.guest.sandbox.rehearsal import insecure_shown
 from sealtrain.guest.settings import RunSettings
+from sealtrain.guest.signals import softly
 from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import processes_of
 
@@ -160,8 +160,8 @@ class RunSteps:
 
     def _train(self, fellows: Fellows, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Keep the workload, which was forked before there were keys; its last word closes."""
-        from sealtrain.guest.besides import hand_keys_over
         from sealtrain.guest.keeper import Keeper
+        from sealtrain.guest.side_processes import hand_keys_over
         from sealtrain.training.telemetry.bar import progress_bar
 
         run = self._run

@@ -50,9 +50,9 @@ from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.devices import compute_device, one_gpu_each
 from sealtrain.training.distributed.agreement import expect_one_model
 from sealtrain.training.distributed.ranks import place
-from sealtrain.training.saved import BaseFolder, saved_files, unwrapped
+from sealtrain.training.saved_model import BaseFolder, saved_files, unwrapped
 from sealtrain.training.silence import drop_reports
-from sealtrain.training.telemetry.released import MetricGate
+from sealtrain.training.telemetry.metric_gate import MetricGate
 
 if TYPE_CHECKING:
     import datasets

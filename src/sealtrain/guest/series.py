@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
     from sealtrain.recipe.schema import Recipe
     from sealtrain.release.messages import ListedSeries
-    from sealtrain.sealing.opened import SealedDataset
+    from sealtrain.sealing.opened_dataset import SealedDataset
 
 SERIES_FILE: Final = "series.json"
 _MAX_BYTES: Final = 64 << 10

@@ -51,10 +51,10 @@ from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.pipes import Messages
 from sealtrain.base.processes import end_with_parent
 from sealtrain.errors import DataInvalid, SealtrainError
-from sealtrain.guest.closing import Outcome
-from sealtrain.guest.ending import Requests, interrupted_once
 from sealtrain.guest.guestrun import Stored
+from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.settings import holds_run
+from sealtrain.guest.signals import Requests, interrupted_once
 from sealtrain.guest.workload.fork import orphans_ended
 from sealtrain.release.messages import ErrorFields
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST

@@ -43,13 +43,13 @@ from sealtrain.storage.address import is_url
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import OutputStoreInvalid, StorageRefused
 from sealtrain.storage.outputs import OutputStore, State
-from sealtrain.storage.patience import Patience
 from sealtrain.storage.pieces import fetch
+from sealtrain.storage.retry import Patience
 
 if TYPE_CHECKING:
     from sealtrain.attest.guest import Guest
     from sealtrain.client.ticket import ModelPlace, RunTicket
-    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.run_end import Outcome
 
 STATUS_NAME: Final = "status.json"
 PREVIOUS_FOLDER: Final = "previous"

@@ -14,7 +14,7 @@ from sealtrain.manifest.limits import DATA_COUNTED
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
-    from sealtrain.guest.holding import DataGuest
+    from sealtrain.guest.key_holder import DataGuest
     from sealtrain.recipe.schema import Recipe
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.data.validation.columns import CountTokens

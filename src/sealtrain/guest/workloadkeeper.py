@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, StorageFailed
 from sealtrain.guest.errors import ScriptFailed, TrainingFailed
-from sealtrain.guest.phasewords import draws, in_memory
+from sealtrain.guest.phase_messages import draws, in_memory
 from sealtrain.guest.sandbox.events import Named, Restated, restated
-from sealtrain.guest.served import ServedRows, stated_datasets
+from sealtrain.guest.stated_data import ServedRows, stated_datasets
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
@@ -29,10 +29,10 @@ from sealtrain.training.errors import DecryptionLost, RankLost
 
 if TYPE_CHECKING:
     from sealtrain.guest.datasets import FoundDataset
-    from sealtrain.guest.desk import RankDesk
-    from sealtrain.guest.fellows import HandedLinks
     from sealtrain.guest.lease import RunLease
     from sealtrain.guest.leasekeeper import LeaseKeeper
+    from sealtrain.guest.other_guests import HandedLinks
+    from sealtrain.guest.rank_connection import RankDesk
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.workload.fork import WorkloadProcess
     from sealtrain.guest.workload.messages import Failed, LayBatch, Open, OpenModel, TakeLink

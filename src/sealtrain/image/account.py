@@ -12,7 +12,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import ExtraMissing, ImageRefused
 from sealtrain.image.layer import LayerEntry, refused
 from sealtrain.image.layout import Image
-from sealtrain.image.own import CONFIG, PACKAGES_FOLDER, STATUS_FOLDER, folders_of, own_files
+from sealtrain.image.own_files import CONFIG, PACKAGES_FOLDER, STATUS_FOLDER, folders_of, own_files
 from sealtrain.image.packages import (
     ImageDistribution,
     measure_image,

@@ -14,7 +14,7 @@ from sealtrain.base.digests import map_sha256
 from sealtrain.base.distributions import CORE, DISTRIBUTIONS
 from sealtrain.image.layer import LayerEntry, refused
 from sealtrain.image.layout import Image
-from sealtrain.image.own import PACKAGES_FOLDER, STATUS_FOLDER
+from sealtrain.image.own_files import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.pins import INTERPRETER
 from sealtrain.recipe.installation import (
     CodePin,

@@ -33,7 +33,7 @@ from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replac
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import entry_of, verify_owned
+from sealtrain.consortium.owner_document import entry_of, verify_owned
 from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import (

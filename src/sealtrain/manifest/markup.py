@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable
 
-from sealtrain.base.visible import escape_hidden_lines
+from sealtrain.base.visible_text import escape_hidden_lines
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9]*")
 _EMPTY = frozenset({"meta", "br", "hr", "line", "circle", "path", "rect"})

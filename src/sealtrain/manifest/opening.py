@@ -29,7 +29,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_recipient
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
-from sealtrain.sealing.openedmodel import TrainedFile, named_model, unnamed_model
+from sealtrain.sealing.opened_model import TrainedFile, named_model, unnamed_model
 from sealtrain.sealing.trainedmodel import TrainedModel
 from sealtrain.signing import dsse, statement
 

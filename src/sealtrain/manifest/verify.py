@@ -25,7 +25,7 @@ from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import Refused, SealtrainError
 from sealtrain.manifest import form, limits
 from sealtrain.manifest.checks.case import Case, NotEstablished
-from sealtrain.manifest.checks.chainwords import chain_blocks
+from sealtrain.manifest.checks.chain_proofs import chain_blocks
 from sealtrain.manifest.errors import ClaimContradicted, ManifestMalformed
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate

@@ -19,7 +19,7 @@ from sealtrain.attest.registry import tee_of
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid
-from sealtrain.recipe.adopted import SCRIPT_FIELD, Addition, require_additions
+from sealtrain.recipe.adopted_document import SCRIPT_FIELD, Addition, require_additions
 from sealtrain.recipe.errors import LockInvalid
 
 MAX_DOCUMENT_BYTES: Final = 256 << 10

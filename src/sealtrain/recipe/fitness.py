@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.spelling import nearest
+from sealtrain.base.suggestion import nearest
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
 from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid

@@ -7,7 +7,7 @@ from typing import Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.foreignyaml import parse_foreign_yaml
-from sealtrain.base.visible import is_visible
+from sealtrain.base.visible_text import is_visible
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lockfile import MAX_LICENCE_CHARS
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from sealtrain.base.spelling import nearest
+from sealtrain.base.suggestion import nearest
 from sealtrain.errors import UsageError
 from sealtrain.recipe.conversations import (
     TOOLS,

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sealtrain.base.canonical import parse_foreign
-from sealtrain.base.spelling import nearest
+from sealtrain.base.suggestion import nearest
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.sealing.tabular.conversion import is_date, is_missing, is_number
 from sealtrain.sealing.tabular.delimited import header, opened_text

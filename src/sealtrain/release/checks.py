@@ -20,7 +20,6 @@ from sealtrain.consortium.errors import BudgetSpent, ConsortiumMismatch
 from sealtrain.errors import BrokerNotApproved, RecipeChanged, RunMismatch, SealtrainError
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.privacy import Spending
-from sealtrain.release.asked import Asks, AsksOfDataset
 from sealtrain.release.data_fits import (
     named_here,
     newest_read,
@@ -33,6 +32,7 @@ from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.release.facts import DecisionLimits, Known, Measured, RunState
 from sealtrain.release.messages import RenewalRequest
 from sealtrain.release.model_before import follows_newest
+from sealtrain.release.request_facts import Asks, AsksOfDataset
 from sealtrain.signing.target import Target
 
 

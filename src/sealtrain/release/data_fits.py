@@ -14,8 +14,8 @@ from sealtrain.consortium.series import members_read, newest_of
 from sealtrain.consortium.series_block import NewestMember
 from sealtrain.consortium.standing_approval import admits
 from sealtrain.recipe.errors import DatasetUnknown
-from sealtrain.release.asked import Asks, AsksOfDataset
 from sealtrain.release.facts import Known, Measured
+from sealtrain.release.request_facts import Asks, AsksOfDataset
 
 
 def released_of(

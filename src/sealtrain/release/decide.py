@@ -22,7 +22,6 @@ from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.consortium.standing_approval import Reserve, entries_of
 from sealtrain.errors import LeaseStale
-from sealtrain.release.asked import Asks
 from sealtrain.release.checks import (
     approvals_suffice,
     lock_fits,
@@ -51,6 +50,7 @@ from sealtrain.release.facts import (
 )
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.model_before import follows_newest
+from sealtrain.release.request_facts import Asks
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.errors import BrokerMismatch
 

@@ -25,7 +25,7 @@ from sealtrain.base.models import (
     load_json,
     load_model,
 )
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.consortium.receipts import Anchor, Lease, RunDataset
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, SealtrainError

@@ -7,8 +7,8 @@ chain of runs for it: a run follows the newest one whose manifest the broker rec
 from __future__ import annotations
 
 from sealtrain.errors import RunChainBroken, RunMismatch
-from sealtrain.release.asked import Asks
 from sealtrain.release.facts import Known, Measured
+from sealtrain.release.request_facts import Asks
 from sealtrain.signing.continues import Continues
 
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.errors import ChunkDamaged, FileTruncated, WrongKey
 

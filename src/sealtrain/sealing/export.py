@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from sealtrain.base.files import atomic_folder, atomic_writer, private_file
 from sealtrain.errors import DataInvalid, FormatUnknown, UsageError
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,9 +20,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_folder, atomic_write
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
+from sealtrain.sealing.batch_counts import BatchCounter, new_file
 from sealtrain.sealing.chunked import SALT_BYTES
 from sealtrain.sealing.commitments import COMMITMENTS_NAME, Committer
-from sealtrain.sealing.counted import BatchCounter, new_file
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import (
     INDEX_NAME,
@@ -43,7 +43,7 @@ from sealtrain.sealing.index import (
     require_room,
     schema_digest_of,
 )
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealjournal import SealJournal, Unwrap, resumable_folder
 from sealtrain.sealing.shardsink import THREADS, ShardSink
 from sealtrain.sealing.sourcefiles import SourceFile, layout_of, source_files, state_of

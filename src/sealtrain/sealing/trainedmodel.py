@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.filenames import clash, portable_name
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.sealing.description import INDEX_NAME, DatasetDescription, shard_name
 from sealtrain.sealing.header import SUFFIX, FileContext
 from sealtrain.sealing.index import schema_digest_of

@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, sealed_size

@@ -21,7 +21,7 @@ from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.signing.errors import RunLogBroken
 from sealtrain.signing.logevents import EVENTS, fault, is_of

@@ -12,7 +12,7 @@ from sealtrain.base.http import Bounds, parts_of
 from sealtrain.errors import ExtraMissing, UsageError
 from sealtrain.storage.address import Address, parse_address
 from sealtrain.storage.folder import RemoteFolder
-from sealtrain.storage.patience import PATIENT, Patience
+from sealtrain.storage.retry import PATIENT, Patience
 
 STORE_TOKEN: Final = "SEALTRAIN_STORE_TOKEN"  # noqa: S105  # the name of a variable
 """Environment variable with a bearer token for HTTP stores below ``STORE_URL``."""

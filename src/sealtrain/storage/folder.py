@@ -20,7 +20,7 @@ from typing import Any
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.storage.address import Address
 from sealtrain.storage.errors import StorageRefused
-from sealtrain.storage.patience import PATIENT, Patience
+from sealtrain.storage.retry import PATIENT, Patience
 
 BLOCK_BYTES = 64 << 10
 KEPT_BYTES = 48 << 20

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from sealtrain.base.http import LATER, Answer, Bounds, HttpClient, Problem, retry_after
 from sealtrain.errors import UsageError
-from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
+from sealtrain.storage.retry import Busy
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)")

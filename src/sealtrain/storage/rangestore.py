@@ -9,7 +9,7 @@ from fsspec import AbstractFileSystem
 
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.errors import UsageError
-from sealtrain.storage.patience import Unsafe
+from sealtrain.storage.retry import Unsafe
 
 BOUNDS = Bounds(connect=10.0, read=60.0, total=60.0, tries=1)
 """Of one exchange with a store that carries next to nothing; ``storage.patience`` tries again."""

@@ -28,8 +28,8 @@ from botocore.client import Config
 from sealtrain.base.http import Bounds, HttpClient
 from sealtrain.errors import UsageError
 from sealtrain.storage.errors import StorageRefused
-from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
+from sealtrain.storage.retry import Busy
 
 PART_BYTES = 64 << 20
 _MAX_DOCUMENT_BYTES = 64 << 10

@@ -19,7 +19,7 @@ from sealtrain.base.filenames import may_carry_code
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.training.trained import ADAPTER_CONFIG
+from sealtrain.training.model_files import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import Evaluation, RunContext
     from sealtrain.training.data.feed import Feed
     from sealtrain.training.data.sources import SealedFolder, Source
-    from sealtrain.training.distributed.chosen import Machinery
+    from sealtrain.training.distributed.machinery import Machinery
     from sealtrain.training.models.standins import StandIns
     from sealtrain.training.privacy.accounting import Plan
     from sealtrain.training.privacy.noise import NoiseSource

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sealtrain.base.collector import uncollected
 from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
+from sealtrain.training.model_files import Trained, model_files
 from sealtrain.training.telemetry.bar import progress_bar
+from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import Monitor
-from sealtrain.training.telemetry.released import MetricGate
-from sealtrain.training.trained import Trained, model_files
 
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
@@ -132,7 +132,7 @@ def train(
     """
     checkpoints, reporting = checkpoints or Checkpoints(), reporting or Reporting()
     from sealtrain.training.backends.ready import make_ready
-    from sealtrain.training.distributed.chosen import machinery_of
+    from sealtrain.training.distributed.machinery import machinery_of
 
     make_ready(recipe.backend.name)  # before the libraries that it changes
     with _stages(reporting.progress)("loading the training libraries"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sealtrain.keys.identity import Identity
-from sealtrain.walk.prepared import OWNERS, READ_FROM
+from sealtrain.walk.prepared_run import OWNERS, READ_FROM
 from sealtrain.walk.stage import ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 

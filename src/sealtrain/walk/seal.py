@@ -10,10 +10,10 @@ from typing import Final
 
 from sealtrain.sealing.file import open_file, read_header
 from sealtrain.sealing.hpke import HpkePublicKey
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, wrap_for_recipe
-from sealtrain.walk.prepared import DATASET, READ_FROM
+from sealtrain.walk.prepared_run import DATASET, READ_FROM
 from sealtrain.walk.stage import Stage
 from sealtrain.walk.switch import Attempt, Switch
 

@@ -30,7 +30,7 @@ from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.client.api import BrokerClient
-from sealtrain.client.attested import AttestedBroker, Deployed, fetch_keys
+from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.keys.identity import Identity
@@ -42,7 +42,7 @@ from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
-from sealtrain.walk.prepared import READ_FROM, Prepared
+from sealtrain.walk.prepared_run import READ_FROM, Prepared
 from sealtrain_simulator.guest import SimulatedGuest
 
 LEASE_S: Final = 3600

@@ -9,7 +9,7 @@ from typing import Final
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.walk import approve, release, seal, train, verify
-from sealtrain.walk.prepared import Prepared
+from sealtrain.walk.prepared_run import Prepared
 from sealtrain.walk.stage import Stage
 from sealtrain.walk.switch import StepName, StepOutcome, Switch
 

@@ -17,7 +17,7 @@ from sealtrain.keys.derive import run_key
 from sealtrain.manifest import form
 from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.training.checkpoints.checkpoint import newest
-from sealtrain.walk.prepared import OWNERS, READ_FROM
+from sealtrain.walk.prepared_run import OWNERS, READ_FROM
 from sealtrain.walk.stage import LEASE_S, ServedBroker, Stage
 from sealtrain.walk.switch import Attempt, Switch
 
@@ -141,7 +141,7 @@ def _program(stage: Stage, off: bool) -> Attempt:
 def _inside(stage: Stage, job: str, argument: str, *, stake: str) -> Attempt:
     own = stage.folder / "run"
     own.mkdir()
-    words = [sys.executable, "-P", "-m", "sealtrain.walk.inside", job, str(own), argument]
+    words = [sys.executable, "-P", "-m", "sealtrain.walk.attempts_inside", job, str(own), argument]
 
     def act() -> str:
         done = subprocess.run(  # noqa: S603  # our own program with our own words

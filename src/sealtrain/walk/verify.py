@@ -26,7 +26,7 @@ from sealtrain.manifest.predicate import PREDICATE_TYPE
 from sealtrain.manifest.trust import Trust
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing import dsse, statement
-from sealtrain.walk.prepared import OWNERS, READ_FROM
+from sealtrain.walk.prepared_run import OWNERS, READ_FROM
 from sealtrain.walk.stage import Stage
 from sealtrain.walk.switch import Attempt, Switch
 

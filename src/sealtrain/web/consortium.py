@@ -16,7 +16,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from sealtrain.client.imagerecords import verified_records
-from sealtrain.client.registered import registered_at
+from sealtrain.client.owners_datasets import registered_at
 from sealtrain.client.reviewing import facts, is_empty, text_of
 from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.approvals import tally

@@ -26,8 +26,8 @@ from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.outputs import OutputIndex, read_index
-from sealtrain.storage.patience import Patience
 from sealtrain.storage.pieces import Pieces
+from sealtrain.storage.retry import Patience
 
 _MOST_FILES: Final = 24
 _BOUNDS: Final = Bounds(connect=2.0, read=3.0, total=4.0, tries=1)

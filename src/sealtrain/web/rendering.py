@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.version import VERSION
-from sealtrain.base.visible import escape_hidden_lines
+from sealtrain.base.visible_text import escape_hidden_lines
 from sealtrain.errors import SealtrainError
 
 

@@ -19,7 +19,6 @@ from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain.web.app import NavigationPage
 from sealtrain.web.curves import Curve, Curves
 from sealtrain.web.errors import PageUnknown
-from sealtrain.web.examined import ManifestVerdict, unjudged
 from sealtrain.web.ledgerview import RunEntries, entries_of
 from sealtrain.web.outputstores import StoreContents
 from sealtrain.web.rendering import page, part
@@ -32,6 +31,7 @@ from sealtrain.web.runfolders import (
     local_runs,
 )
 from sealtrain.web.sources import BrokerAnswer, Sources, sources_of
+from sealtrain.web.verified_manifests import ManifestVerdict, unjudged
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient

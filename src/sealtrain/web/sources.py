@@ -25,8 +25,8 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.web.errors import PageUnknown
-from sealtrain.web.examined import Examinations, ManifestVerdict
 from sealtrain.web.outputstores import OutputStores, StoreContents
+from sealtrain.web.verified_manifests import Examinations, ManifestVerdict
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from sealtrain.walk.claims import claims
-from sealtrain.walk.prepared import Prepared
+from sealtrain.walk.prepared_run import Prepared
 from sealtrain.walk.switch import STEPS, StepOutcome
 from sealtrain.walk.table import TITLES, of_step, play, switch_named
 from sealtrain.web.app import NavigationPage

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.files import made_folder
 from sealtrain.errors import NodeLost, SealtrainError
-from sealtrain.guest.ending import softly
 from sealtrain.guest.errors import RunStopped
-from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import Named, Restated, told
-from sealtrain.guest.sandbox.rehearsed import insecure_shown
+from sealtrain.guest.sandbox.rehearsal import insecure_shown
+from sealtrain.guest.signals import softly
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.nodes import Nodes
@@ -126,7 +126,7 @@ class _JoiningGuest(DataGuest):
 
     def _before_keys(self, undoing: ExitStack) -> None:
         """Start workload and opener: what they inherit has met neither lead nor broker."""
-        from sealtrain.guest.besides import start_beside
+        from sealtrain.guest.side_processes import start_beside
 
         first = self._joining.node * self.recipe.backend.ranks
         self.workload, self.opener = start_beside(self, undoing, first=first)
@@ -257,7 +257,7 @@ class _Work:
 
     def _keep(self, room: Room, ways: Ways) -> None:
         """Keep the workload until its ranks are done."""
-        from sealtrain.guest.besides import hand_keys_over
+        from sealtrain.guest.side_processes import hand_keys_over
 
         guest, opener = self._guest, self._guest.opener
         if opener is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from sealtrain.errors import NodeLost
-from sealtrain.guest.desk import RankDesk
+from sealtrain.guest.rank_connection import RankDesk
 from sealtrain.guest.workload.channel import Reply
 from sealtrain.guest.workloadkeeper import KeptGuest, WorkloadKeeper, lost
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_together.channel.frames import (

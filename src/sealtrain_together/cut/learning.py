@@ -23,7 +23,7 @@ from sealtrain.training.measuring import completion_metrics, train_and_measure
 from sealtrain.training.models.sparse import sparse_files
 from sealtrain.training.scores import measure, softmax
 from sealtrain_together.cut.activations import COLUMNS, Expected, Row, collate, row_of
-from sealtrain_together.cut.back import adapted, built_back, merged_whole, with_sparse
+from sealtrain_together.cut.back_model import adapted, built_back, merged_whole, with_sparse
 from sealtrain_together.cut.cut import Back
 from sealtrain_together.cut.front import expected_of
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.room import ByteBudget
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.consortium.consents import Consent, ConsentedDataset
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.errors import RunMismatch
 from sealtrain.manifest.checks.counts import counts_public
 from sealtrain.recipe.missing import missing_values

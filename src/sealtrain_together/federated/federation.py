@@ -26,7 +26,7 @@ from sealtrain_together.federated.carrier import Carrier
 from sealtrain_together.federated.frames import TURN_BYTES
 from sealtrain_together.federated.mathematics import Merging, Taken
 from sealtrain_together.federated.messages import Asked, LearnedMessage, PartyJoined, SealedState
-from sealtrain_together.federated.seats import Answered, Came, News, PartyGone, Seat
+from sealtrain_together.federated.node_conversation import Answered, Came, News, PartyGone, Seat
 from sealtrain_together.federated.states import LeadStates, Standing
 
 _TICK_S = 0.5

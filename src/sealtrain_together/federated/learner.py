@@ -22,9 +22,9 @@ from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.checkpoints.randomness import seed_of
 from sealtrain.training.finite import refuse_not_finite, require_finite_weights
+from sealtrain.training.model_files import model_files
 from sealtrain.training.schedule_slice import ScheduleSlice
-from sealtrain.training.telemetry.released import MetricGate
-from sealtrain.training.trained import model_files
+from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain_together.federated.proximal import kept_near
 from sealtrain_together.federated.update import decode_state, encode_state
 
@@ -248,7 +248,7 @@ class Learner:
         from sealtrain.training.checkpoints.callback import RunContext
         from sealtrain.training.checkpoints.kernels import deterministic
         from sealtrain.training.context import TrainingContext
-        from sealtrain.training.distributed.chosen import machinery_of
+        from sealtrain.training.distributed.machinery import machinery_of
 
         context = RunContext(
             run_id=_NO_RUN,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import UsageError
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
 from sealtrain.recipe.conversations import rows_as_recorded

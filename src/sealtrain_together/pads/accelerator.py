@@ -11,19 +11,19 @@ from typing import Protocol
 import torch
 
 from sealtrain.base.hostport import written
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid
 from sealtrain_together.errors import ProductAltered
 from sealtrain_together.pads import wire
-from sealtrain_together.pads.exact import ExactProduct
-from sealtrain_together.pads.field import HALF
-from sealtrain_together.pads.matrix import Direction, PublicMatrix
-from sealtrain_together.pads.reaching import (
+from sealtrain_together.pads.connections import (
     SECONDS,
     accelerator_gone,
     accelerator_reached,
     reach_accelerator,
 )
+from sealtrain_together.pads.exact_products import ExactProduct
+from sealtrain_together.pads.field import HALF
+from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.tensors import Later, elements, octets
 
 

@@ -23,11 +23,11 @@ from typing import Annotated, Any, Final, Literal
 import torch
 from pydantic import Field
 
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
-from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, LimitExceeded, PadsRefused, UsageError
 from sealtrain.training.errors import ChannelBroken
@@ -36,16 +36,16 @@ from sealtrain_together.channel.channel import AttestedChannel, accept, go_on
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.pads.accelerator import expect_digest
-from sealtrain_together.pads.masks import Masks
-from sealtrain_together.pads.matrix import MAX_ENTRIES, MAX_SIDE, Direction, PublicMatrix
-from sealtrain_together.pads.multiplying import Device, Limits, Matrices
-from sealtrain_together.pads.reaching import (
+from sealtrain_together.pads.connections import (
     PURPOSE,
     SECONDS,
     conversation,
     dealer_reached,
     reach_dealer,
 )
+from sealtrain_together.pads.masks import Masks
+from sealtrain_together.pads.matrix import MAX_ENTRIES, MAX_SIDE, Direction, PublicMatrix
+from sealtrain_together.pads.multiplying import Device, Limits, Matrices
 from sealtrain_together.pads.tensors import (
     MAX_ROWS,
     Later,

@@ -19,7 +19,7 @@ import torch
 
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
 from sealtrain_together.pads.accelerator import Accelerator, expect_elements
-from sealtrain_together.pads.exact import ExactProduct, Float64
+from sealtrain_together.pads.exact_products import ExactProduct, Float64
 from sealtrain_together.pads.field import added, subtracted
 from sealtrain_together.pads.freivalds import CHECKS, Freivalds
 from sealtrain_together.pads.masks import OnePlace, drawn_secret

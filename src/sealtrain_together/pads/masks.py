@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.errors import PadsRefused
 from sealtrain.keys.derive import derive

@@ -11,9 +11,9 @@ from typing import Final, Self
 
 import torch
 
-from sealtrain.base.room import ByteBudget
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.errors import DataInvalid, LimitExceeded
-from sealtrain_together.pads.exact import backend
+from sealtrain_together.pads.exact_products import backend
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 
 MAX_MATRICES: Final = 1 << 12

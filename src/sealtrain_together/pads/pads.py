@@ -9,7 +9,7 @@ import torch
 
 from sealtrain.base.secret import Secret
 from sealtrain.keys.derive import derive
-from sealtrain_together.pads.exact import ExactProduct
+from sealtrain_together.pads.exact_products import ExactProduct
 from sealtrain_together.pads.masks import Masks, OnePlace, drawn_secret
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.prefetch import Prefetch

@@ -27,7 +27,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, PadsRefused, UsageError
 from sealtrain.keys.derive import derive
 from sealtrain.sealing.errors import FileTruncated, WrongKey
-from sealtrain_together.pads.exact import ExactProduct
+from sealtrain_together.pads.exact_products import ExactProduct
 from sealtrain_together.pads.masks import Masks, drawn_secret
 from sealtrain_together.pads.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix
 from sealtrain_together.pads.tensors import Later, octets

@@ -20,7 +20,7 @@ from typing import Final
 
 import torch
 
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import PadsRefused
 from sealtrain_together.pads.masks import Masks, OnePlace
 from sealtrain_together.pads.matrix import Direction, PublicMatrix

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import torch
 
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.processes import end_with_starter
-from sealtrain.base.room import ByteBudget
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid, SealtrainError
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_together.channel.ports import Caller, listening

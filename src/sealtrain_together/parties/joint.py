@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.guest.closing import Outcome, StatedInputs, outcome_of, written
+from sealtrain.guest.run_end import Outcome, StatedInputs, outcome_of, written
 from sealtrain.guest.validating import log_counts
 from sealtrain.manifest.checks.counts import require_true_counts
 from sealtrain.manifest.checks.parties import role_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.guest.validating import PublicCounts
     from sealtrain.recipe.recipe import Recipe
-    from sealtrain.training.trained import Trained
+    from sealtrain.training.model_files import Trained
     from sealtrain_together.parties.lead import LeadRun
     from sealtrain_together.parties.party import PartyReport, ReportedCounts
 

@@ -34,7 +34,7 @@ from sealtrain.base.models import (
 from sealtrain.base.secret import Secret
 from sealtrain.errors import AlreadyExists, Refused, RunMismatch, UsageError
 from sealtrain.guest.guest import Surroundings
-from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.validating import counts_of_records
 from sealtrain.manifest.condense import needed_releases

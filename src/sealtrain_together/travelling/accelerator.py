@@ -34,7 +34,7 @@ from sealtrain_together.channel.ports import listening
 from sealtrain_together.travelling import (
     bounds,
     capability,
-    inbox,
+    lane_requests,
     mapped_code,
     mappings,
     measurement,
@@ -45,7 +45,7 @@ from sealtrain_together.travelling import (
 )
 from sealtrain_together.travelling import program as program_module
 from sealtrain_together.travelling.capability import Gate, WriteCapability, Written, wipe
-from sealtrain_together.travelling.inbox import Inbox, Message
+from sealtrain_together.travelling.lane_requests import Inbox, Message
 from sealtrain_together.travelling.mapped_code import MappedCode, release_pages
 from sealtrain_together.travelling.measurement import StateMeter
 from sealtrain_together.travelling.programs import AnyProgram, parse_settings
@@ -374,7 +374,7 @@ def _nonce_of(command: dict[str, Any]) -> bytes:
 
 
 _MODULES = (
-    bounds, capability, fingerprint, inbox, kernels, mapped_code, mappings, measurement,
+    bounds, capability, fingerprint, lane_requests, kernels, mapped_code, mappings, measurement,
     program_module, programs, rows, scrub, states, trainer_program, sys.modules[__name__],
 )  # fmt: skip
 """Modules of the device program."""

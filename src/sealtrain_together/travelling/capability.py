@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, from_hex, to_base64
 from sealtrain.base.fingerprint import PIECE_BYTES, ZEROS, Fingerprint, pieces
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.training.errors import ChannelBroken

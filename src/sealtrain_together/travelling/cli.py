@@ -26,7 +26,7 @@ def hold_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
 
     Keys are asked for when an orchestrator has proved itself, and dropped when the run is over.
     """
-    from sealtrain_together.travelling.guest.hold import Holding, hold
+    from sealtrain_together.travelling.guest.holder_guest import Holding, hold
 
     if ticket.party is None:
         raise AssertionError("a holder's ticket names its owner")

@@ -22,7 +22,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain_together.channel.answers import Done, answer, operation
 from sealtrain_together.channel.channel import accept
 from sealtrain_together.travelling.capability import WriteCapability, WriteConnection
-from sealtrain_together.travelling.given import GivenTrips
+from sealtrain_together.travelling.holder_memory import GivenTrips
 
 if TYPE_CHECKING:
     import socket

@@ -23,7 +23,7 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.finite import refuse_not_finite
-from sealtrain.training.trained import model_files
+from sealtrain.training.model_files import model_files
 from sealtrain_together.travelling.bounds import PrivateSteps, bounded
 from sealtrain_together.travelling.states import read_state, write_state
 

@@ -26,7 +26,7 @@ from sealtrain.recipe.collaborations.travelling import WORD_BYTES, program_of
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.basefiles import delivered_files
 from sealtrain.training.finite import refuse_not_finite
-from sealtrain.training.trained import model_files
+from sealtrain.training.model_files import model_files
 from sealtrain_together.travelling.rows import read_rows, write_row
 from sealtrain_together.travelling.states import read_state, write_state
 
@@ -343,7 +343,7 @@ def training_context(
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.kernels import deterministic
     from sealtrain.training.context import TrainingContext
-    from sealtrain.training.telemetry.released import MetricGate
+    from sealtrain.training.telemetry.metric_gate import MetricGate
 
     context = RunContext(
         run_id=_NO_RUN,
@@ -386,7 +386,7 @@ def _machinery(feed: Feed, losses: list[float], *, on_cpu: bool) -> Any:
         losses: Gets the loss of each forward pass, as a part of its step's.
         on_cpu: Compute there whatever devices there are.
     """
-    from sealtrain.training.distributed.chosen import Copies
+    from sealtrain.training.distributed.machinery import Copies
 
     class Fed(Copies):
         """See above."""

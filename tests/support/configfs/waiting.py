@@ -27,6 +27,6 @@ def wait(event: str, arguments: tuple[object, ...]) -> None:
 if sys.flags.isolated:  # in the process for one run
     sys.addaudithook(wait)
 elif __name__ == "__main__":
-    from sealtrain.cli.alone import BEGIN, alone
+    from sealtrain.cli.run_process import BEGIN, alone
 
     alone(Path(__file__).read_text() + BEGIN)

@@ -17,6 +17,7 @@ from public_evidence import published
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.parse import AgentStatement, parse_attestation
+from sealtrain.attest.dstack_platforms import DstackEnclave
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
 from sealtrain.attest.dstacksnp.launch import launch_commitment
 from sealtrain.attest.errors import (
@@ -36,7 +37,6 @@ from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.forms import Certificates
-from sealtrain.attest.hosted import DstackEnclave
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
@@ -45,7 +45,7 @@ from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import KeyProviderMismatch, SealtrainError
-from sealtrain_simulator.hosted import (
+from sealtrain_simulator.dstack_platforms import (
     HOSTED_FAULT_MEANINGS,
     enclave_attestation,
     launch_config,

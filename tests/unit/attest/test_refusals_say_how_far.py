@@ -33,8 +33,8 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.rim import check_reference_values
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.tdx.levels import Levels, named_shortfalls
 from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.attest.tdx.security_versions import Levels, named_shortfalls
 from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.pki import SimulatedPki
 from sealtrain_simulator.snp import SNP_TCB, SimulatedSnp

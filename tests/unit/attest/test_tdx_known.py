@@ -19,8 +19,8 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.statement import Collateral
-from sealtrain.attest.tdx.known import KNOWN, JudgedMachine, KnownMachines
 from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.quote_cache import KNOWN, JudgedMachine, KnownMachines
 from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
 from sealtrain.errors import EvidenceRefused
 from sealtrain_simulator.pki import SimulatedPki

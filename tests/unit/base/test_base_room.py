@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from sealtrain.base.room import ByteBudget
+from sealtrain.base.byte_budget import ByteBudget
 
 
 def test_room_is_taken_whole_or_not_at_all() -> None:

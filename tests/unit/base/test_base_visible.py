@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealtrain.base.visible import (
+from sealtrain.base.visible_text import (
     MARKS,
     MOST_MARKS,
     SCRIPTS,

@@ -17,7 +17,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.broker.serve import chain_gate
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
-from sealtrain_chain.gate import opened_gate
+from sealtrain_chain.chain_condition import opened_gate
 
 
 def consortium() -> Consortium:

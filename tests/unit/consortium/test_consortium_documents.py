@@ -17,7 +17,7 @@ from pydantic import Field
 
 from sealtrain.base.models import Hex32
 from sealtrain.consortium.documents import DOCUMENTS
-from sealtrain.consortium.owned import RecordedDocument, sign_owned
+from sealtrain.consortium.owner_document import RecordedDocument, sign_owned
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.errors import Refused, SignatureInvalid
 

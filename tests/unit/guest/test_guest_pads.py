@@ -27,8 +27,8 @@ from sealtrain.manifest.checks.collaborations.pads import read_pad_use
 from sealtrain.recipe.collaborations.pads import Pads
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain_together.errors import DealerUnreachable
-from sealtrain_together.pads.guest.keeping import KeptPads
-from sealtrain_together.pads.guest.stand_ins import PadStandIns
+from sealtrain_together.pads.guest.keeper import KeptPads
+from sealtrain_together.pads.guest.workload import PadStandIns
 
 if not COLLECTING:
     from pads_world import accelerating, dealing, tiny_model, trained

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from sealtrain.errors import DataInvalid
-from sealtrain.guest.served import (
+from sealtrain.guest.stated_data import (
     ServedRows,
     accelerators_here,
     environment_here,

@@ -13,7 +13,7 @@ import pytest
 from sealtrain.errors import RecipeChanged, SealtrainError
 from sealtrain.guest.guest import AttestedGuest, Surroundings
 from sealtrain.guest.guestrun import GuestRun
-from sealtrain.guest.holding import Asking, DataGuest
+from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain_together.parties.lead import LeadRun
 from sealtrain_together.parties.party import Part, PartyRun

@@ -25,10 +25,10 @@ from polling import wait_until
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
-from sealtrain.guest.closing import Outcome
-from sealtrain.guest.ending import SAME_SECONDS, softly
 from sealtrain.guest.errors import RunStopped
+from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.sandbox.seccomp import refuse_calls
+from sealtrain.guest.signals import SAME_SECONDS, softly
 from sealtrain.guest.supervision import Beside, Endurance, supervised
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.errors import RecordInvalid
@@ -233,7 +233,7 @@ def test_a_run_without_a_supervisor_counts_requests_too(later: bool) -> None:
     program = textwrap.dedent(
         f"""
         import os, signal
-        from sealtrain.guest.ending import SAME_SECONDS, softly
+        from sealtrain.guest.signals import SAME_SECONDS, softly
         asked, now = [], [0.0]
         with softly(lambda: asked.append("end"), monotonic=lambda: now[0]):
             for _ in range(3):

@@ -17,13 +17,13 @@ from world import simulated_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
-from sealtrain.cli.lender import lending
+from sealtrain.cli.credential_lender import lending
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.storecredentials import Lender
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.closing import Outcome
+from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.series import note, remembered
 from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.guest.unattended import PREVIOUS_FOLDER, STATUS_NAME, Reports, unattended

@@ -14,7 +14,7 @@ from public_evidence import published
 
 from sealtrain.errors import ImageRefused
 from sealtrain.image.machine.enclavefile import measure_enclave
-from sealtrain.image.machine.portable import Portable
+from sealtrain.image.machine.pe_file import Portable
 from sealtrain.image.machine.registers import (
     BOOT_OPTION,
     EXIT_EVENTS,

@@ -19,7 +19,7 @@ from world import NOW, OWNERS, identity
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.broker.store.audited import read_beside
+from sealtrain.broker.store.audit_reader import read_beside
 from sealtrain.broker.store.recording import record
 from sealtrain.cli import app
 from sealtrain.client.grant import renew

@@ -14,7 +14,7 @@ from world import digest, founded, identity
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.errors import RunMismatch, SignatureInvalid
 from sealtrain.manifest.checks.collaborations.cut import CutTerms, received
 from sealtrain.manifest.errors import ClaimContradicted

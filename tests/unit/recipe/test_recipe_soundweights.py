@@ -11,8 +11,8 @@ import pytest
 from carrying import carries
 
 from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.recipe.finite_weights import require_sound_weights
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.recipe.soundweights import require_sound_weights
 
 pytestmark = pytest.mark.claim("C619")
 

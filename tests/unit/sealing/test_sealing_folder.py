@@ -26,7 +26,7 @@ from sealtrain.sealing.commitments import record_commitment
 from sealtrain.sealing.errors import NoStanza, WrongKey
 from sealtrain.sealing.export import export
 from sealtrain.sealing.file import Suite, verify_ciphertext
-from sealtrain.sealing.opened import SealedDataset, contains_record
+from sealtrain.sealing.opened_dataset import SealedDataset, contains_record
 from sealtrain.sealing.rewrap import read_stanzas, rewrap
 
 ROWS: list[dict[str, Any]] = [
@@ -324,7 +324,8 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys, sealtrain.sealing.opened, sealtrain.sealing.sealer, sealtrain.sealing.store;"
+        "import sys, sealtrain.sealing.opened_dataset, sealtrain.sealing.sealer\n"
+        "import sealtrain.sealing.store\n"
         "print([m for m in ('pyarrow', 'numpy', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ from sealtrain.sealing import index as index_module
 from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.index import Batch, BatchTable, Index, IndexedShard, schema_digest_of
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.training.data.order import Order
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from sealtrain.guest.outputs import seal_model
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import NotSealed, SealRefused, WrongContext
 from sealtrain.sealing.file import read_header
-from sealtrain.sealing.openedmodel import named_model, unnamed_model
+from sealtrain.sealing.opened_model import named_model, unnamed_model
 from sealtrain.sealing.trainedmodel import (
     TrainedModel,
     holds_sealed_files,

@@ -13,7 +13,7 @@ from storage_world import Server, serving
 
 from sealtrain.errors import AlreadyExists
 from sealtrain.sealing.errors import NotSealed, RootMismatch
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.publish import publish
 

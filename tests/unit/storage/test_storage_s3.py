@@ -16,7 +16,7 @@ from tls_world import certificate
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.sealing.errors import FileTruncated
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.storage.publish import publish

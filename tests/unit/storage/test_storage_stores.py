@@ -16,7 +16,7 @@ from sealtrain.errors import ExtraMissing, UsageError
 from sealtrain.storage.address import is_url, parse_address
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageRefused, StorageUnreachable
-from sealtrain.storage.patience import Patience
+from sealtrain.storage.retry import Patience
 
 SLEPT: list[float] = []
 ONCE = Patience(sleep=SLEPT.append)

@@ -227,8 +227,8 @@ def test_defaults_are_trl_s() -> None:
 
 
 def base_with_template(folder: Path) -> None:
+    from sealtrain.training.model_files import model_files
     from sealtrain.training.models.base import build_model, byte_tokenizer
-    from sealtrain.training.trained import model_files
 
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE

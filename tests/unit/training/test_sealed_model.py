@@ -30,7 +30,7 @@ from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.phases.evaluate import EvaluateRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.errors import RootMismatch
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 
 TEXT = {
     "model": {

@@ -14,8 +14,8 @@ from sealtrain.attest.errors import (
     TcbStatusRefused,
 )
 from sealtrain.attest.rules import Rule
-from sealtrain.attest.tdx.levels import named_shortfalls
 from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.security_versions import named_shortfalls
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 
 _COLLATERAL, _CERTIFICATE = "DCAP collateral", "PCK certificate"

@@ -44,10 +44,10 @@ from sealtrain.attest.roots import (
     is_simulated_certificate,
 )
 from sealtrain.attest.statement import Collateral
-from sealtrain.attest.tdx.known import KNOWN, JudgedMachine, machine_key, signs_quote
-from sealtrain.attest.tdx.levels import Levels, named_shortfalls
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.quote_cache import KNOWN, JudgedMachine, machine_key, signs_quote
+from sealtrain.attest.tdx.security_versions import Levels, named_shortfalls
 from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import DataInvalid, EvidenceRefused

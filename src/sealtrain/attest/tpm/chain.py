@@ -43,7 +43,7 @@ from sealtrain.attest.roots import (
     load_link,
     read_link,
 )
-from sealtrain.attest.tpm.octets import Octets
+from sealtrain.attest.tpm.byte_cursor import Octets
 from sealtrain.attest.tpm.quote import AttestationKey, check_key
 
 MACHINE_OID: Final = "1.3.6.1.4.1.11129.2.1.21"

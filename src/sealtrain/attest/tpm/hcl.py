@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sealtrain.attest.errors import EvidenceMalformed, QuoteInvalid, ReportDataMismatch
-from sealtrain.attest.tpm.octets import Octets
+from sealtrain.attest.tpm.byte_cursor import Octets
 from sealtrain.attest.tpm.quote import AttestationKey, check_key
 from sealtrain.base.canonical import parse_json
 from sealtrain.errors import DataInvalid

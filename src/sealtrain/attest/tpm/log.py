@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealtrain.attest.errors import EventLogMismatch
-from sealtrain.attest.tpm.octets import Octets
+from sealtrain.attest.tpm.byte_cursor import Octets
 from sealtrain.attest.tpm.quote import BANK_BYTES, REGISTERS, Bank
 
 BOOT_LOG: Final = "boot log"

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from sealtrain.attest.errors import EvidenceMalformed, MeasurementMismatch, QuoteInvalid
-from sealtrain.attest.tpm.octets import Octets
+from sealtrain.attest.tpm.byte_cursor import Octets
 from sealtrain.base.digests import sha256_hex
 
 QUOTE: Final = "TPM quote"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sealtrain.base.secret import Random, Secret
 from sealtrain.broker.store.memory import Store
-from sealtrain.broker.store.served_once import UsedChallenges
+from sealtrain.broker.store.nonces import UsedChallenges
 from sealtrain.release.challenge_code import expiry_of, make_challenge
 from sealtrain.release.facts import ChallengeState
 from sealtrain.release.messages import ChallengePurpose

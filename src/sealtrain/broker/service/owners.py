@@ -17,7 +17,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.throttle import Shares
-from sealtrain.broker.store.served_once import replayed
+from sealtrain.broker.store.nonces import replayed
 from sealtrain.signing.errors import RequestStale
 from sealtrain.signing.http_signature import SignedHead, verify_head
 

@@ -21,7 +21,7 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.signing.identity import broker_id
 
 if TYPE_CHECKING:
-    from sealtrain_chain.gate import ChainGate
+    from sealtrain_chain.chain_condition import ChainGate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

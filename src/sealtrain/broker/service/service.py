@@ -53,7 +53,7 @@ from sealtrain.broker.store.transaction import Transaction
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.errors import ApprovalUnknown
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.owner_document import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, RunDataset, sign_receipt
 from sealtrain.consortium.series import chain_of

@@ -26,7 +26,7 @@ from sealtrain.consortium.decisions import not_overtaken
 from sealtrain.consortium.documents import DOCUMENTS
 from sealtrain.consortium.errors import ApprovalExpired, DatasetMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import entry_of, verify_owned
+from sealtrain.consortium.owner_document import entry_of, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import may_join

@@ -39,7 +39,7 @@ from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
 from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.broker.address import DATABASE, LEDGER
 from sealtrain.broker.store.database import begun, engine_of
-from sealtrain.broker.store.restored import ended
+from sealtrain.broker.store.restore import ended
 from sealtrain.errors import (
     AlreadyExists,
     ConfigError,

@@ -18,8 +18,8 @@ from sealtrain.broker.store import statements
 from sealtrain.broker.store.cosignatures import Cosignatures
 from sealtrain.broker.store.entry_index import EntryIndex
 from sealtrain.broker.store.incarnation import incarnation_of
+from sealtrain.broker.store.nonces import Nonces, UsedChallenges
 from sealtrain.broker.store.owner_documents import OwnerDocuments
-from sealtrain.broker.store.served_once import Nonces, UsedChallenges
 from sealtrain.broker.store.submissions import Submissions
 from sealtrain.broker.store.succession import Successions
 from sealtrain.broker.store.tables import (

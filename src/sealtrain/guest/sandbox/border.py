@@ -30,7 +30,7 @@ from sealtrain.guest.sandbox.landlock import (
 from sealtrain.guest.sandbox.network import address_of, confined_to, is_number
 from sealtrain.guest.sandbox.output import hushed
 from sealtrain.guest.sandbox.programs import Programs, questions
-from sealtrain.guest.sandbox.rehearsed import insecure_loud
+from sealtrain.guest.sandbox.rehearsal import insecure_loud
 from sealtrain.guest.sandbox.scratch import Scratch, scratch
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 

@@ -72,7 +72,7 @@ _FOR_SCRIPTS: Final = (
     "sealtrain.guest.lightning",
     "sealtrain.training.checkpoints.loop",
     "sealtrain.training.distributed.agreement",
-    "sealtrain.training.saved",
+    "sealtrain.training.saved_model",
 )
 """What scripts call: how it refuses."""
 _Saying: TypeAlias = tuple[int, str | None, str | None]

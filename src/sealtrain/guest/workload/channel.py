@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, error_by_code
 from sealtrain.guest.workload.messages import MAX_QUESTION_BYTES, WorkloadQuestion, parse_question
 

@@ -25,7 +25,6 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import forked
 from sealtrain.errors import SealtrainError, error_by_code
-from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.fork import Guard, end_group, exit_status, grouped, strip
 from sealtrain.guest.workload.frames import (
     BatchLaid,
@@ -40,6 +39,7 @@ from sealtrain.guest.workload.frames import (
     receive_frame,
     send_frame,
 )
+from sealtrain.guest.workload.new_interpreter import execute_anew
 from sealtrain.guest.workload.opening import REFUSED, serve
 from sealtrain.sealing.description import INDEX_NAME, shard_name
 from sealtrain.sealing.places import FolderReader, Ranges

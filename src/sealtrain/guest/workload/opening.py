@@ -53,7 +53,7 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.recipe.importable import Importable
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import SchemaMismatch, SealRefused
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.errors import StorageUnreachable
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.sources import Source

@@ -39,8 +39,8 @@ from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import RankLost
+from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import TOKEN_COUNTS
-from sealtrain.training.telemetry.released import MetricGate
 
 if TYPE_CHECKING:
     import pyarrow as pa

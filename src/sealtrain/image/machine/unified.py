@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealtrain.errors import ImageRefused
-from sealtrain.image.machine.portable import Portable
+from sealtrain.image.machine.pe_file import Portable
 from sealtrain.image.machine.registers import (
     BOOT_OPTION,
     SEPARATOR,

@@ -20,7 +20,7 @@ from sealtrain.errors import BrokerNotApproved, DataInvalid, SignatureInvalid
 from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, CountedReceipt
-from sealtrain.manifest.checks.chainwords import chain_allowed
+from sealtrain.manifest.checks.chain_proofs import chain_allowed
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_in
 from sealtrain.manifest.checks.privacy import privacy_reserved

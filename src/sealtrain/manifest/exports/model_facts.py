@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.joint_sections import decrypted_in, summary_of
 from sealtrain.manifest.predicate import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sealtrain.base.tarheaders import MAX_HEADER_BYTES, PLAIN, headers
-from sealtrain.base.visible import is_visible
+from sealtrain.base.visible_text import is_visible
 from sealtrain.sealing.errors import RecordInvalid
 
 __all__ = ["MAX_HEADER_BYTES", "Member", "members"]

@@ -37,6 +37,11 @@ from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.best import BestSoFar
+from sealtrain.training.checkpoints.checkpoint_growth import (
+    growth_of_log,
+    growth_of_optimizers,
+    growth_of_ranks,
+)
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.position import DataPosition
 from sealtrain.training.checkpoints.randomness import (
@@ -45,16 +50,11 @@ from sealtrain.training.checkpoints.randomness import (
     seed_again,
     undisturbed,
 )
-from sealtrain.training.checkpoints.room import (
-    growth_of_log,
-    growth_of_optimizers,
-    growth_of_ranks,
-)
 from sealtrain.training.checkpoints.saver import CheckpointSaver
 from sealtrain.training.data.hugging import positioned_under
 from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
-from sealtrain.training.distributed.chosen import Copies
 from sealtrain.training.distributed.dealing import deal_rows
+from sealtrain.training.distributed.machinery import Copies
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.finite import (
     first_not_finite,
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.lease import LeaseKeeping
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.data.sources import BlobStore
-    from sealtrain.training.distributed.chosen import Machinery
-    from sealtrain.training.telemetry.released import MetricGate
+    from sealtrain.training.distributed.machinery import Machinery
+    from sealtrain.training.telemetry.metric_gate import MetricGate
 
 Evaluation = Callable[[Any], dict[str, float]]
 """Measures a model on the sealed test split: metrics by name."""

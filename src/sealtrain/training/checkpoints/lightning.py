@@ -23,9 +23,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from sealtrain.errors import UsageError
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint_growth import growth_of_optimizers
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
-from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.models.weights import finite_state, load_weights
 from sealtrain.training.telemetry.averages import Averages

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import UsageError
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint_growth import growth_of_optimizers
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
-from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.data.hugging import positioned_under
-from sealtrain.training.data.part import RankPart
+from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.distributed.agreement import (
     gathered_states,

@@ -23,9 +23,9 @@ from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.fetching import far, fetched
 from sealtrain.training.data.opening import BatchOpener, Evenly, Turned, largest_batch, opener_for
 from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
-from sealtrain.training.data.part import WHOLE, RowShare
 from sealtrain.training.data.prefetch import prefetched
 from sealtrain.training.data.prefetch_process import PrefetchProcess
+from sealtrain.training.data.rank_part import WHOLE, RowShare
 
 if TYPE_CHECKING:
     import numpy as np

@@ -36,7 +36,7 @@ from datasets.iterable_dataset import (
 
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.training.data.hugging import Positioned, nothing_kept
-from sealtrain.training.data.part import OwnBatches
+from sealtrain.training.data.rank_part import OwnBatches
 from sealtrain.training.distributed.agreement import exchanged, told_by_all
 from sealtrain.training.distributed.ranks import place
 

@@ -31,7 +31,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, marked_template
-from sealtrain.training.data.wholerendering import WholeRendering
+from sealtrain.training.data.template_check import WholeRendering
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

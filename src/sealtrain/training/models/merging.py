@@ -18,7 +18,7 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.basefiles import files_in, merged_files
 from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import require_finite_weights
-from sealtrain.training.trained import SPARSE_FILE, weight_files
+from sealtrain.training.model_files import SPARSE_FILE, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

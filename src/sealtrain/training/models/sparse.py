@@ -16,7 +16,7 @@ from torch import nn
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.finite import require_finite_weights
-from sealtrain.training.trained import SPARSE_FILE
+from sealtrain.training.model_files import SPARSE_FILE
 
 _WRAPPED: Final = ("base_model.model.", ".base_layer")
 

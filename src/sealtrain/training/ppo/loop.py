@@ -21,13 +21,13 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.best import BestSoFar
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.checkpoint_growth import growth_of_optimizers
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import (
     random_states,
     restore_random_states,
     undisturbed,
 )
-from sealtrain.training.checkpoints.room import growth_of_optimizers
 from sealtrain.training.distributed.agreement import (
     add_up,
     gathered_states,

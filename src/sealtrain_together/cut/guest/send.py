@@ -265,7 +265,7 @@ def _share(how: Sending, folders: Mapping[str, Any], target: Target, run_id: str
 
 
 def _opened(how: Sending, recipe: Any, one: FoundDataset) -> pa.Table:
-    from sealtrain.sealing.opened import SealedDataset
+    from sealtrain.sealing.opened_dataset import SealedDataset
     from sealtrain_together.cut.sending import records_of
 
     if not isinstance(one.folder, Path):

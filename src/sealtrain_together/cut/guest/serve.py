@@ -35,12 +35,12 @@ from sealtrain_together.parties.lead import LeadRun
 from sealtrain_together.parties.party import PartyReport
 
 if TYPE_CHECKING:
-    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.data.sources import Source
     from sealtrain_together.cut.learning import Learning
-    from sealtrain_together.cut.received import Clients
+    from sealtrain_together.cut.server import Clients
 
 
 def serve(
@@ -137,7 +137,7 @@ class _Work:
     def done(self, listener: socket.socket, terminal: TextIO, *, progress: bool) -> Outcome:
         from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
         from sealtrain_together.cut.learning import Learning
-        from sealtrain_together.cut.received import Clients, CutRun
+        from sealtrain_together.cut.server import Clients, CutRun
 
         run = self._run
         self._states = ServerStates(run.settings.out, run.run_id)

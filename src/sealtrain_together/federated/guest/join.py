@@ -22,7 +22,6 @@ from sealtrain.recipe.collaborations.patients import patient_privacy_of
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.errors import PrivacyBroken
 from sealtrain_together.federated.guest.terms import conversation_of, terms_of
-from sealtrain_together.federated.holding import PartyService
 from sealtrain_together.federated.mailbox import Mailbox
 from sealtrain_together.federated.messages import (
     MAX_HEADER_BYTES,
@@ -31,8 +30,9 @@ from sealtrain_together.federated.messages import (
     PartyJoined,
     SealedState,
 )
+from sealtrain_together.federated.party_server import PartyService
 from sealtrain_together.federated.states import SHARE_PURPOSE
-from sealtrain_together.pads.guest.outside import OutsideProducts, ReachedMachines
+from sealtrain_together.pads.guest.protected_model import OutsideProducts, ReachedMachines
 from sealtrain_together.parties.party import Part, PartyRun
 
 if TYPE_CHECKING:

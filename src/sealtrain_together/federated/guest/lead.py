@@ -30,9 +30,9 @@ from sealtrain_together.parties.joint import close_joint
 from sealtrain_together.parties.lead import LeadRun
 
 if TYPE_CHECKING:
-    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
-    from sealtrain.training.trained import Trained
+    from sealtrain.training.model_files import Trained
     from sealtrain_together.federated.learner import Learner
     from sealtrain_together.federated.messages import SealedState
 
@@ -128,7 +128,7 @@ class _LeadWork:
     def __init__(
         self, run: LeadRun, terms: Federated, carrier: Carrier, terminal: TextIO | None
     ) -> None:
-        from sealtrain.training.telemetry.released import MetricGate
+        from sealtrain.training.telemetry.metric_gate import MetricGate
 
         self._run, self._terms, self._carrier = run, terms, carrier
         self._terminal = terminal
@@ -206,8 +206,8 @@ class _LeadWork:
 
     def _trained(self, learner: Learner, merged: Merged) -> Trained:
         from sealtrain.training.finite import refuse_not_finite
+        from sealtrain.training.model_files import Trained
         from sealtrain.training.telemetry.facts import accelerators, environment
-        from sealtrain.training.trained import Trained
         from sealtrain_together.federated.learner import pooled
 
         try:

@@ -90,7 +90,7 @@ class HeldRows:
             yield row
 
     def _made(self) -> Iterator[dict[str, Any]]:
-        from sealtrain.training.distributed.chosen import Copies
+        from sealtrain.training.distributed.machinery import Copies
 
         phase = import_module(f"sealtrain.training.phases.{self._recipe.phase}")
         with training_context(self._recipe, self._base_dir, Copies()) as work:

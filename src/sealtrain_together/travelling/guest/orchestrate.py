@@ -23,10 +23,10 @@ from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling
+from sealtrain.training.model_files import Trained
 from sealtrain.training.telemetry.bar import Bar, progress_bar
 from sealtrain.training.telemetry.facts import environment
-from sealtrain.training.telemetry.released import MetricGate
-from sealtrain.training.trained import Trained
+from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.parties.joint import checked_report, close_joint
 from sealtrain_together.parties.lead import LeadRun
@@ -41,7 +41,7 @@ from sealtrain_together.travelling.standby import STANDBY_PURPOSE, Standby, Take
 from sealtrain_together.travelling.trainer_program import Training
 
 if TYPE_CHECKING:
-    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.signing.runlog import RunLog
     from sealtrain_together.travelling.holder_client import HolderLane

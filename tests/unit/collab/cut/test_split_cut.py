@@ -11,7 +11,7 @@ from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.training.trained import SPARSE_FILE
+from sealtrain.training.model_files import SPARSE_FILE
 
 if not COLLECTING:
     import torch

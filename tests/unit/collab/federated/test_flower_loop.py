@@ -30,7 +30,7 @@ from federated_world import (
 from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg, StrategySettings
 from sealtrain_together.federated.engine import FlowerStrategy
 from sealtrain_together.federated.messages import Asked
-from sealtrain_together.federated.seats import Answered, Came, News, PartyGone, Seat
+from sealtrain_together.federated.node_conversation import Answered, Came, News, PartyGone, Seat
 
 pytestmark = pytest.mark.flower
 

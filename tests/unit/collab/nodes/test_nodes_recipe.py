@@ -16,7 +16,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import parse_ticket
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.guest.fellows import expect_listening
+from sealtrain.guest.other_guests import expect_listening
 from sealtrain.guest.settings import RunSettings, load_run, save_run
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES

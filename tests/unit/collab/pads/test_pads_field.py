@@ -14,7 +14,7 @@ if not COLLECTING:
     import torch
 
     from sealtrain_together.pads import field
-    from sealtrain_together.pads.exact import Float64, Int8Limb, backend
+    from sealtrain_together.pads.exact_products import Float64, Int8Limb, backend
     from sealtrain_together.pads.field import (
         added,
         centre_words,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 
-from sealtrain.training.checkpoints.room import (
+from sealtrain.training.checkpoints.checkpoint_growth import (
     growth_of_log,
     growth_of_optimizers,
     growth_of_ranks,

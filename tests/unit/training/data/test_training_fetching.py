@@ -13,7 +13,7 @@ from storage_world import Server, serving
 from training_world import source_of
 
 from sealtrain.sealing.errors import RootMismatch
-from sealtrain.sealing.opened import SealedDataset
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.training.data.fetching import AT_A_TIME, Fetching, far
 from sealtrain.training.data.stream import RecordStream, read_all
 

@@ -14,7 +14,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.training.data import order as order_of_rows
 from sealtrain.training.data.order import MAX_LANES, Order, divided
-from sealtrain.training.data.part import RankPart
+from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.stream import FIRST_ROWS, RecordStream
 
 

@@ -12,7 +12,7 @@ from training_world import source_of
 
 from sealtrain.errors import UsageError
 from sealtrain.training.data.order import Order
-from sealtrain.training.data.part import WHOLE, RankPart
+from sealtrain.training.data.rank_part import WHOLE, RankPart
 from sealtrain.training.data.stream import RecordStream
 
 BATCHES, ROWS = 512, 80

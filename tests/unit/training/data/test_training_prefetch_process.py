@@ -25,9 +25,9 @@ from sealing_world import sealed_folder
 from training_world import source_of
 
 from sealtrain.sealing.errors import RootMismatch
-from sealtrain.sealing.opened import SealedDataset
-from sealtrain.training.data.part import RankPart
+from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.training.data.prefetch_process import PrefetchProcess
+from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.stream import RecordStream, read_all
 from sealtrain.training.errors import DecryptionLost
 
@@ -278,7 +278,7 @@ def test_a_process_that_is_left_open_ends_with_its_reader(folder: Any) -> None:
         from pathlib import Path
         from sealing_world import repeatable
         from sealtrain.sealing.datakey import DataKey
-        from sealtrain.sealing.opened import SealedDataset
+        from sealtrain.sealing.opened_dataset import SealedDataset
         from sealtrain.training.data.prefetch_process import PrefetchProcess
         folder = Path({str(folder.folder)!r})
         key = DataKey.generate(repeatable("aside"))
@@ -298,7 +298,7 @@ def test_the_process_ends_when_its_parent_is_killed(folder: Any, tmp_path: Path)
         from pathlib import Path
         from sealing_world import repeatable
         from sealtrain.sealing.datakey import DataKey
-        from sealtrain.sealing.opened import SealedDataset
+        from sealtrain.sealing.opened_dataset import SealedDataset
         from sealtrain.training.data.prefetch_process import PrefetchProcess
         folder = Path({str(folder.folder)!r})
         key = DataKey.generate(repeatable("aside"))

@@ -19,7 +19,7 @@ from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import check
 from sealtrain.training.data.validation.measure import measure
 from sealtrain.training.data.validation.outcome import broken_rules, report
-from sealtrain.training.data.validation.personal import finder
+from sealtrain.training.data.validation.personal_data import finder
 from sealtrain.training.data.validation.repeats import Repeats
 
 CANARY = "canary-6f1e9c"

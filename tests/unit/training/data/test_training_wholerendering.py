@@ -8,7 +8,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.sealing.errors import RecordInvalid
-from sealtrain.training.data.wholerendering import WholeRendering, left_out
+from sealtrain.training.data.template_check import WholeRendering, left_out
 
 pytestmark = pytest.mark.claim("C618")
 

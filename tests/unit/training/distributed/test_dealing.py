@@ -15,7 +15,7 @@ from variants import variants
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.order import Order
-from sealtrain.training.data.part import OwnBatches
+from sealtrain.training.data.rank_part import OwnBatches
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.distributed.agreement import exchanged, told_by_all
 

@@ -24,10 +24,10 @@ from typer.testing import CliRunner
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.training.model_files import model_files
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import build_model
 from sealtrain.training.models.merging import merge_folder, merged
-from sealtrain.training.trained import model_files
 
 # PEFT reads an attribute of models that Transformers renames.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -12,6 +12,7 @@ from training_world import LLAMA, LORA, classify, sft
 
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.schema import Recipe
+from sealtrain.training.model_files import model_files
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import (
     BYTE_VOCABULARY,
@@ -20,7 +21,6 @@ from sealtrain.training.models.base import (
     byte_tokenizer,
     check_vocabulary,
 )
-from sealtrain.training.trained import model_files
 
 if not COLLECTING:
     import torch

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sealtrain.recipe.terms import ModelRelease, ReleasePolicy
-from sealtrain.training.telemetry.released import MetricGate
+from sealtrain.training.telemetry.metric_gate import MetricGate
 
 pytestmark = pytest.mark.claim("C21")
 

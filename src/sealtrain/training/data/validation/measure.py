@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.training.data.validation.columns import ColumnTally, CountTokens
-from sealtrain.training.data.validation.personal import Finder, finder
+from sealtrain.training.data.validation.personal_data import Finder, finder
 from sealtrain.training.data.validation.repeats import Repeats
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.base.secret import Secret
 from sealtrain.training.errors import ChannelBroken
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.room import ByteBudget
 from sealtrain.base.secret import Random
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset

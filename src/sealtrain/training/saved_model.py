@@ -29,7 +29,7 @@ from sealtrain.recipe.modelspec import refuse_foreign_code
 from sealtrain.training.basefiles import files_in, script_files
 from sealtrain.training.errors import ModelNotReloaded
 from sealtrain.training.finite import require_finite_model, require_finite_weights
-from sealtrain.training.trained import ADAPTER_CONFIG, BASE_FIELD, weight_files
+from sealtrain.training.model_files import ADAPTER_CONFIG, BASE_FIELD, weight_files
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from typing import Any
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.owner_document import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset, data_of_entry
 from sealtrain.consortium.series import by_series, chain_of

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.training.model_files import model_files
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import build_causal_model, build_model, build_tokenizer
 from sealtrain.training.models.sparse import fold, sparse_files
-from sealtrain.training.trained import model_files
 from sealtrain_together.cut.cut import Back
 from sealtrain_together.cut.spf import Rule, back_linears, sparsify
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.errors import DatasetMismatch
-from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.owner_document import verify_owned
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import LimitExceeded, SealtrainError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.visible import is_visible
+from sealtrain.base.visible_text import is_visible
 from sealtrain.recipe.errors import LockInvalid
 
 SCRIPT_FIELD: Final = "pre_launch_script"

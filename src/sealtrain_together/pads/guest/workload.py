@@ -31,8 +31,8 @@ from sealtrain_together.channel.channel import go_on
 from sealtrain_together.channel.handshake import Keys
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.channel.streams import prepared
-from sealtrain_together.pads.guest.outside import OutsideProducts
-from sealtrain_together.pads.reaching import SECONDS
+from sealtrain_together.pads.connections import SECONDS
+from sealtrain_together.pads.guest.protected_model import OutsideProducts
 
 if TYPE_CHECKING:
     from sealtrain.guest.workload.stubs import WorkloadRun

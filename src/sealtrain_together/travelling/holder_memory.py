@@ -18,7 +18,7 @@ from pydantic import Field
 
 from sealtrain.base.files import locked, read_bounded, sync, system_failure
 from sealtrain.base.models import Hex64, StrictModel, load_json
-from sealtrain.base.oneprocess import OneProcess
+from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 from sealtrain.sealing.errors import CheckpointRefused
 

@@ -1,4 +1,4 @@
-"""What code in a run tries: ``python -P -m sealtrain.walk.inside JOB FOLDER ARGUMENT``.
+"""What code in a run tries: ``python -P -m sealtrain.walk.attempts_inside JOB FOLDER ARGUMENT``.
 
 The process closes the sandbox of a run around itself, with the kernel's help, as the guest does
 before it opens a record; then it takes the one step that the walk switched on. It prints one JSON

@@ -24,8 +24,8 @@ from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
+from sealtrain.client.ledger_keys import rotations_to
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.rotated import rotations_to
 from sealtrain.consortium.errors import ApprovalUnknown
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerNotApproved

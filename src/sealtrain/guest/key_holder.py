@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.outputs import NextRecipe, NextRun
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.opened import SealedDataset
+    from sealtrain.sealing.opened_dataset import SealedDataset
     from sealtrain.training.data.sources import SealedFolder, Source
 
 
@@ -265,7 +265,7 @@ class DataGuest(AttestedGuest):
 
     def _open(self, before: ModelBefore | None, undoing: ExitStack) -> None:
         """Step 4; on failure ``undoing`` closes the opened datasets."""
-        from sealtrain.sealing.opened import SealedDataset
+        from sealtrain.sealing.opened_dataset import SealedDataset
 
         key = self.grant.model_key
         self._model_before = None if before is None or key is None else before.opened(key)

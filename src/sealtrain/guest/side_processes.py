@@ -10,16 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.guest.life import Workload
 from sealtrain.guest.sandbox.files import keep_out_of_reach
-from sealtrain.guest.sandbox.rehearsed import insecure_shown
+from sealtrain.guest.sandbox.rehearsal import insecure_shown
 from sealtrain.guest.workload.fork import WorkloadProcess
 from sealtrain.guest.workload.opener import Opener
+from sealtrain.guest.workload_life import Workload
 from sealtrain.recipe.missing import missing_values
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
-    from sealtrain.guest.holding import DataGuest
+    from sealtrain.guest.key_holder import DataGuest
 
 
 def start_beside(

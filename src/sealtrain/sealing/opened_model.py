@@ -17,7 +17,7 @@ from os import scandir, stat_result
 from pathlib import Path
 from typing import Any
 
-from sealtrain.base.visible import escape_hidden
+from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import NotSealed, WrongContext

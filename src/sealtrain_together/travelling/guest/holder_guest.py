@@ -28,10 +28,10 @@ from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.ports import Caller, bind, first_proven, listening
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.parties.party import Part, PartyRun
-from sealtrain_together.travelling.given import GivenFile, GivenTrips, GivingBounds
 from sealtrain_together.travelling.guest.held_rows import HeldRows
 from sealtrain_together.travelling.guest.tokens import HeldTokens
 from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 from sealtrain_together.travelling.standby import STANDBY_PURPOSE
 
 if TYPE_CHECKING:

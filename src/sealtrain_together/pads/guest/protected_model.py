@@ -19,7 +19,7 @@ from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpe
 from sealtrain.recipe.collaborations.pads import ProductSettings, product_settings
 from sealtrain.recipe.recipe import Recipe
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_together.pads.reaching import SECONDS, conversation
+from sealtrain_together.pads.connections import SECONDS, conversation
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
@@ -221,7 +221,7 @@ class OutsideProducts:
 
 def _pool(path: Path, recipe: Recipe, *, room: int) -> OwnPool:
     """A pool for some steps at a time, filled anew by the guest whenever it is used up."""
-    from sealtrain_together.pads.exact import backend
+    from sealtrain_together.pads.exact_products import backend
     from sealtrain_together.pads.pool import OwnPool
 
     trainer = recipe.trainer

@@ -31,7 +31,7 @@ from sealtrain.manifest.outputs import dataset_of, files_of, subjects_of
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.signing.dsse import Ed25519Signer
-from sealtrain.training.trained import with_named_base
+from sealtrain.training.model_files import with_named_base
 
 if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence

@@ -26,7 +26,12 @@ from sealtrain.guest.workload.messages import (
 from sealtrain.manifest.checks.collaborations.padfacts import LAYER_NAMES, PadsBegun, PadsSpent
 from sealtrain.recipe.collaborations.pads import product_settings
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_together.pads.reaching import SECONDS, conversation, reach_accelerator, reach_dealer
+from sealtrain_together.pads.connections import (
+    SECONDS,
+    conversation,
+    reach_accelerator,
+    reach_dealer,
+)
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun

@@ -54,7 +54,7 @@ def machinery_of(recipe: Recipe) -> Machinery:
         from sealtrain.training.distributed.zero import Zero
 
         return Zero(recipe.backend, recipe.trainer)
-    from sealtrain.training.distributed.chosen import Copies
+    from sealtrain.training.distributed.machinery import Copies
 
     return Copies(half=half)
 

@@ -27,11 +27,11 @@ from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import OutputTally
-from sealtrain.guest.workload.anew import execute_anew
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
-from sealtrain.guest.workload.company import KeptCompany, links_of
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
+from sealtrain.guest.workload.new_interpreter import execute_anew
+from sealtrain.guest.workload.node_ranks import KeptCompany, links_of
 from sealtrain.recipe.backends import divided_among, needs_group, processes_of
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
@@ -39,7 +39,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
-from sealtrain.training.distributed.chosen import connected, connects_more
+from sealtrain.training.distributed.machinery import connected, connects_more
 from sealtrain.training.distributed.ranks import gathered
 from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.silence import silence
@@ -124,7 +124,7 @@ class Workload:
             "first": self.first,
             "ends": [[each.fileno() for each in end.all] for end in ends],
         }
-        execute_anew("sealtrain.guest.life", given, inherited=_list_inherited())
+        execute_anew("sealtrain.guest.workload_life", given, inherited=_list_inherited())
 
     def work(self, ends: Sequence[ChannelEnds]) -> None:
         """All of it in this image; reports how it ends over the first rank's channel."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.client.fitting import read_data
+from sealtrain.client.data_fitness import read_data
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.basemodel import base_facts
 from sealtrain.recipe.conversations import rows_as_recorded
