@@ -65,15 +65,15 @@ from sealtrain.attest.tdx.verify import verify_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain_simulator.cloud_guests import cloud_driver
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.snp import SimulatedSnp
-from sealtrain_simulator.state import SimulatorState
+from sealtrain_rehearsal.simulator.cloud_guests import cloud_driver
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.state import SimulatorState
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NOW = 1_800_000_000

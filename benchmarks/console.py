@@ -23,10 +23,10 @@ from console_world import PAGES, ConsoleWorld, console_world, live_run, measured
 from programs import found
 
 from measured_on import give_up, machine
-from sealtrain.web.app import console_app
-from sealtrain.web.curves import CurveFile, Curves
-from sealtrain.web.serving import serving
-from sealtrain.web.sources import Sources
+from sealtrain_console.web.app import console_app
+from sealtrain_console.web.curves import CurveFile, Curves
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.sources import Sources
 
 RUN: Final = "1f" * 16
 BARS: Final = {"first paint": 300.0, "update": 50.0}

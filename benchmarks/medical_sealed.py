@@ -31,8 +31,8 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import SealtrainError
 from sealtrain.training.errors import PeerUnreachable
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 from sealtrain_together.channel.answers import Done
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest

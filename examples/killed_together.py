@@ -27,8 +27,8 @@ from typing import Any
 
 from collaboration.federate_story import HOSPITALS, RECIPE, Stage, records
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import run_log
 from sealtrain.errors import Unreachable
+from sealtrain_rehearsal.rehearsal import run_log
 
 WITHIN_S = 600.0
 POLL_S = 0.1

@@ -25,9 +25,9 @@ from typing import Any
 from collaboration.federate_story import HOSPITALS, RECIPE, Stage, records
 from sealtrain.base.digests import sha256_hex
 from sealtrain.cli.output import metric_lines
-from sealtrain.cli.rehearsal import result_lines, run_log
 from sealtrain.errors import UsageError
 from sealtrain.recipe.schema import load_recipe
+from sealtrain_rehearsal.rehearsal import result_lines, run_log
 from sealtrain_together.errors import ProductAltered
 
 WITHIN_S = 600.0

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from sealtrain.cli.walkrun import prepared
-from sealtrain.walk.switch import StepOutcome
-from sealtrain.walk.table import TITLES, play_all
+from sealtrain_console.walk.switch import StepOutcome
+from sealtrain_console.walk.table import TITLES, play_all
+from sealtrain_console.walk_run import prepared
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "guides" / "walk.md"
 _BEGIN: Final = "<!-- begin: tools/walk_page.py -->\n"

@@ -16,9 +16,9 @@ from split_acts import CLINICS, DATASETS, Played, made_up
 from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.manifest.errors import ClaimContradicted
+from sealtrain_rehearsal.rehearsal import ON_SIMULATOR, Rehearsal, result_lines
 
 _CALM = ("mild cough", "sore knee", "itchy skin", "runny nose", "back ache", "dry eyes")
 _ALARMING = ("chest pain", "cannot breathe", "slurred speech", "heavy bleeding")

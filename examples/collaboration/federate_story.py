@@ -14,8 +14,8 @@ from typing import Any
 
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
+from sealtrain_rehearsal.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 _ROUNDS = 5

@@ -21,9 +21,9 @@ import pads_act
 from split_acts import CLINICS, made_up
 
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import free_ports, run_log
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain_rehearsal.rehearsal import free_ports, run_log
 
 _WITHIN_S = 600.0
 _POLL_S = 0.05

@@ -17,8 +17,8 @@ from typing import Any
 from travel_story import HOLDERS, RECIPE, Stage, texts
 
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import free_ports, run_log
 from sealtrain.errors import AcceleratorUnreachable, Unreachable
+from sealtrain_rehearsal.rehearsal import free_ports, run_log
 
 _WITHIN_S = 900.0
 _POLL_S = 0.05

@@ -14,8 +14,8 @@ from typing import Any
 from split_acts import CLINICS, DATASETS, Played, made_up
 
 from sealtrain.cli.output import metric_lines
-from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import SealtrainError, UsageError
+from sealtrain_rehearsal.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain_together.errors import ProductAltered
 
 CLOSE = 1e-3

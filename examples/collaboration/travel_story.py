@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
+from sealtrain_rehearsal.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 
 HOLDERS: Final = ("library-a", "library-b", "library-c")
 _TOKENS: Final = 49_152

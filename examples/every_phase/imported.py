@@ -26,11 +26,11 @@ from run import playable, prepare
 
 import sealtrain
 from sealtrain.cli.programs import answered
-from sealtrain.cli.rehearsal import Rehearsal
 from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.recipe.installation import normalised
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import load_recipe
+from sealtrain_rehearsal.rehearsal import Rehearsal
 
 LOADED = "LOADED "
 """Before what a workload has loaded, on a line of standard error."""

@@ -26,9 +26,9 @@ from run import playable, prepare
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.rehearsal import Rehearsal
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import load_recipe
+from sealtrain_rehearsal.rehearsal import Rehearsal
 
 POLL_S = 0.01
 WITHIN_S = 600.0

@@ -29,6 +29,9 @@ from importlib import import_module
 TYPE_CHECKING = False  # not typing's: until the entry point runs, Ctrl-C shows a traceback
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from sealtrain import errors
     from sealtrain.api.auditing import (
         audit_ledger,
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from sealtrain.api.recipe import Recipe
     from sealtrain.api.run import Run
     from sealtrain.api.submitted import SubmittedRun
-    from sealtrain.cli.simulation import rehearsal
     from sealtrain.client.owner import AtEach
     from sealtrain.client.sealing import Publication
     from sealtrain.client.series_place import Beginning
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from sealtrain.sealing.sealer import SealOptions
 
     __version__: str
+
+    rehearsal: Callable[..., Any]  # of a room, sealtrain_rehearsal
 
 __all__ = [
     "AtEach",
@@ -115,7 +119,6 @@ _PLACES = {
     "errors": "sealtrain.errors:",
     "examine_manifest": "sealtrain.api.auditing:examine_manifest",
     "pin_trust": "sealtrain.api.auditing:pin_trust",
-    "rehearsal": "sealtrain.cli.simulation:rehearsal",
     "report": "sealtrain.api.auditing:report",
     "sign_manifest": "sealtrain.guest.script:sign_manifest",
     "unwrap_dataset": "sealtrain.guest.script:unwrap_dataset",
@@ -126,6 +129,11 @@ _PLACES = {
 
 def __getattr__(name: str) -> object:
     """Load a name on its first use: importing sealtrain stays light."""
+    if name == "rehearsal":  # of a room, which may be absent
+        from sealtrain.base.distributions import REHEARSAL, load
+
+        rehearsal: object = load(f"{REHEARSAL}.simulation:rehearsal")
+        return rehearsal
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")

@@ -333,7 +333,7 @@ def error_by_code(code: str) -> type[SealtrainError]:
     """Class of an error code received from a peer; ``Refused`` for an unknown one.
 
     The module of the class is imported where it is not yet, and nothing else is. A process that
-    runs code of others takes its classes from ``every_error`` before it begins.
+    runs code of others takes its classes from ``every_error`` before that code begins.
     """
     return _class_at(HOMES[code]) or Refused if code in HOMES else Refused
 

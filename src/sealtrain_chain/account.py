@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
     from eth_account.signers.local import LocalAccount
 
-    from sealtrain_chain.chainfile import ChainFile
+    from sealtrain.consortium.chainfile import ChainFile
 
 _MAX_BYTES = 16 << 10
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.contracts import Payer, owners_app_auth, safe, send
 from sealtrain_chain.decision import ChainDecision, verify_chain_decision
 from sealtrain_chain.safe import NOBODY, SafeProposal, joined

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sealtrain.base.clock import Clock
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.consortium.chainword import ChainWord, compose_slot, counts_until
 from sealtrain.errors import ChainRefused, ChainUnreachable
 from sealtrain.signing.errors import ProofInvalid
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.reading import Reader, Reading, open_reader
 
 _KEPT = 1024

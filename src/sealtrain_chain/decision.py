@@ -13,11 +13,11 @@ from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Document, Hex64
+from sealtrain.consortium.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import SignatureInvalid
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address, signed, signed_by, typed
-from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain_chain.slots import COMPOSE, DEVICE
 
 if TYPE_CHECKING:

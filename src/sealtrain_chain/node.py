@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.http import Bounds, HttpClient
+from sealtrain.consortium.chainfile import host_of
 from sealtrain.errors import ChainUnreachable, DataInvalid
-from sealtrain_chain.chainfile import host_of
 
 MAX_ANSWER_BYTES = 2 << 20
 

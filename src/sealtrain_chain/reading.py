@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.consortium.chainword import IMPLEMENTATION, ChainWord
 from sealtrain.errors import ChainRefused, ChainUnreachable
 from sealtrain.signing.errors import ProofInvalid
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.header import header_of
 from sealtrain_chain.node import Node
 from sealtrain_chain.proof import Account, proven, require_extra

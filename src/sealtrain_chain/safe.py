@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from sealtrain.base.models import Document, Hex64, StrictModel
+from sealtrain.consortium.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address, signed, signed_by, typed
-from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain_chain.decision import Signature
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import Lock, LockedRecipe
 from sealtrain.signing.target import Target
-from sealtrain_simulator.server import running
+from sealtrain_rehearsal.simulator.server import running
 
 pytestmark = pytest.mark.claim("C440")
 

@@ -42,8 +42,8 @@ from sealtrain.attest.verify import verify as verify_any
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import EvidenceRefused, KeyProviderMismatch
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C14")
 

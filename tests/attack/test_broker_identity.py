@@ -61,7 +61,7 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.errors import BrokerMismatch, ProofInvalid
 from sealtrain.signing.identity import broker_id
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 COMPOSE = b'{"manifest_version":2,"name":"an-operators-own"}'
 LATER = 3650 * DAY

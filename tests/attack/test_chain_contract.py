@@ -9,12 +9,12 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.errors import ChainRefused, ChainUnreachable, SignatureInvalid
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address
 from sealtrain_chain.account import signed as sign
 from sealtrain_chain.carrying import carry_out, votes_of
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.contracts import artefact, connected, send
 from sealtrain_chain.contracts import deploy as deployed
 from sealtrain_chain.decision import ChainDecision, decide

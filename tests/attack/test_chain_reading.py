@@ -17,6 +17,7 @@ from release_world import GATEWAY, ReleaseWorld, boot_info, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.consortium.chainword import compose_slot, read_word
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
@@ -25,7 +26,6 @@ from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.carrying import carry_out
 from sealtrain_chain.chain_condition import ChainGate, opened_gate
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.decision import ChainDecision, decide
 from sealtrain_chain.node import MAX_ANSWER_BYTES
 from sealtrain_chain.reading import open_reader

@@ -50,8 +50,8 @@ from sealtrain.attest.presets import preset
 from sealtrain.attest.tpm.hcl import parse_runtime
 from sealtrain.errors import EvidenceRefused, TierRefused, TrustInvalid
 from sealtrain.image.machine.disk import document_register
-from sealtrain_simulator.cloud_machines import Paravisor
-from sealtrain_simulator.tpm import SimulatedTpm
+from sealtrain_rehearsal.simulator.cloud_machines import Paravisor
+from sealtrain_rehearsal.simulator.tpm import SimulatedTpm
 
 pytestmark = pytest.mark.claim("C560")
 

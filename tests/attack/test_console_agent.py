@@ -20,9 +20,14 @@ from world import signed_dataset
 
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import DataInvalid, KeyFileInvalid, SealtrainError, UsageError
-from sealtrain.web.agentlink import ask_agent
-from sealtrain.web.errors import AgentDeclined, AgentUnreachable, PageUnknown, PasskeyInvalid
-from sealtrain.web.passkeys import passkey_file, url_text
+from sealtrain_console.web.agentlink import ask_agent
+from sealtrain_console.web.errors import (
+    AgentDeclined,
+    AgentUnreachable,
+    PageUnknown,
+    PasskeyInvalid,
+)
+from sealtrain_console.web.passkeys import passkey_file, url_text
 
 pytestmark = pytest.mark.claim("C208")
 OWNER = "hospital-a"

@@ -29,10 +29,10 @@ from sealtrain.manifest import form
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.web.curves import Curves
-from sealtrain.web.serving import serving
-from sealtrain.web.sources import Sources
-from sealtrain.web.verified_manifests import Examinations
+from sealtrain_console.web.curves import Curves
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.sources import Sources
+from sealtrain_console.web.verified_manifests import Examinations
 
 if not COLLECTING:
     from console_world import (
@@ -46,7 +46,7 @@ if not COLLECTING:
         live_run,
     )
 
-    from sealtrain.web.app import console_app
+    from sealtrain_console.web.app import console_app
 
 pytestmark = pytest.mark.long
 

@@ -20,15 +20,15 @@ from hostile import HOSTILE
 from http_server import Handler, http_served
 from manifest_world import RUN_ID
 
-from sealtrain.web.curves import Curves
-from sealtrain.web.policy import MAX_BODY_BYTES
-from sealtrain.web.serving import serving
-from sealtrain.web.sources import Sources
+from sealtrain_console.web.curves import Curves
+from sealtrain_console.web.policy import MAX_BODY_BYTES
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.sources import Sources
 
 if not COLLECTING:
     from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, visited
 
-    from sealtrain.web.app import console_app
+    from sealtrain_console.web.app import console_app
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from sealtrain.image.unpack import unpacked
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import frame_of
 from sealtrain.recipe.errors import LockInvalid
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.state import ensure
 
 pytestmark = [
     pytest.mark.long,

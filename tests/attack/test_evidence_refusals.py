@@ -235,7 +235,7 @@ def test_a_certificate_with_broken_evidence_in_it_is_a_refusal_and_not_just_a_ce
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509.oid import NameOID
 
-    from sealtrain_simulator.gpu_pki import GpuPki
+    from sealtrain_rehearsal.simulator.gpu_pki import GpuPki
 
     signed = GpuPki(b"a key for one certificate").root
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "guest")])

@@ -23,7 +23,6 @@ from manifest_world import NOW, RUN_ID
 from world import identity
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.cli.walkrun import prepared
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import SealtrainError
@@ -33,9 +32,10 @@ from sealtrain.manifest.verify import examine
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
-from sealtrain.walk.prepared_run import Prepared
-from sealtrain.web.curves import Curves
-from sealtrain.web.serving import serving
+from sealtrain_console.walk.prepared_run import Prepared
+from sealtrain_console.walk_run import prepared
+from sealtrain_console.web.curves import Curves
+from sealtrain_console.web.serving import serving
 
 if not COLLECTING:
     from console_world import (
@@ -48,8 +48,8 @@ if not COLLECTING:
         visited,
     )
 
-    from sealtrain.web.app import console_app
-    from sealtrain.web.walk import WALK
+    from sealtrain_console.web.app import console_app
+    from sealtrain_console.web.walk import WALK
 
 PHONE = 390
 AT_ONCE = 60

@@ -26,7 +26,7 @@ from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.document import FROM_DOCUMENT
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import parse_lock
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.state import ensure
 
 pytestmark = pytest.mark.claim("C131")
 

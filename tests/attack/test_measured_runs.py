@@ -25,7 +25,7 @@ from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.state import ensure
 
 pytestmark = pytest.mark.long
 

@@ -47,7 +47,7 @@ from sealtrain.attest.errors import (
 from sealtrain.attest.nitro.collect import attestation
 from sealtrain.attest.nitro.verify import verify_document
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.nitro import SimulatedNsm
+from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
 
 pytestmark = pytest.mark.claim("C14")
 ZERO = "0" * 96

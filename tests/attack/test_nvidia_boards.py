@@ -37,9 +37,9 @@ from sealtrain.attest.nvidia.spdm import OpaqueField
 from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_pki import SimulatedDevice
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_pki import SimulatedDevice
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C115")
 

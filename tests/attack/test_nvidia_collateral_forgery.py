@@ -40,7 +40,7 @@ from signxml.signer import XMLSigner
 from sealtrain.attest.errors import ReferenceValueInvalid
 from sealtrain.attest.nvidia.collateral import MAX_RIM_BYTES, GpuCollateral
 from sealtrain.attest.nvidia.rim import check_reference_values, parse_rim, verify_rim
-from sealtrain_simulator.gpu_pki import Signed
+from sealtrain_rehearsal.simulator.gpu_pki import Signed
 
 pytestmark = [pytest.mark.claim("C41"), pytest.mark.negative(50)]
 

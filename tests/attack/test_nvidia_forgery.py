@@ -51,8 +51,8 @@ from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceRefused, TrustInvalid
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
 pytestmark = pytest.mark.claim("C40")
 

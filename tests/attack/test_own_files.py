@@ -15,7 +15,7 @@ from sealtrain.cli.project import NAME, load_project
 from sealtrain.errors import ConfigError, KeyFileInvalid, ProjectInvalid, SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import memory
-from sealtrain.web.passkeys import Passkeys
+from sealtrain_console.web.passkeys import Passkeys
 
 pytestmark = [
     pytest.mark.claim("C146"),

@@ -42,7 +42,7 @@ from sealtrain.release.messages import ReleaseRequest, load_message
 from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing.errors import BrokerMismatch
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 pytestmark = pytest.mark.claim("C18")
 

@@ -41,8 +41,8 @@ from sealtrain.attest.presets import preset
 from sealtrain.attest.tpm.hcl import check_runtime, parse_hcl
 from sealtrain.attest.tpm.log import MAX_LOG_BYTES, check_replay, parse_log
 from sealtrain.errors import EvidenceRefused, TrustInvalid
-from sealtrain_simulator.state import ensure
-from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm
+from sealtrain_rehearsal.simulator.state import ensure
+from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm
 
 pytestmark = pytest.mark.claim("C400")
 

@@ -200,6 +200,6 @@ def test_the_core_names_the_kinds_rooms_in_its_table_alone() -> None:
     core = REPOSITORY / "src" / CORE
     table = core / "base" / "distributions.py"
     for path in core.rglob("*.py"):
-        if path != table:
+        if path not in (table, core / "error_homes.py"):  # written by tools/error_reference.py
             text = path.read_text("utf-8")
             assert not [name for name in ROOMS if name in text], path

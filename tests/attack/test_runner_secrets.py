@@ -18,7 +18,6 @@ import pytest
 from remains import ended
 from variants import variants
 
-from sealtrain import errors
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
@@ -26,6 +25,7 @@ from sealtrain.errors import (
     SealtrainError,
     StorageFailed,
     UsageError,
+    every_error,
 )
 from sealtrain.guest.errors import ScriptFailed, TrainingFailed
 from sealtrain.guest.sandbox.events import Named, told
@@ -402,8 +402,7 @@ def test_only_classes_of_our_own_speak(disguise: str, logs: str) -> None:
 
     with pytest.raises(SealtrainError) as left:
         told(fail, logs, dict)  # type: ignore[arg-type]
-    ours = {kind for kind in vars(errors).values() if isinstance(kind, type)}
-    assert type(left.value) in ours
+    assert type(left.value) in every_error()
     assert left.value.code == type(left.value).code
     assert left.value.exit_code == type(left.value).exit_code
     said = f"{left.value.to_dict()} {left.value!r} {left.value.exit_code}"

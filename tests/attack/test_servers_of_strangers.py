@@ -27,7 +27,7 @@ from sealtrain.base.connections import Caps
 from sealtrain.base.wsgi import ServerLimits, bound
 from sealtrain.cli.credential_lender import lending
 from sealtrain.errors import SealtrainError
-from sealtrain.web.serving import serving
+from sealtrain_console.web.serving import serving
 from sealtrain_together.channel.channel import AttestedChannel, accept, connect
 from sealtrain_together.channel.ports import Caller, first_proven, listening
 

@@ -35,7 +35,7 @@ from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.http import HttpFileSystem
 from sealtrain.storage.retry import Patience
 from sealtrain_chain.node import Node
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 if not COLLECTING:
     from sealtrain.storage.s3 import S3FileSystem

@@ -25,7 +25,7 @@ from sealtrain.attest.nvidia.spdm import FeatureFlag, parse_report
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.base.models import load_model
 from sealtrain.errors import TrustInvalid
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 pytestmark = pytest.mark.claim("C40")
 

@@ -14,7 +14,7 @@ from variants import variants
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.evidence import Evidence
-from sealtrain_simulator.machine import fault_meanings
+from sealtrain_rehearsal.simulator.machine import fault_meanings
 
 pytestmark = pytest.mark.long
 

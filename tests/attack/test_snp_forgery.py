@@ -42,7 +42,7 @@ from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
 from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.snp import SNP_FAULTS, SimulatedSnp
+from sealtrain_rehearsal.simulator.snp import SNP_FAULTS, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C14")
 

@@ -28,7 +28,7 @@ from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.errors import EvidenceRefused, Refused
-from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
+from sealtrain_rehearsal.simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C116")
 

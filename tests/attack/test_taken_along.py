@@ -31,7 +31,7 @@ from sealtrain.recipe.errors import EnvironmentChanged, LockInvalid, ModelInvali
 from sealtrain.recipe.lock import Lock, lock_recipe
 from sealtrain.recipe.modelfolder import measure_folder
 from sealtrain.training.models.base import build_causal_model, build_tokenizer
-from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_rehearsal.simulator.server import running as simulated_guest
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C121")]
 

@@ -47,9 +47,9 @@ from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.faults import FAULTS
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.faults import FAULTS
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C16")
 

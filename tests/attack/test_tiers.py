@@ -38,9 +38,9 @@ from sealtrain.manifest.trust import parse_trust
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import ensure
 
 pytestmark = pytest.mark.long
 

@@ -14,10 +14,10 @@ from sealtrain.attest.policy import load_policy
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.client.pin import BrokerPin, load_pin
+from sealtrain.consortium.chainfile import load_chain_file
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest.trust import load_trust
 from sealtrain.recipe.schema import load_recipe
-from sealtrain_chain.chainfile import load_chain_file
 
 pytestmark = pytest.mark.claim("C98")
 

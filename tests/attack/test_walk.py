@@ -28,16 +28,16 @@ from variants import variants
 
 from sealtrain.cli import app
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.walkrun import prepared
 from sealtrain.errors import AlreadyExists, DataInvalid, ProtectionMissing, Refused, UsageError
-from sealtrain.walk.prepared_run import MARKER, Prepared, is_fresh, is_walk
-from sealtrain.walk.switch import StepOutcome, Switch
-from sealtrain.walk.table import SWITCHES, play, switch_named
-from sealtrain.web.serving import serving
+from sealtrain_console.walk.prepared_run import MARKER, Prepared, is_fresh, is_walk
+from sealtrain_console.walk.switch import StepOutcome, Switch
+from sealtrain_console.walk.table import SWITCHES, play, switch_named
+from sealtrain_console.walk_run import prepared
+from sealtrain_console.web.serving import serving
 
 if not COLLECTING:
-    from sealtrain.web.app import console_app
-    from sealtrain.web.walk import WALK
+    from sealtrain_console.web.app import console_app
+    from sealtrain_console.web.walk import WALK
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/walk_in_chromium.mjs"
@@ -285,7 +285,7 @@ def test_no_other_site_presses_a_switch(page: str, monkeypatch: pytest.MonkeyPat
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a switch was played")
 
-    monkeypatch.setattr("sealtrain.web.walk.play", never)
+    monkeypatch.setattr("sealtrain_console.web.walk.play", never)
     path = "/walk/seal-root/off"
     assert pressed(page, path, origin="https://elsewhere.example").status_code == 403
     assert pressed(page, path, **{"sec-fetch-site": "cross-site"}).status_code == 403

@@ -24,9 +24,9 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import main
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import ensure
 
 NOW = 1_800_000_000
 NONCE = "5e" * 32

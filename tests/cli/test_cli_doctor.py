@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from sealtrain.base.clock import system_clock
 from sealtrain.cli import app
 from sealtrain.errors import TrustInvalid, UsageError
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import HONEST, ensure
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import HONEST, ensure
 
 COMPOSE = b'{"name": "doctor"}\n'
 

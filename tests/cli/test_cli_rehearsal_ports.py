@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.cli.rehearsal import free_ports
+from sealtrain_rehearsal.rehearsal import free_ports
 
 CHOSEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -12,8 +12,8 @@ import pytest
 from carrying import carries
 
 from sealtrain.cli import programs
-from sealtrain.cli.rehearsal import Rehearsal
 from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain_rehearsal.rehearsal import Rehearsal
 
 SERVER = "import os, sys, time; print('serving', os.getpid(), file=sys.stderr); time.sleep(60)"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.cli.up import CONSORTIUM, Site
+from sealtrain_rehearsal.up import CONSORTIUM, Site
 
 DEPLOYMENT = Path("locked/app-compose.json")
 PROJECT = """version = 1

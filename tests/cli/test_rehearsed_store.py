@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sealtrain.cli.rehearsed_store import store_served
+from sealtrain_rehearsal.rehearsed_store import store_served
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ from sealtrain.sealing.stanza import (
 )
 from sealtrain.signing.http_signature import sign_request
 from sealtrain.signing.identity import broker_id
-from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_rehearsal.simulator.server import running as simulated_guest
 
 
 @dataclass(kw_only=True)

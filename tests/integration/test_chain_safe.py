@@ -18,13 +18,13 @@ from npm_world import anvil, node_modules
 from release_world import release_world
 
 from sealtrain.base.clock import system_clock
+from sealtrain.consortium.chainfile import load_chain_file
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import ChainRefused, SignatureInvalid
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.account import address
 from sealtrain_chain.chain_condition import opened_gate
-from sealtrain_chain.chainfile import load_chain_file
 from sealtrain_chain.contracts import kms_allows
 from sealtrain_chain.decision import decide
 

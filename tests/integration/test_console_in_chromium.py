@@ -21,9 +21,9 @@ from collecting import COLLECTING
 from keeping import note_command
 from world import lock_changed, signed_dataset
 
-from sealtrain.web.curves import Curves
-from sealtrain.web.serving import serving
-from sealtrain.web.sources import Sources
+from sealtrain_console.web.curves import Curves
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.sources import Sources
 
 if not COLLECTING:
     from console_world import (
@@ -36,7 +36,7 @@ if not COLLECTING:
         visited,
     )
 
-    from sealtrain.web.app import console_app
+    from sealtrain_console.web.app import console_app
 
 OWNER = "hospital-a"
 pytestmark = [pytest.mark.claim("C212"), pytest.mark.timeout(400), pytest.mark.nightly]

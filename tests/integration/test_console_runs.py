@@ -18,14 +18,14 @@ from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.manifest import form
 from sealtrain.manifest.trainedrecords import stated_records
-from sealtrain.web.curves import Curve, Curves
-from sealtrain.web.serving import serving
-from sealtrain.web.sources import Sources
+from sealtrain_console.web.curves import Curve, Curves
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.sources import Sources
 
 if not COLLECTING:
     from console_world import LIVE_ID, PAGES, ConsoleWorld, console_world, live_run, measured
 
-    from sealtrain.web.app import console_app
+    from sealtrain_console.web.app import console_app
 
 OWNER = "hospital-a"
 

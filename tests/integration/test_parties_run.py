@@ -38,7 +38,7 @@ from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.model_files import Trained
-from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_rehearsal.simulator.server import running as simulated_guest
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.parties.joint import close_joint
 from sealtrain_together.parties.lead import LeadRun

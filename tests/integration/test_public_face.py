@@ -26,8 +26,6 @@ from stage import CANARY, OWNERS, RECIPE, interpreter, records
 from variants import variants
 
 import sealtrain
-from sealtrain.cli.rehearsal import ON_SIMULATOR
-from sealtrain.cli.simulation import Simulation
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.errors import ApprovalRevoked, ApprovalsMissing
@@ -38,6 +36,8 @@ from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.errors import NoStanza, NotSealed
 from sealtrain.signing.errors import StatementInvalid
+from sealtrain_rehearsal.rehearsal import ON_SIMULATOR
+from sealtrain_rehearsal.simulation import Simulation
 
 pytestmark = [pytest.mark.long, pytest.mark.slow]
 SHORT: dict[str, Any] = (

@@ -25,7 +25,7 @@ from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import SealtrainError, TrustInvalid
-from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C221"), pytest.mark.timeout(600)]
 

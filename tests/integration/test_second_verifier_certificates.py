@@ -24,7 +24,7 @@ from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.tpm import tpms_attest
+from sealtrain_rehearsal.simulator.tpm import tpms_attest
 
 pytestmark = [pytest.mark.claim("C170"), pytest.mark.claim("C565")]
 

@@ -25,10 +25,10 @@ from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain_simulator.dstack_platforms import launch_config
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.dstack_platforms import launch_config
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 pytestmark = [
     pytest.mark.long,

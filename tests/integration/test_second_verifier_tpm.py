@@ -33,8 +33,8 @@ from sealtrain.attest.tpm.form import TpmShown, verify_tpm
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest
 
 pytestmark = [pytest.mark.claim("C170"), pytest.mark.claim("C401"), pytest.mark.timeout(300)]
 

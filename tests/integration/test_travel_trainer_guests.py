@@ -31,7 +31,7 @@ def test_an_adapter_is_trained_by_guests_and_changes_hands(
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "collaboration"))
     from travel_story import HOLDERS, RECIPE, Stage
 
-    from sealtrain.cli.rehearsal import run_log
+    from sealtrain_rehearsal.rehearsal import run_log
 
     recipe: dict[str, Any] = RECIPE | {
         "phase": "sft",

@@ -20,11 +20,11 @@ from variants import variants
 
 from sealtrain.base.files import TEMPORARY_SUFFIX
 from sealtrain.cli.programs import SideProgram
-from sealtrain.cli.up import Site
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain_rehearsal.up import Site
 
 pytestmark = pytest.mark.long
 

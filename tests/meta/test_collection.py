@@ -21,7 +21,8 @@ def test_no_test_outlasts_the_time_after_which_its_process_is_ended(
 ) -> None:
     """Pytest's fault handler ends the whole process, and every other test of it."""
     patience = float(pytestconfig.getini("faulthandler_timeout"))
-    night = float(*re.findall(r"faulthandler_timeout=([0-9]+)", (ROOT / "Makefile").read_text()))
+    nights = re.findall(r"faulthandler_timeout=([0-9]+)", (ROOT / "Makefile").read_text())
+    (night,) = set(map(float, nights))
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text("utf-8")
         longest = max(map(int, re.findall(r"mark\.timeout\(([0-9]+)", text)), default=0)

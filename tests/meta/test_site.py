@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from sealtrain.errors import SealtrainError
-from sealtrain.web.assets import assets
+from sealtrain_console.web.assets import assets
 
 pytestmark = [pytest.mark.nightly, pytest.mark.long]
 
@@ -110,7 +110,11 @@ def test_site_report_and_console_have_one_look(site: Path) -> None:
         REPOSITORY / "docs/site/site.css",
         sources / "manifest/report.css",
         REPOSITORY / "verify/page.css",
-        *(path for path in (sources / "web/static").glob("*.css") if "uplot" not in path.name),
+        *(
+            path
+            for path in (sources.parent / "sealtrain_console/web/static").glob("*.css")
+            if "uplot" not in path.name
+        ),
     ]
     assert len(styles) == 5
     for path in styles:

@@ -24,8 +24,8 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import EvidenceRefused, SealtrainError, TrustInvalid
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 PKI = SimulatedPki(b"property tests of attestation....")

@@ -48,13 +48,13 @@ from sealtrain.errors import FormatUnknown, Refused, TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing import dsse
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.machine import SimulatedTee
-from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.machine import SimulatedTee
+from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C119")]
 

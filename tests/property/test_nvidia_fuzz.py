@@ -23,7 +23,7 @@ from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 GPUS = SimulatedGpus(b"property tests of accelerators", count=2, mode="mpt")
 POLICY = GPUS.policy(reference_values="any")

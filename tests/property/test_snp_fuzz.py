@@ -16,7 +16,7 @@ from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceRefused, TrustInvalid
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 GUEST = SimulatedSnp(b"property tests of snp")

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from sealtrain.client.owner import OwnerFiles
-from sealtrain.web.agent import Agent, PendingDecision, answer_one, listening
-from sealtrain.web.passkeys import Passkeys, passkey_file, url_text
+from sealtrain_console.web.agent import Agent, PendingDecision, answer_one, listening
+from sealtrain_console.web.passkeys import Passkeys, passkey_file, url_text
 
 ORIGIN = "http://localhost:8600"
 

@@ -35,8 +35,8 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.ledger.postgres import Postgres
 from sealtrain.signing.identity import broker_id
-from sealtrain_simulator.server import running as simulated_guest
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.server import running as simulated_guest
+from sealtrain_rehearsal.simulator.state import ensure
 
 
 @dataclass(kw_only=True)

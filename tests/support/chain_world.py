@@ -27,9 +27,9 @@ from typer.testing import CliRunner
 from web3 import EthereumTesterProvider, Web3
 
 from sealtrain.cli import app
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.errors import SealtrainError
 from sealtrain_chain.account import address
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.contracts import Payer, connected, deploy, owners_app_auth
 from sealtrain_chain.node import Node
 

@@ -20,12 +20,12 @@ from typing import Any
 from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, console_world, visited
 from manifest_world import NOW, RUN_ID
 
-from sealtrain.cli.walkrun import prepared
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine
-from sealtrain.web.app import console_app
-from sealtrain.web.serving import serving
-from sealtrain.web.walk import WALK
+from sealtrain_console.walk_run import prepared
+from sealtrain_console.web.app import console_app
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.walk import WALK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

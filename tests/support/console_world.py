@@ -26,12 +26,12 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.storage.outputs import OutputStore
-from sealtrain.web.app import NavigationPage, console_app
-from sealtrain.web.consortium import CONSORTIUM
-from sealtrain.web.curves import Curves
-from sealtrain.web.runs import RUNS
-from sealtrain.web.serving import serving
-from sealtrain.web.sources import Sources
+from sealtrain_console.web.app import NavigationPage, console_app
+from sealtrain_console.web.consortium import CONSORTIUM
+from sealtrain_console.web.curves import Curves
+from sealtrain_console.web.runs import RUNS
+from sealtrain_console.web.serving import serving
+from sealtrain_console.web.sources import Sources
 
 DRIVER = Path(__file__).with_name("pages_in_chromium.mjs")
 LIVE_ID = "7e" * 16

@@ -41,7 +41,12 @@ def make_image_world(folder: Path) -> ImageWorld:
     """Write a source that has the real command line's files in small, pin it and build it."""
     source, cache = folder / "source", folder / "cache"
     cache.mkdir(parents=True)
-    for package in ("sealtrain", "sealtrain_chain", "sealtrain_together", "sealtrain_simulator"):
+    for package in (
+        "sealtrain",
+        "sealtrain_chain",
+        "sealtrain_together",
+        "sealtrain_rehearsal",
+    ):
         (source / "src" / package).mkdir(parents=True)
         (source / "src" / package / "__init__.py").write_text(f'"""{package}."""\n')
     (source / "src/sealtrain/base").mkdir()
@@ -52,7 +57,7 @@ def make_image_world(folder: Path) -> ImageWorld:
         '[project]\nname = "sealtrain"\ndependencies = ["toypackage>=1"]\n'
         '[project.optional-dependencies]\ntrain = ["toypackage>=1"]\n'
         '[tool.hatch.build.targets.wheel]\npackages = ["src/sealtrain", "src/sealtrain_chain",'
-        ' "src/sealtrain_together", "src/sealtrain_simulator"]\n'
+        ' "src/sealtrain_together", "src/sealtrain_rehearsal"]\n'
         '[tool.hatch.build.targets.wheel.shared-data]\n"recipes" = "share/sealtrain/recipes"\n'
     )
     deb, wheel = make_deb(cache / "toy.deb"), make_wheel(cache)

@@ -23,7 +23,7 @@ from sealtrain.broker.service.deployment import document_of
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.kinds import KINDS
 from sealtrain.recipe.lockfile import parse_lock
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.state import ensure
 
 DIGEST = f"registry.example/sealtrain@sha256:{'5a' * 32}"
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)

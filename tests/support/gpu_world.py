@@ -21,8 +21,8 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice, GpuEvidence, from_nvat
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.base.encoding import to_base64
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_pki import SimulatedDevice
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_pki import SimulatedDevice
 
 NOW = 1_800_000_000
 NONCE = bytes(range(32))

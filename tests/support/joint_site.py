@@ -28,7 +28,7 @@ from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, measure_installation
 from sealtrain.recipe.schema import load_recipe
-from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_rehearsal.simulator.server import running as simulated_guest
 
 
 @dataclass(kw_only=True)

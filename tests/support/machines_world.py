@@ -22,9 +22,9 @@ from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.machine import Machine, SimulatedTee
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.machine import Machine, SimulatedTee
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import ensure
 
 NOW = 1_800_000_000
 ASKED = Binding("manifest", {"statement_digest": "00" * 32})

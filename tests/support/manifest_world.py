@@ -67,7 +67,7 @@ from sealtrain.signing.identity import broker_id
 from sealtrain.signing.parties import party_run_id
 from sealtrain.signing.runlog import RunLog
 from sealtrain.signing.statement import Subject
-from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 
 START = 1_790_000_000
 RELEASED = START + 20

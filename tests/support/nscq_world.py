@@ -10,7 +10,7 @@ from typing import Any
 
 from programs import need
 
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 OPENING, COUNT, ARCH, REPORT, CHAIN, NAME = range(6)
 LS10 = 2

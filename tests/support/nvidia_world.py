@@ -28,7 +28,7 @@ from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import TrustInvalid
-from sealtrain_simulator.gpu_pki import GpuPki, Signed, SimulatedDevice
+from sealtrain_rehearsal.simulator.gpu_pki import GpuPki, Signed, SimulatedDevice
 
 HOUR = 3600
 SWID = "http://standards.iso.org/iso/19770/-2/2015/schema.xsd"

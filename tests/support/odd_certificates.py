@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealtrain.attest.tpm.chain import MACHINE_OID
-from sealtrain_simulator.tpm import SimulatedMachine
+from sealtrain_rehearsal.simulator.tpm import SimulatedMachine
 
 PLACES: Final = (0, 1, 2)
 NAMES: Final = ("SIMULATED vTPM", "SIMULATED EK/AK CA Intermediate", "SIMULATED EK/AK CA Root")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
-from sealtrain_simulator.snp import SNP_MEASUREMENT
+from sealtrain_rehearsal.simulator.snp import SNP_MEASUREMENT
 
 _DSTACK: dict[str, Any] = {
     "tee": "dstack",

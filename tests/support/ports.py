@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sealtrain.cli.rehearsal import free_ports
+from sealtrain_rehearsal.rehearsal import free_ports
 
 
 def free_port() -> int:

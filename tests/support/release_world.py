@@ -48,6 +48,7 @@ from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.consortium.receipts import OwnedId, RunDataset
 from sealtrain.errors import Refused, SealtrainError
 from sealtrain.keys.derive import signing_key
@@ -75,9 +76,8 @@ from sealtrain.sealing.stanza import BrokerBinding, Stanza, wrap_for_recipe
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.identity import broker_id
 from sealtrain_chain.chain_condition import ChainGate
-from sealtrain_chain.chainfile import ChainFile
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 ROOT = bytes(range(32))
 BROKER_COMPOSE = canonical_json({"name": "sealtrain-broker", "manifest_version": 2})

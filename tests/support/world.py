@@ -41,8 +41,8 @@ from sealtrain.signing.dsse import Ed25519Signer, Envelope
 from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 NOW = 1_790_000_000
 DAY = 24 * 3600

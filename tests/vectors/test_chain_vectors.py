@@ -14,11 +14,11 @@ from node_judges import node
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.models import load_model
+from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.consortium.chainword import ChainWord, compose_slot, counts_until, read_word
 from sealtrain.consortium.patricia import value_at
 from sealtrain.errors import SealtrainError, TrustInvalid
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain_chain.chainfile import ChainFile
 from sealtrain_chain.decision import ChainDecision, verify_chain_decision
 from sealtrain_chain.proof import proven
 from sealtrain_chain.safe import SafeProposal, verify_proposal

@@ -24,7 +24,7 @@ from targets_tpm import TPM_TARGETS
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.collateral import GpuCollateral
     from sealtrain.attest.nvidia.parse import GpuEvidence
-    from sealtrain_simulator.gpu import SimulatedGpus
+    from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 Target = Callable[[], tuple[Callable[[bytes], object], list[bytes]]]
 
@@ -45,7 +45,7 @@ def seeds_from(*patterns: str) -> Iterator[bytes]:
 def _tdx_quote() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
     from sealtrain.errors import SealtrainError
-    from sealtrain_simulator.pki import SimulatedPki
+    from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
     def act(data: bytes) -> None:
         with suppress(SealtrainError):
@@ -60,8 +60,8 @@ def _tdx_quote() -> tuple[Callable[[bytes], object], list[bytes]]:
 def _dstack_log() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.dstack.parse import parse_event_log
     from sealtrain.base.secret import Secret
-    from sealtrain_simulator.guest import SimulatedGuest
-    from sealtrain_simulator.pki import SimulatedPki
+    from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+    from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
     guest = SimulatedGuest(SimulatedPki(_SEED), Secret(bytes(32)), b'{"name":"fuzz"}')
     return (
@@ -96,7 +96,7 @@ def _dstack_msgpack() -> tuple[Callable[[bytes], object], list[bytes]]:
 
 def _ratls() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.dstack.ratls import evidence_of_certificate
-    from sealtrain_simulator.pki import SimulatedPki
+    from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
     return evidence_of_certificate, [SimulatedPki(_SEED).root_der]
 
@@ -105,8 +105,8 @@ def _evidence() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.evidence import Evidence
     from sealtrain.base.canonical import canonical_json
     from sealtrain.base.encoding import to_base64
-    from sealtrain_simulator.pki import SimulatedPki
-    from sealtrain_simulator.snp import SimulatedSnp
+    from sealtrain_rehearsal.simulator.pki import SimulatedPki
+    from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
     compose, pki = '{"name":"fuzz"}', SimulatedPki(_SEED)
     shown = SimulatedSnp(_SEED).shown(bytes(64), compose.encode(), now=_NOW)
@@ -137,7 +137,7 @@ def _evidence() -> tuple[Callable[[bytes], object], list[bytes]]:
 def _nitro_document() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.nitro.collect import attestation
     from sealtrain.attest.nitro.parse import parse_document
-    from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
+    from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
 
     module = SimulatedNsm(SimulatedNitroPki(_SEED), clock=lambda: _NOW)
     seed = attestation(module, user_data=bytes(64), nonce=b"nonce", public_key=b"key")
@@ -147,7 +147,7 @@ def _nitro_document() -> tuple[Callable[[bytes], object], list[bytes]]:
 def _snp_report() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.snp.collect import distribution_addresses
     from sealtrain.attest.snp.parse import parse_report, tcb_of
-    from sealtrain_simulator.snp import SimulatedSnp
+    from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
     def act(data: bytes) -> None:
         report = parse_report(data)
@@ -176,7 +176,7 @@ def _snp_table() -> tuple[Callable[[bytes], object], list[bytes]]:
 def _snp_chain() -> tuple[Callable[[bytes], object], list[bytes]]:
     """The leaf and the issuer of a chain, both hostile, under a trusted root."""
     from sealtrain.attest.snp.chain import verify_chain
-    from sealtrain_simulator.snp import SimulatedSnp
+    from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
     guest = SimulatedSnp(_SEED)
     leaf, issuer, root = guest.certificates()
@@ -196,8 +196,8 @@ def _snp_chain() -> tuple[Callable[[bytes], object], list[bytes]]:
 
 def _gpus() -> tuple[SimulatedGpus, GpuEvidence, GpuCollateral]:
     """One simulated machine with two GPUs and a switch."""
-    from sealtrain_simulator.gpu import SimulatedGpus
-    from sealtrain_simulator.gpu_collateral import simulated_collateral
+    from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+    from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
     gpus = SimulatedGpus(_SEED, count=2, switches=1, mode="protected_pcie")
     return gpus, gpus.evidence(bytes(32)), simulated_collateral(gpus, _NOW)

@@ -13,7 +13,7 @@ Made = tuple[Callable[[bytes], object], list[bytes]]
 
 def _tpm_quote() -> Made:
     from sealtrain.attest.tpm.quote import parse_quote
-    from sealtrain_simulator.tpm import tpms_attest
+    from sealtrain_rehearsal.simulator.tpm import tpms_attest
 
     def act(data: bytes) -> None:
         found = parse_quote(data)
@@ -31,8 +31,8 @@ def _tpm_quote() -> Made:
 
 def _tpm_signature() -> Made:
     from sealtrain.attest.tpm.quote import check_key, check_signature, parse_quote
-    from sealtrain_simulator.pki import SimulatedPki
-    from sealtrain_simulator.tpm import SimulatedTpm
+    from sealtrain_rehearsal.simulator.pki import SimulatedPki
+    from sealtrain_rehearsal.simulator.tpm import SimulatedTpm
 
     tpm = SimulatedTpm(SimulatedPki(_SEED))
     message, signature = tpm.quote(b"nonce", bank="sha256", selection=range(24))
@@ -43,7 +43,7 @@ def _tpm_signature() -> Made:
 
 def _tpm_machine() -> Made:
     from sealtrain.attest.tpm.chain import parse_machine
-    from sealtrain_simulator.tpm import SimulatedMachine
+    from sealtrain_rehearsal.simulator.tpm import SimulatedMachine
 
     return parse_machine, [SimulatedMachine().der(), SimulatedMachine(production=False).der()]
 
@@ -156,7 +156,7 @@ def _rented_attestation() -> Made:
 
 def _nitro_tpm_document() -> Made:
     from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
-    from sealtrain_simulator.nitro import SimulatedNitroPki, signed_document
+    from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, signed_document
 
     module = "i-00000000000000002-tpm0000000000000000"
     registers = dict.fromkeys(range(24), bytes(48))

@@ -20,7 +20,7 @@ _ERRORS = f"{_KINDS}/errors.py"
 _PARTIES = f"{_KINDS}/parties/"
 _PADS = f"{_KINDS}/pads/"  # of parties, too
 _CHAIN = "src/sealtrain_chain/"
-_SIMULATOR = "src/sealtrain_simulator/"
+_SIMULATOR = "src/sealtrain_rehearsal/"
 _FIGURES = "docs/reference/benchmarks/"
 
 

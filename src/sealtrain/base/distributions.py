@@ -14,6 +14,12 @@ from typing import Any, Final
 from sealtrain.errors import ExtraMissing
 
 CORE: Final = "sealtrain"
+CHAIN: Final = "sealtrain_chain"
+"""Owners' decisions on a public chain."""
+CONSOLE: Final = "sealtrain_console"
+"""What owners see in a browser, and the walk through a run."""
+REHEARSAL: Final = "sealtrain_rehearsal"
+"""A guest in software, and whole runs on it."""
 TOGETHER: Final = "sealtrain_together"
 """Roles of parties that train together, each kind a package; what guests say to each other."""
 NODES: Final = "sealtrain_nodes"
@@ -21,9 +27,10 @@ NODES: Final = "sealtrain_nodes"
 
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
     CORE: CORE,
-    "sealtrain-chain": "sealtrain_chain",
+    "sealtrain-chain": CHAIN,
+    "sealtrain-console": CONSOLE,
     "sealtrain-nodes": NODES,
-    "sealtrain-rehearsal": "sealtrain_simulator",
+    "sealtrain-rehearsal": REHEARSAL,
     "sealtrain-together": TOGETHER,
 }
 """Distribution → its top-level package; what a lock pins, by the names of its ``code``."""

@@ -26,6 +26,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.distributions import CHAIN, load
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.secret import Random
 from sealtrain.broker.config import BrokerConfig
@@ -45,8 +46,8 @@ from sealtrain.release.messages import ledger_origin
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from sealtrain.broker.service.parts import ChainCondition
     from sealtrain.broker.service.service import Broker
-    from sealtrain_chain.chain_condition import ChainGate
 
 _FREE_BYTES = 64 << 20
 
@@ -190,7 +191,7 @@ def assembled(
 @contextmanager
 def chain_gate(
     config: BrokerConfig, consortium: Consortium, clock: Clock
-) -> Iterator[ChainGate | None]:
+) -> Iterator[ChainCondition | None]:
     """The contract that must allow a deployment too; ``None`` where none is configured.
 
     Args:
@@ -204,9 +205,9 @@ def chain_gate(
     if config.chain is None:
         yield None
         return
-    from sealtrain_chain.chain_condition import opened_gate
-    from sealtrain_chain.chainfile import load_chain_file
+    from sealtrain.consortium.chainfile import load_chain_file
 
+    opened_gate = load(f"{CHAIN}.chain_condition:opened_gate")
     chain = load_chain_file(config.chain)
     require_known_owners(chain, consortium)
     with opened_gate(chain, clock=clock, monotonic=time.monotonic) as gate:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sealtrain.base.distributions import TOGETHER
+from sealtrain.base.distributions import CHAIN, CONSOLE, REHEARSAL, TOGETHER
 from sealtrain.cli.lazy import CommandEntry, Entries, Noun
 
 _RECIPE: Final[Entries] = {
@@ -195,47 +195,49 @@ _BROKER: Final[Entries] = {
 
 _CHAIN: Final[Entries] = {
     "deploy": CommandEntry(
-        "sealtrain.cli.chain_setup:deploy",
+        f"{CHAIN}.setup_commands:deploy",
         "Deploy an OwnersAppAuth; nothing about it can be changed.",
     ),
     "pin": CommandEntry(
-        "sealtrain.cli.chain_setup:pin",
+        f"{CHAIN}.setup_commands:pin",
         "Write a chain file: which contract decides, with the code it has now, and whom to ask.",
     ),
     "propose": CommandEntry(
-        "sealtrain.cli.chain_safe:propose",
+        f"{CHAIN}.safe_commands:propose",
         "Write a proposal to a Safe: add or remove a recipe's compose hash.",
     ),
     "sign": CommandEntry(
-        "sealtrain.cli.chain_safe:sign",
+        f"{CHAIN}.safe_commands:sign",
         "Read what a proposal would allow, then add your signature to a copy of it.",
     ),
     "status": CommandEntry(
-        "sealtrain.cli.chain:status",
+        f"{CHAIN}.decision_commands:status",
         "Show what a contract says, proven under a block that enough nodes agree on.",
     ),
     "approve": CommandEntry(
-        "sealtrain.cli.chain:approve",
+        f"{CHAIN}.decision_commands:approve",
         "Sign for your OwnersAppAuth the approval that you gave in the ledger (sealtrain approve).",
     ),
     "revoke": CommandEntry(
-        "sealtrain.cli.chain:revoke",
+        f"{CHAIN}.decision_commands:revoke",
         "Sign a revocation for your OwnersAppAuth; it also voids approvals that still wait.",
     ),
     "device": CommandEntry(
-        "sealtrain.cli.chain:device",
+        f"{CHAIN}.decision_commands:device",
         "Sign a decision on a machine for your OwnersAppAuth, where not every machine may run.",
     ),
-    "execute": CommandEntry("sealtrain.cli.chain:execute", "Send what enough owners signed."),
+    "execute": CommandEntry(
+        f"{CHAIN}.decision_commands:execute", "Send what enough owners signed."
+    ),
 }
 
 _SIMULATOR: Final[Entries] = {
     "serve": CommandEntry(
-        "sealtrain.cli.simulator:serve",
+        f"{REHEARSAL}.simulator_commands:serve",
         "Serve dstack's guest API, or an enclave's security module, with simulated evidence.",
     ),
     "faults": CommandEntry(
-        "sealtrain.cli.simulator:faults",
+        f"{REHEARSAL}.simulator_commands:faults",
         "List the lies a simulated machine can tell, and the refusal each must end in.",
     ),
 }
@@ -316,7 +318,7 @@ _IMAGE: Final[Entries] = {
 
 _CONSOLE: Final[Entries] = {
     "agent": CommandEntry(
-        "sealtrain.cli.consoleagent:agent",
+        f"{CONSOLE}.agent_command:agent",
         "Sign decisions that you make in the console, once you confirm each in this terminal.",
     ),
 }
@@ -336,14 +338,14 @@ _SPLIT: Final[Entries] = {
         "Send activations of your records to a guest you approved; the records stay with you.",
     ),
     "demo": CommandEntry(
-        "sealtrain.cli.stories:split",
+        f"{REHEARSAL}.stories:split",
         "Play split fine-tuning on the simulator, from founding to verification; some minutes.",
     ),
 }
 
 _TRAVEL: Final[Entries] = {
     "demo": CommandEntry(
-        "sealtrain.cli.stories:travel",
+        f"{REHEARSAL}.stories:travel",
         "Play a travelling run on the simulator, from founding to verification; about a minute.",
     ),
 }
@@ -354,7 +356,7 @@ _FEDERATE: Final[Entries] = {
         "Write the Flower app that carries messages between lead and parties, for: flwr run.",
     ),
     "demo": CommandEntry(
-        "sealtrain.cli.stories:federate",
+        f"{REHEARSAL}.stories:federate",
         "Play a federation of three hospitals on the simulator; some minutes.",
     ),
 }
@@ -430,15 +432,15 @@ COMMANDS: Final[Entries] = {
         "sealtrain.cli.merge:merge", "Merge an opened adapter into its base model."
     ),
     "up": CommandEntry(
-        "sealtrain.cli.up:up",
+        f"{REHEARSAL}.up:up",
         "Play broker and hardware on this machine, until Ctrl-C, to rehearse every role by hand.",
     ),
     "walk": CommandEntry(
-        "sealtrain.cli.walk:walk",
+        f"{CONSOLE}.walk_command:walk",
         "Walk through a sealed run and switch one protection after the other off.",
     ),
     "rehearse": CommandEntry(
-        "sealtrain.cli.rehearse:rehearse",
+        f"{REHEARSAL}.rehearse:rehearse",
         "Play every part on the simulator: found, lock, seal, approve, train, verify, open.",
     ),
     "verify": CommandEntry("sealtrain.cli.manifest:verify", "Verify a run manifest offline."),
@@ -494,7 +496,7 @@ COMMANDS: Final[Entries] = {
     "console": Noun(
         "Show consortium and runs in a browser on this machine, until Ctrl-C.",
         _CONSOLE,
-        place="sealtrain.cli.console:console",
+        place=f"{CONSOLE}.console_command:console",
     ),
     "image": Noun("Container images: what is in one, and where it comes from.", _IMAGE),
     "chain": Noun("Owners' decisions on a public chain.", _CHAIN),

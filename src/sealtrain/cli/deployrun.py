@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli.executor import Simulated, execute
+from sealtrain.cli.machineoptions import SimulatedMachineOptions
 from sealtrain.cli.output import Json
-from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.errors import UsageError
 
 

@@ -12,11 +12,11 @@ import typer
 
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.guest_starter import own_program
+from sealtrain.cli.machineoptions import SimulatedMachineOptions
 from sealtrain.cli.output import say
 from sealtrain.cli.programs import tied
 from sealtrain.cli.run import BrokerFile
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
-from sealtrain.cli.simulator import SimulatedMachineOptions
 from sealtrain.client.pin import load_pin
 from sealtrain.client.runs import desk
 from sealtrain.client.ticket_places import Places

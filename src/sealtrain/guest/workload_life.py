@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import LeaseStale
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed
-from sealtrain.guest.sandbox.events import described
+from sealtrain.guest.sandbox.events import described, remember_errors
 from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
@@ -208,6 +208,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
         packages = {name: distribution(name) for name in given["packages"]}
         importable = Importable(packages, given["packages"], given["own"])
         only_pinned(importable)
+        remember_errors()
         lock_bytes = from_base64(given["lock"])
         workload = Workload(
             lock=parse_lock(lock_bytes),

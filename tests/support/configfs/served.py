@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
 from sealtrain.base.clock import system_clock
-from sealtrain_simulator.devices import devices_of
-from sealtrain_simulator.machine import Machine, SimulatedTee
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.devices import devices_of
+from sealtrain_rehearsal.simulator.machine import Machine, SimulatedTee
+from sealtrain_rehearsal.simulator.state import ensure
 
 PROVIDERS = {"tdx": b"tdx_guest\n", "snp": b"sev_guest\n"}
 

@@ -24,8 +24,8 @@ from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import Verified, verify
 from sealtrain.errors import EvidenceRefused, KeyProviderMismatch
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 ASKED = Binding("unit", {"challenge": "c"})

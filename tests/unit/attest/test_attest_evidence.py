@@ -13,8 +13,8 @@ from sealtrain.attest.report_data import report_data
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 

@@ -15,7 +15,7 @@ from sealtrain.attest.policy import AppraisalPolicy, load_policy, policy_from_di
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import TrustInvalid
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C28")
 

@@ -31,12 +31,12 @@ from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.errors import ExtraMissing, SealtrainError
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
-from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.server import running
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 SEED = b"doctor-" * 5

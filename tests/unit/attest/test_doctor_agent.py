@@ -23,10 +23,10 @@ from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.server import running
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.server import running
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name": "doctor"}\n'

@@ -28,8 +28,8 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 RUNTIME = 0x08000001
 COMPOSE = b'{ "name": "answers",\n "docker_compose_file": "\xc3\xa9" }'

@@ -19,10 +19,10 @@ from sealtrain.attest.evidence import MAX_LOG_ENTRIES
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.server import running
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.server import running
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"events"}'

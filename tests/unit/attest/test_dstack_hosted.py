@@ -45,17 +45,17 @@ from sealtrain.attest.verifier import verifier_of
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import KeyProviderMismatch, SealtrainError
-from sealtrain_simulator.dstack_platforms import (
+from sealtrain_rehearsal.simulator.dstack_platforms import (
     HOSTED_FAULT_MEANINGS,
     enclave_attestation,
     launch_config,
     snp_attestation,
 )
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.nitro import FAULTS
-from sealtrain_simulator.server import running
-from sealtrain_simulator.snp import SNP_FAULTS, SNP_TCB, SimulatedSnp
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.nitro import FAULTS
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.snp import SNP_FAULTS, SNP_TCB, SimulatedSnp
+from sealtrain_rehearsal.simulator.state import ensure
 
 pytestmark = pytest.mark.claim("C420")
 

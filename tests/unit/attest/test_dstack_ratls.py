@@ -34,7 +34,7 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 
 ARC = "1.3.6.1.4.1.62397.1"
 bounded = settings(

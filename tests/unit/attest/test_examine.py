@@ -42,9 +42,9 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 DOCUMENT = b'{"name":"bare"}'

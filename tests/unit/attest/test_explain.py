@@ -31,9 +31,9 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, EvidenceRefused
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 

@@ -26,9 +26,9 @@ from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import FormatUnknown, SealtrainError
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 pytestmark = pytest.mark.claim("C421")
 

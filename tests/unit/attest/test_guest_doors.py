@@ -18,9 +18,9 @@ from sealtrain.attest.guest import open_guest
 from sealtrain.attest.nvidia import nscq
 from sealtrain.attest.report_data import Binding
 from sealtrain.errors import UsageError
-from sealtrain_simulator.gpu import DRIVER_VERSION, SimulatedGpus
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.server import running
+from sealtrain_rehearsal.simulator.gpu import DRIVER_VERSION, SimulatedGpus
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.server import running
 
 NOW = 1_800_000_000
 ASKED = Binding("release", {"challenge": "first"})

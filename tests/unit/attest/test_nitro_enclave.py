@@ -43,7 +43,7 @@ from sealtrain.attest.nitro.collect import (
 from sealtrain.attest.nitro.verify import compose_register, extended
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, EvidenceRefused
-from sealtrain_simulator.nitro import FAULTS, SimulatedNitroPki, SimulatedNsm
+from sealtrain_rehearsal.simulator.nitro import FAULTS, SimulatedNitroPki, SimulatedNsm
 
 OTHER = "ab" * 48
 PARENT = "i-00000000000000001"

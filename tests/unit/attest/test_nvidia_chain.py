@@ -21,7 +21,7 @@ from sealtrain.attest.errors import CertificateChainInvalid, QuoteRootUntrusted,
 from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256, verify_chain
 from sealtrain.attest.nvidia.fwid import certified_fwid, composite_fwid, tcb_info_fwid
 from sealtrain.base.digests import sha256_hex
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 DIGEST = bytes(range(48))
 SHA384 = bytes.fromhex("0609608648016503040202")

@@ -21,8 +21,8 @@ from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import UsageError
-from sealtrain_simulator.gpu import SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
 GPUS = SimulatedGpus(b"simulated GPUs of a fetcher", count=2, mode="mpt")
 EVIDENCE = GPUS.evidence(NONCE)

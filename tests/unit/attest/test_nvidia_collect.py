@@ -20,8 +20,8 @@ from sealtrain.attest.errors import (
 from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mode, open_nvml
 from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.errors import ExtraMissing
-from sealtrain_simulator.gpu import DRIVER_VERSION, SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu import DRIVER_VERSION, SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py (the extra train)")
 

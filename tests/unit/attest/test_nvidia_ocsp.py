@@ -19,7 +19,7 @@ from sealtrain.attest.errors import CertificateRevoked, RevocationUnknown
 from sealtrain.attest.nvidia.ocsp import asked_certificates, check_answers, ocsp_request
 from sealtrain.attest.nvidia.parse import from_nvat
 from sealtrain.attest.roots import certificates_of_pem
-from sealtrain_simulator.gpu_pki import Signed
+from sealtrain_rehearsal.simulator.gpu_pki import Signed
 
 DEVICE = PKI.device("GH100", 0)
 CHAIN = tuple(one.der for one in DEVICE.chain)

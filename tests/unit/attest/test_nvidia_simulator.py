@@ -14,8 +14,8 @@ from sealtrain.attest.errors import CertificateRevoked
 from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.errors import DataInvalid, SealtrainError, TrustInvalid
-from sealtrain_simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
 GPUS = machine()
 COLLATERAL = simulated_collateral(GPUS, NOW)

@@ -12,7 +12,7 @@ from gpu_world import NONCE, Parts, captured, expected, put_together, take_apart
 
 from sealtrain.attest.errors import GpuReportInvalid
 from sealtrain.attest.nvidia.spdm import FeatureFlag, canonical_report, parse_report
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 VECTORS = (
     "hopper_535",

@@ -15,7 +15,7 @@ from sealtrain.attest.nvidia.collect import devices_of
 from sealtrain.attest.nvidia.nscq import collect_switches
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.errors import EvidenceRefused, SealtrainError
-from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
 BOARD = SimulatedGpus(b"a board behind a library", count=8, switches=4, mode="protected_pcie")
 Answer = Callable[[int, bytes], Any]

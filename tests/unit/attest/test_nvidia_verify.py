@@ -42,8 +42,8 @@ from sealtrain.attest.nvidia.verify import SET, VerifiedGpus, verify_gpus
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import load_model
 from sealtrain.errors import TrustInvalid
-from sealtrain_simulator.gpu import DRIVER_VERSION, GPU_VBIOS, SWITCH_VBIOS, SimulatedGpus
-from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu import DRIVER_VERSION, GPU_VBIOS, SWITCH_VBIOS, SimulatedGpus
+from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
 
 GPUS = machine()
 COLLATERAL = simulated_collateral(GPUS, NOW)

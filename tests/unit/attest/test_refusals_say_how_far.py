@@ -36,8 +36,8 @@ from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.attest.tdx.security_versions import Levels, named_shortfalls
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.snp import SNP_TCB, SimulatedSnp
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.snp import SNP_TCB, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C422")
 

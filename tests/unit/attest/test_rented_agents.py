@@ -54,7 +54,7 @@ from sealtrain.attest.presets import preset
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import EvidenceRefused, FormatUnknown
-from sealtrain_simulator.server import running
+from sealtrain_rehearsal.simulator.server import running
 
 GOOGLE, AMAZON = "dstack-gcp-tdx", "dstack-aws-nitro-tpm"
 STORE = "http://privateca-content-01234567-89ab-cdef-0123-456789abcdef.storage.googleapis.com"

@@ -25,7 +25,7 @@ from sealtrain.attest.errors import (
 from sealtrain.attest.snp.collect import collect, distribution_addresses, parse_table
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.snp.verify import verify_report
-from sealtrain_simulator.snp import SimulatedSnp
+from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"unit"}'

@@ -41,7 +41,7 @@ from sealtrain.attest.snp.verify import VerifiedReport, verify_report
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, EvidenceRefused, TrustInvalid
-from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
+from sealtrain_rehearsal.simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"unit"}'

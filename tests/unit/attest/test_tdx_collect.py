@@ -19,7 +19,7 @@ from sealtrain.attest.errors import (
 from sealtrain.attest.tdx.collect import collect_quote
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.attest.tsm import MAX_BLOB_BYTES, KernelFolders, tsm_report
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 ASKED = bytes(range(64))
 BASE = Path("/tsm/report")

@@ -26,7 +26,7 @@ from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, platform_of
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.errors import TrustInvalid, UsageError
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 

@@ -23,7 +23,7 @@ from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.quote_cache import KNOWN, JudgedMachine, KnownMachines
 from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
 from sealtrain.errors import EvidenceRefused
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C563")
 

@@ -17,12 +17,12 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.attest.verify import verify
 from sealtrain.errors import DataInvalid, EvidenceRefused, UsageError
-from sealtrain_simulator.faults import FAULT_MEANINGS, FAULTS, check_fault
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.machine import Machine
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.faults import FAULT_MEANINGS, FAULTS, check_fault
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import ensure
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"liar"}'

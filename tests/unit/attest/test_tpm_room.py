@@ -30,8 +30,8 @@ from sealtrain.attest.tpm.quote import (
     check_signature,
     parse_quote,
 )
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm, tpms_attest
 
 pytestmark = pytest.mark.claim("C401")
 

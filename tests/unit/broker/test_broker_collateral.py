@@ -22,10 +22,10 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.collateral import guests_collateral
 from sealtrain.errors import Unreachable
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import ensure
 
 NOW = 1_800_000_000
 DAY = 24 * 3600

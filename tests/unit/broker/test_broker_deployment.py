@@ -24,7 +24,7 @@ from sealtrain.broker.service.deployment import (
 )
 from sealtrain.errors import TrustInvalid, UsageError
 from sealtrain.recipe.errors import LockInvalid
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.state import ensure
 
 pytestmark = [pytest.mark.claim("C131")]
 

@@ -11,9 +11,9 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
+from sealtrain.consortium.chainfile import address_of
 from sealtrain.errors import ExtraMissing, KeyFileInvalid, UsageError
 from sealtrain_chain.account import address, load_account
-from sealtrain_chain.chainfile import address_of
 
 if not COLLECTING:
     from eth_account import Account

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
 
 
 @pytest.fixture(scope="session")

@@ -32,10 +32,10 @@ from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
 from sealtrain.errors import AlreadyExists, KeyFileInvalid, TrustInvalid, UsageError
 from sealtrain.recipe.errors import LockInvalid
-from sealtrain_simulator.guest import SimulatedGuest
-from sealtrain_simulator.pki import SimulatedPki
-from sealtrain_simulator.server import running
-from sealtrain_simulator.state import ensure
+from sealtrain_rehearsal.simulator.guest import SimulatedGuest
+from sealtrain_rehearsal.simulator.pki import SimulatedPki
+from sealtrain_rehearsal.simulator.server import running
+from sealtrain_rehearsal.simulator.state import ensure
 
 NOW = 1_800_000_000
 ASKED = Binding("unit", {})
@@ -277,7 +277,7 @@ def test_sigterm_ends_the_program_gracefully(tmp_path: Path) -> None:
     compose = tmp_path / "c.json"
     compose.write_bytes(b"{}")
     program = (
-        "import sys; from pathlib import Path; from sealtrain_simulator import serve\n"
+        "import sys; from pathlib import Path; from sealtrain_rehearsal.simulator import serve\n"
         "a = [Path(x) for x in sys.argv[1:]]\n"
         "serve(a[0], a[1], a[2], ready=lambda: print('ready', flush=True))\n"
         "print('ended', flush=True)"

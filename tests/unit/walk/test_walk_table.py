@@ -8,9 +8,9 @@ import pytest
 from carrying import carries
 
 from sealtrain.errors import UsageError
-from sealtrain.walk.claims import claims
-from sealtrain.walk.switch import STEPS, Switch
-from sealtrain.walk.table import SWITCHES, TITLES, of_step, switch_named
+from sealtrain_console.walk.claims import claims
+from sealtrain_console.walk.switch import STEPS, Switch
+from sealtrain_console.walk.table import SWITCHES, TITLES, of_step, switch_named
 
 TESTS = Path(__file__).resolve().parents[2]
 

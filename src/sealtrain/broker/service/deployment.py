@@ -36,7 +36,7 @@ from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.fields import ImageName
 
 if TYPE_CHECKING:
-    from sealtrain_chain.chainfile import ChainFile
+    from sealtrain.consortium.chainfile import ChainFile
 
 _PORT: Final = 8470
 _FILES: Final = {
@@ -172,7 +172,7 @@ def document_of(
     """
     chain, answers = None, config.answers
     if config.chain is not None:
-        from sealtrain_chain.chainfile import load_chain_file
+        from sealtrain.consortium.chainfile import load_chain_file
 
         chain = load_chain_file(config.chain).to_dict()
     succession = None
@@ -284,7 +284,7 @@ def _document(fields: Mapping[str, Any], error: type[ConfigError]) -> BrokerDocu
 
 
 def _chain_file(fields: dict[str, Any]) -> ChainFile:
-    from sealtrain_chain.chainfile import ChainFile
+    from sealtrain.consortium.chainfile import ChainFile
 
     return load_model(ChainFile, fields, TrustInvalid, "chain file")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -21,7 +21,30 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.signing.identity import broker_id
 
 if TYPE_CHECKING:
-    from sealtrain_chain.chain_condition import ChainGate
+    from sealtrain.consortium.chainword import ChainWord
+
+
+class ChainCondition(Protocol):
+    """What owners' contract on a chain says of a deployment, asked anew for each release."""
+
+    def allowed(self, app_id: str, compose_hash: str) -> ChainWord | None:
+        """Return if the chain allows the deployment now.
+
+        Args:
+            app_id: Measured, 40 hex digits.
+            compose_hash: Measured, 64 hex digits.
+
+        Returns:
+            The chain's word for a receipt; ``None`` of a chain whose headers are of another form.
+
+        Raises:
+            ChainRefused: It does not, or the contract is not the one that was pinned.
+            ChainUnreachable: What the chain says cannot be known.
+            ProofInvalid: Nodes say what they cannot prove.
+        """
+
+    def ready(self) -> None:
+        """Return if the chain can be read. Raises as ``allowed``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +85,7 @@ class BrokerParts:
     limits: BrokerLimits
     answers: AnswerSettings
     controllers: Controllers
-    chain: ChainGate | None = None
+    chain: ChainCondition | None = None
     surroundings: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
     @property

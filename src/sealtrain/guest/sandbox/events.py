@@ -39,11 +39,12 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType, NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from sealtrain.base.version import PACKAGES, own_folders
 from sealtrain.errors import (
@@ -107,6 +108,12 @@ class _Known:
     exit_code: int
     meaning: str
 
+    @classmethod
+    def of(cls, kind: type[SealtrainError]) -> Self:
+        """The class as it is now."""
+        meaning = (kind.__doc__ or "").splitlines()[0]
+        return cls(code=kind.code, exit_code=kind.exit_code, meaning=meaning)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
@@ -152,23 +159,29 @@ class Named:
 _NOTHING: Final = Named()
 
 
-# By identity, and not by ``==`` or ``hash``, which a class of a script's making can override.
-_KNOWN: Final = MappingProxyType(
-    {
-        id(kind): (
-            kind,
-            _Known(
-                code=kind.code,
-                exit_code=kind.exit_code,
-                meaning=(kind.__doc__ or "").splitlines()[0],
-            ),
-        )
-        for kind in every_error()
-        if kind is not SealtrainError
-    }
-)
-_BY_CODE: Final = MappingProxyType({known.code: kind for kind, known in _KNOWN.values()})
-_BY_NAME: Final = MappingProxyType({kind.__name__: kind for kind, _ in _KNOWN.values()})
+class _KnownErrors(NamedTuple):
+    """Classes of our own and what they were at first: by identity, by code and by name.
+
+    By identity, and not by ``==`` or ``hash``, which a class of a script's making can override.
+    """
+
+    by_id: Mapping[int, tuple[type[SealtrainError], _Known]]
+    by_code: Mapping[str, type[SealtrainError]]
+    by_name: Mapping[str, type[SealtrainError]]
+
+
+@cache
+def remember_errors() -> _KnownErrors:
+    """Remember our own classes as they are now: call it once imports are closed, before any script.
+
+    Rooms that the lock does not pin cannot be imported then, and their classes are left out.
+    """
+    kinds = [kind for kind in every_error() if kind is not SealtrainError]
+    return _KnownErrors(
+        by_id=MappingProxyType({id(kind): (kind, _Known.of(kind)) for kind in kinds}),
+        by_code=MappingProxyType({kind.code: kind for kind in kinds}),
+        by_name=MappingProxyType({kind.__name__: kind for kind in kinds}),
+    )
 
 
 def told(
@@ -194,6 +207,7 @@ def told(
         SealtrainError: In place of any exception, without its text, cause or context.
         KeyboardInterrupt: Without text.
     """
+    remember_errors()
     event: BaseException
     sayings = frozenset(_sayings_for_scripts()) if scripts else None
     try:
@@ -233,7 +247,7 @@ def described(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any
     script, line = _place_in(scripts, error)
     of_system = error.errno if type(error) is OSError else None
     return {
-        "code": _KNOWN[id(kind)][1].code,
+        "code": remember_errors().by_id[id(kind)][1].code,
         **{
             name: None if ours is None else _plain(getattr(ours, name), most)
             for name, most in _SAID.items()
@@ -269,8 +283,10 @@ def restated(
         metrics: Measurements that the release policy names.
         waits: Codes that it may raise nevertheless: of machines that it speaks with itself.
     """
-    kind = _BY_CODE.get(said["code"], Refused)
-    if id(kind) not in _KNOWN or (kind.retry != "never" and kind.code not in waits):
+    kind = remember_errors().by_code.get(said["code"], Refused)
+    if id(kind) not in remember_errors().by_id or (
+        kind.retry != "never" and kind.code not in waits
+    ):
         kind = ScriptFailed if scripts else TrainingFailed
     of_model = kind is ModelInvalid and named.public_model and not scripts
     about_data = issubclass(kind, DataInvalid) and not of_model
@@ -283,7 +299,7 @@ def restated(
         sayings = frozenset(_sayings_of(kind, about))
     if logs == "none" and about_data:
         kind = DataInvalid
-    known = _KNOWN[id(kind)][1]
+    known = remember_errors().by_id[id(kind)][1]
     message, hint = known.meaning, _hint_for(known.code)
     if about_data and "owner" in place:
         hint = _hint_for_owner(place["owner"])
@@ -352,7 +368,7 @@ def _event(
     about_data = issubclass(kind, DataInvalid) and not of_model
     if logs == "none" and about_data:
         kind = DataInvalid
-    known = _KNOWN[id(kind)][1]
+    known = remember_errors().by_id[id(kind)][1]
     check = got = None
     message = known.meaning
     hint = _hint_for(known.code)
@@ -383,8 +399,8 @@ def _event(
 
 def _kind(error: BaseException, scripts: Mapping[str, str]) -> type[SealtrainError]:
     for kind in type.mro(type(error)):
-        if id(kind) in _KNOWN:
-            return _KNOWN[id(kind)][0]
+        if id(kind) in remember_errors().by_id:
+            return remember_errors().by_id[id(kind)][0]
     if type(error) in (PlaceRefused, ProgramRefused):
         return EgressRefused
     if isinstance(error, ModuleNotFoundError):
@@ -448,9 +464,9 @@ def _sayings_of(
 def _sayings_in(source: bytes, *, put_together: bool = False) -> Iterator[_Saying]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            kind = _BY_NAME.get(node.func.id)
+            kind = remember_errors().by_name.get(node.func.id)
             hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
-            if id(kind) in _KNOWN:
+            if id(kind) in remember_errors().by_id:
                 messages: list[str | None] = [*_texts(node.args[:1])]
                 if put_together and any(_is_put_together(arg) for arg in node.args[:1]):
                     messages.append(None)

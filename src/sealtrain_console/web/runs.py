@@ -1,0 +1,300 @@
+"""Pages of runs: all that are known here, one as it goes on, and chains of continuous runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import JSONResponse, Response
+
+from sealtrain.errors import SealtrainError
+from sealtrain.manifest import form
+from sealtrain.manifest.files import manifest_bytes
+from sealtrain.manifest.trainedrecords import stated_records
+from sealtrain.recipe.privacy import spendings
+from sealtrain.storage.errors import OutputStoreInvalid
+from sealtrain_console.web.app import NavigationPage
+from sealtrain_console.web.curves import Curve, Curves
+from sealtrain_console.web.errors import PageUnknown
+from sealtrain_console.web.ledgerview import RunEntries, entries_of
+from sealtrain_console.web.outputstores import StoreContents
+from sealtrain_console.web.rendering import page, part
+from sealtrain_console.web.runfolders import (
+    METRICS_FILE,
+    LocalRun,
+    alerts_of,
+    chains_of,
+    checkpoints_of,
+    local_runs,
+)
+from sealtrain_console.web.sources import BrokerAnswer, Sources, sources_of
+from sealtrain_console.web.verified_manifests import ManifestVerdict, unjudged
+
+if TYPE_CHECKING:
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import BrokerPin
+    from sealtrain.release.run_control import ShownSubmission
+    from sealtrain.signing.target import Target
+
+_router = APIRouter()
+RUNS = NavigationPage(path="/runs", title="Runs", router=_router)
+RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+_SHOWN_AT_ONCE = 50
+_JUDGE_SECONDS = 4.0
+"""Of one page of many runs; a run's own page verifies its manifest however long that takes."""
+
+
+@_router.get("/runs")
+def _runs(request: Request) -> Response:
+    sources = sources_of(request)
+    found = local_runs(sources.runs)
+    return page(
+        request,
+        "runs.html",
+        runs=found,
+        judged={},
+        trusted=bool(sources.trusts),
+        chains=chains_of(found),
+        brokers=len(sources.brokers),
+        stores=sources.reads_stores,
+        documents=[document for document in sources.documents() if document.locked is not None],
+    )
+
+
+@_router.get("/runs/judged")
+def _judge_runs(request: Request) -> Response:
+    """The table of runs with a verdict on each manifest, as a part of the page of all runs."""
+    sources = sources_of(request)
+    found = local_runs(sources.runs)
+    until = time.monotonic() + _JUDGE_SECONDS
+    judged: Mapping[str, ManifestVerdict] = {
+        str(run.path): _verdict(sources, run)
+        for run in found
+        if run.manifest is not None and time.monotonic() < until
+    }
+    return part("here.html", runs=found, judged=judged, trusted=bool(sources.trusts))
+
+
+@_router.get("/runs/stores")
+def _stores(request: Request) -> Response:
+    """Which run each output store holds, as a part of the page of all runs."""
+    return part("stores.html", held=sources_of(request).held())
+
+
+@_router.get("/runs/submitted")
+def _list_submitted(request: Request) -> Response:
+    """Submissions at brokers, as a part of the page of all runs."""
+
+    def at(client: BrokerClient, _pin: BrokerPin) -> tuple[ShownSubmission, ...]:
+        return client.submissions(limit=_SHOWN_AT_ONCE)
+
+    return part("submitted.html", asked=sources_of(request).ask(at))
+
+
+@_router.get("/runs/series")
+def _series(request: Request) -> Response:
+    """Series of owners that the shown recipes read, as brokers list them."""
+    sources = sources_of(request)
+    rows: list[tuple[str, BrokerAnswer[Any]]] = []
+    for document in sources.documents():
+        if document.locked is None:
+            continue
+        lock, target = document.locked.lock, document.locked.target
+        if all(dataset.series is None for dataset in lock.recipe.datasets):
+            continue
+        named = [
+            (dataset.owner, dataset.name)
+            for dataset in lock.recipe.datasets
+            if dataset.series is not None
+        ]
+        asked = sources.ask(partial(_list_series, target, named))
+        rows += [(lock.recipe.name, answered) for answered in asked]
+    return part("series.html", rows=rows)
+
+
+def _list_series(
+    target: Target, named: Sequence[tuple[str, str]], client: BrokerClient, _pin: BrokerPin
+) -> list[tuple[str, str, int]]:
+    """Owner, name and number of members of each series that a recipe reads, where it has any."""
+    where = {"app_id": target.app_id, "compose_hash": target.compose_hash}
+    found = [(*key, len(client.series(*key, **where))) for key in named]
+    return [row for row in found if row[2]]
+
+
+@_router.get("/runs/{run_id}")
+def _run(request: Request, run_id: RunId) -> Response:
+    sources = sources_of(request)
+    run = _local(sources, run_id)
+    return page(
+        request,
+        "run.html",
+        run_id=run_id,
+        run=run,
+        twice=[local.path.name for local in _locals(sources, run_id)[1:]],
+        trusted=bool(sources.trusts),
+        judged=unjudged(),
+        records=None
+        if run is None or run.manifest is None
+        else stated_records(run.manifest.predicate),
+        stores=sources.reads_stores,
+        brokers=len(sources.brokers),
+        live=run is not None and run.folder is not None,
+        **_states(run),
+    )
+
+
+@_router.get("/runs/{run_id}/ledger")
+def _ledger(request: Request, run_id: RunId) -> Response:
+    """Releases, leases and events of a run, as brokers show them."""
+    sources = sources_of(request)
+
+    def at(client: BrokerClient, _pin: BrokerPin) -> tuple[RunEntries, ShownSubmission | None]:
+        mine = next(
+            (
+                submission
+                for submission in client.submissions(limit=100)
+                if run_id in _run_ids(submission)
+            ),
+            None,
+        )
+        named = None if mine is None else mine.submission_id
+        return entries_of(client, run_id=run_id, submission_id=named), mine
+
+    asked = sources.ask(at)
+    hashes = {answered.answer[0].compose_hash for answered in asked if answered.answer is not None}
+    run = _local(sources, run_id)
+    return part(
+        "ledger.html",
+        asked=asked,
+        reserved=_list_reserved(sources, hashes),
+        digest_here=_digest(run),
+    )
+
+
+@_router.get("/runs/{run_id}/checks")
+def _checks(request: Request, run_id: RunId) -> Response:
+    """Every check of the run's manifest on this machine."""
+    sources = sources_of(request)
+    run = _local(sources, run_id)
+    if run is None or run.manifest is None:
+        raise PageUnknown("no manifest of this run is shown here", check="run", got=run_id)
+    return part("checks.html", judged=_verdict(sources, run))
+
+
+@_router.get("/runs/{run_id}/store")
+def _store(request: Request, run_id: RunId) -> Response:
+    """What output stores hold of a run."""
+    sources = sources_of(request)
+    run = _local(sources, run_id)
+    rows = [
+        (held, _find_contradictions(held, run), _judge_stored(sources, held))
+        for held in sources.held()
+        if held.run_id in (None, run_id)
+    ]
+    return part("store.html", rows=rows, digest_here=_digest(run))
+
+
+def _verdict(sources: Sources, run: LocalRun) -> ManifestVerdict:
+    """What the trust files say of a run's manifest on this machine."""
+    try:
+        data = manifest_bytes(run.manifest_file)
+        return sources.judged(data, form.read(data), run.folder)
+    except SealtrainError as error:
+        return unjudged(error)
+
+
+def _digest(run: LocalRun | None) -> str | None:
+    return None if run is None or run.manifest is None else run.manifest.digest
+
+
+def _judge_stored(sources: Sources, held: StoreContents) -> ManifestVerdict | None:
+    """The same of the manifest in a store; ``None`` where there is none of its run."""
+    if held.data is None or held.manifest is None:
+        return None
+    return sources.judged(held.data, held.manifest, None)
+
+
+def _find_contradictions(held: StoreContents, run: LocalRun | None) -> list[SealtrainError]:
+    """What is wrong with a store, also beside what lies on this machine."""
+    found = list(held.problems)
+    here = None if run is None else run.manifest
+    if here is not None and held.manifest is not None and held.manifest.digest != here.digest:
+        found.append(
+            OutputStoreInvalid(
+                "the store holds another manifest of this run than this machine",
+                check="manifest",
+                got=held.manifest.digest,
+                expected=here.digest,
+                hint="the ledger of a broker has the digest of the run's own",
+            )
+        )
+    return found
+
+
+@_router.get("/runs/{run_id}/files")
+def _files(request: Request, run_id: RunId) -> Response:
+    """Checkpoints and alerts of a run on this machine."""
+    return part("files.html", **_states(_local(sources_of(request), run_id)))
+
+
+@_router.get("/runs/{run_id}/curves")
+def _curves(request: Request, run_id: RunId) -> Response:
+    """Released metrics, thinned to what a chart can show."""
+    run = _local(sources_of(request), run_id)
+    if run is None:
+        raise PageUnknown("no folder of this run is shown here", check="run", got=run_id)
+    if run.folder is not None and (run.folder / METRICS_FILE).is_file():
+        curves: Curves = request.app.state.curves
+        return JSONResponse(curves.of(run.folder / METRICS_FILE).to_dict())
+    return JSONResponse(_from_manifest(run))
+
+
+def _from_manifest(run: LocalRun) -> dict[str, Any]:
+    """The curves that a manifest holds, in the form of ``CurveFile.to_dict``."""
+    curves: dict[str, Curve] = {}
+    step = 0
+    for point in () if run.manifest is None else run.manifest.predicate.run.history:
+        step = point.step
+        for name, value in point.values.items():
+            curves.setdefault(name, Curve()).add(point.step, value)
+    drawn = {name: curve.to_dict() for name, curve in sorted(curves.items())}
+    return {"step": step, "left_out": 0, "curves": drawn}
+
+
+def _local(sources: Sources, run_id: str) -> LocalRun | None:
+    return next(iter(_locals(sources, run_id)), None)
+
+
+def _locals(sources: Sources, run_id: str) -> list[LocalRun]:
+    return [run for run in local_runs(sources.runs) if run.run_id == run_id]
+
+
+def _states(run: LocalRun | None) -> dict[str, Any]:
+    """Checkpoints and alerts, each with its error where they cannot be read."""
+    found: dict[str, Any] = {"checkpoints": [], "alerts": [], "problems": []}
+    if run is None:
+        return found
+    for name, read in (("checkpoints", checkpoints_of), ("alerts", alerts_of)):
+        try:
+            found[name] = read(run)
+        except SealtrainError as error:
+            found["problems"].append(error)
+    return found
+
+
+def _run_ids(shown: ShownSubmission) -> Sequence[str]:
+    said = (shown.runner and shown.runner.run_id, shown.broker and shown.broker.run_id)
+    return [run_id for run_id in said if run_id]
+
+
+def _list_reserved(sources: Sources, hashes: set[str | None]) -> list[tuple[str, str, float]]:
+    """What a run of these deployments reserves of each dataset, as its recipe says."""
+    return [
+        (spending.owner, spending.name, spending.epsilon)
+        for document in sources.documents()
+        if document.locked is not None and document.locked.compose_hash in hashes
+        for spending in spendings(document.locked.recipe)
+    ]
