@@ -34,7 +34,6 @@ from warm_places import PIPE, find_places
 from sealtrain.cli.programs import Process, Start
 from sealtrain.cli.run_process import BEGIN
 from sealtrain.recipe.installation import packages_of
-from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.schema import parse_recipe
 
 WARM = "SEALTRAIN_COLD" not in os.environ
@@ -304,9 +303,8 @@ def python_for(recipe: str) -> Path:
 
 @cache
 def _heavy_name(recipe: str) -> str:
-    parsed = parse_recipe(json.loads(recipe))
-    needed = repr((packages_of(parsed), distributions_of(parsed.collaboration)))
-    return f"heavy-{hashlib.sha256(needed.encode()).hexdigest()[:8]}"
+    packages = repr(packages_of(parse_recipe(json.loads(recipe))))
+    return f"heavy-{hashlib.sha256(packages.encode()).hexdigest()[:8]}"
 
 
 def process_of(process: int) -> int:

@@ -88,8 +88,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         settings="sealtrain.recipe.collaborations.pads:Pads",
         rule="sealtrain.manifest.checks.collaborations.pads:pads_hold",
         summary="sealtrain.manifest.checks.collaborations.pads:sum_up",
-        helper_desk=f"{TOGETHER}.pads.guest.keeping:KeptPads",
-        stand_ins=f"{TOGETHER}.pads.guest.stand_ins:PadStandIns",
+        helper_desk=f"{TOGETHER}.pads.guest.keeper:KeptPads",
+        stand_ins=f"{TOGETHER}.pads.guest.workload:PadStandIns",
         roles={"dealer": f"{TOGETHER}.pads.cli:deal_by_ticket"},
     ),
     "cut": Kind(
