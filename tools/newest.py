@@ -2,7 +2,7 @@
 
 Usage: ``python tools/newest.py FOLDER [TESTS …]``
 
-1. FOLDER becomes an environment of its own, into which pip installs this checkout's wheel without
+1. FOLDER becomes an environment of its own, into which pip installs this checkout's wheels without
    ``constraints.txt``.
 2. What only tests need is lent to it from the environment that runs this program.
 3. The named tests are run there, ``tests/cli`` where none is named.
@@ -29,7 +29,8 @@ def main(folder: Path, tests: Sequence[str]) -> int:
     venv.create(folder, with_pip=False)  # this environment's pip is new enough, and there
     python = str(folder / ("Scripts" if sys.platform == "win32" else "bin") / "python")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
-    install += ["--disable-pip-version-check", str(ROOT)]
+    rooms = sorted(str(file.parent) for file in ROOT.glob("packages/*/pyproject.toml"))
+    install += ["--disable-pip-version-check", str(ROOT), *rooms]
     subprocess.run(install, check=True)  # noqa: S603  # pip, with our own words
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     found = {one.name: one.version for one in distributions(path=[str(own)])}

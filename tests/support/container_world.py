@@ -56,8 +56,7 @@ def make_image_world(folder: Path) -> ImageWorld:
     (source / "pyproject.toml").write_text(
         '[project]\nname = "sealtrain"\ndependencies = ["toypackage>=1"]\n'
         '[project.optional-dependencies]\ntrain = ["toypackage>=1"]\n'
-        '[tool.hatch.build.targets.wheel]\npackages = ["src/sealtrain", "src/sealtrain_chain",'
-        ' "src/sealtrain_together", "src/sealtrain_rehearsal"]\n'
+        '[tool.hatch.build.targets.wheel]\npackages = ["src/sealtrain"]\n'
         '[tool.hatch.build.targets.wheel.shared-data]\n"recipes" = "share/sealtrain/recipes"\n'
     )
     deb, wheel = make_deb(cache / "toy.deb"), make_wheel(cache)

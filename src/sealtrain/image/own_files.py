@@ -88,17 +88,15 @@ def own_files(source: Path, rooms: Iterable[str] = ()) -> dict[str, OwnFile]:
     try:
         build = tomllib.loads(project_file.read_text("utf-8"))["tool"]["hatch"]["build"]
         wheel = build["targets"]["wheel"]
-        folders, beside = tuple(wheel["packages"]), dict(wheel["shared-data"])
+        beside = dict(wheel["shared-data"])
         version = _VERSION.search((source / "src/sealtrain/base/version.py").read_text("utf-8"))
     except (OSError, KeyError, ValueError) as error:
         raise _no_source(source) from error
     if version is None:
         raise _no_source(source)
     code: dict[str, bytes | Path] = {}
-    packages = {DISTRIBUTIONS[name] for name in (CORE, *rooms)}
-    for folder in folders:
-        if (package := PurePosixPath(folder).name) in packages:
-            code |= _tree(source / folder, package)
+    for package in sorted({DISTRIBUTIONS[name] for name in (CORE, *rooms)}):
+        code |= _tree(source / "src" / package, package)
     for inside, place in sorted(beside.items()):
         code |= _tree(source / inside, f"{_UP}{place}")
     metadata = f"sealtrain-{version[1]}.dist-info"

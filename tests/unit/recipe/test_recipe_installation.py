@@ -259,10 +259,14 @@ def test_a_digest_changes_with_a_file_of_its_package_alone(package: str, tmp_pat
     }
 
 
-def test_every_package_of_the_wheel_is_measured(repository: Path) -> None:
-    project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert sorted(Path(one).name for one in wheel) == sorted(PACKAGES)
+def test_every_distribution_has_a_wheel_of_its_package_alone(repository: Path) -> None:
+    built = {}
+    for file in (repository / "pyproject.toml", *repository.glob("packages/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text("utf-8"))
+        wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+        folders = wheel.get("packages", wheel.get("force-include"))
+        built[project["project"]["name"]] = [Path(folder).name for folder in folders]
+    assert built == {name: [package] for name, package in DISTRIBUTIONS.items()}
     assert sorted(one.parent.name for one in (repository / "src").glob("*/__init__.py")) == (
         sorted(PACKAGES)
     )

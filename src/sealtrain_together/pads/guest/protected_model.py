@@ -1,6 +1,6 @@
 """The frozen layers of one process's model, multiplied by an untrusted machine under pads.
 
-The workload of a run (``pads.guest.stand_ins``) and a party of a federation
+The workload of a run (``pads.guest.workload``) and a party of a federation
 (``federated.guest.join``) use it alike: it gets connections to the accelerator and to a dealer,
 protects the model, and says what it did in the words of a run log (``padfacts``). Each one is one
 session: its pads are in the memory of this process, and none of them outlives it.

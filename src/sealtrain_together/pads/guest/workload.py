@@ -3,7 +3,7 @@
 The workload keeps records, adapters and everything that is trained; ``pads`` hides and checks
 what leaves. Its keeper reached accelerator and dealer, and passes it each connection, the dealer's
 with the keys of the session (spec/workload-channel.md §7). Events of the run log, numbers only, are
-the keeper's to write (``pads.guest.keeping``):
+the keeper's to write (``pads.guest.keeper``):
 
 | event | when | says |
 |---|---|---|
