@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,8 +31,16 @@ def machine(*packages: str, **further: float) -> dict[str, str | int | float | N
         "processors": os.cpu_count(),
         **further,
         "python": platform.python_version(),
-        **{name: version(name).split("+")[0] for name in packages},
+        **{name: _version(name) for name in packages},
     }
+
+
+def _version(name: str) -> str | None:
+    """Of a package; ``None`` where it is not installed here."""
+    try:
+        return version(name).split("+")[0]
+    except PackageNotFoundError:
+        return None
 
 
 def give_up(needed: str) -> NoReturn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ import pytest
 from release_world import ReleaseWorld, release_world
 from small_agent import Answer, agent, said
 from typer.testing import CliRunner
+from unread_recipe import UnreadRecipe
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.service.deployment import read_broker_document
@@ -22,8 +22,7 @@ from sealtrain.errors import RecipeChanged, SealtrainError
 from sealtrain.recipe.adopted_document import EMPTY_SCRIPT, require_additions, script_digest
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.errors import LockInvalid
-from sealtrain.recipe.lock import Lock, LockedRecipe
-from sealtrain.signing.target import Target
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_rehearsal.simulator.server import running
 
 pytestmark = pytest.mark.claim("C440")
@@ -354,32 +353,6 @@ def test_nothing_hides_at_another_nesting_or_under_a_name_that_looks_alike() -> 
         assert old.encode() in raw
         with pytest.raises(LockInvalid):
             LockedRecipe.parse(raw.replace(old.encode(), new.encode(), 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnreadRecipe:
-    """A document that owners approve by its hashes: ``LockedRecipe`` could refuse it."""
-
-    lock: Lock
-    compose_bytes: bytes
-
-    @property
-    def compose_hash(self) -> str:
-        return compose_hash(self.compose_bytes)
-
-    @property
-    def app_id(self) -> str:
-        return self.compose_hash[:40]
-
-    @property
-    def recipe_hash(self) -> str:
-        return self.lock.recipe_hash
-
-    @property
-    def target(self) -> Target:
-        return Target(
-            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
-        )
 
 
 def adopted_by(locked: LockedRecipe, script: str, **more: Any) -> UnreadRecipe:

@@ -401,7 +401,7 @@ def test_two_images_in_one_layout_are_refused(world: ImageWorld) -> None:
 def test_a_source_with_one_other_byte_refuses_the_image(made: ImageWorld, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(made.source, source)
-    (source / "src/sealtrain_together/__init__.py").write_text('"""other."""\n')
+    (source / "src/sealtrain/__init__.py").write_text('"""other."""\n')
     account = account_for(read_image(made.layout, keeps), source)
     assert [finding.check for finding in account.findings] == ["files", "files"]  # and its RECORD
     with pytest.raises(ImageRefused):

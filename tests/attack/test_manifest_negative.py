@@ -14,14 +14,14 @@ import shutil
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from carrying import carries
 from manifest_world import FINISHED, NOW, World, make_world
 from run_logs import fields_of
+from unread_recipe import UnreadRecipe
 from world import OWNERS, RECIPE, signer, simulated_pki
 
 from sealtrain.attest.errors import CollateralExpired, ReportDataMismatch
@@ -531,8 +531,8 @@ def adopted_world(folder: Path, *, launch_script: str | None = None, **added: An
     recipe = {**RECIPE, "hardware": {**RECIPE["hardware"], "image": image, **named}}
 
     def adopt(locked: LockedRecipe) -> LockedRecipe:
-        document = json.loads(locked.compose_bytes) | {"name": ""} | added
-        return replace(locked, compose_bytes=canonical_json(document))
+        document = canonical_json(json.loads(locked.compose_bytes) | {"name": ""} | added)
+        return cast("LockedRecipe", UnreadRecipe(lock=locked.lock, compose_bytes=document))
 
     return make_world(folder, recipe, adopt=adopt)
 

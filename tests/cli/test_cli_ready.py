@@ -49,7 +49,7 @@ def test_a_recipe_that_is_not_there_is_refused() -> None:
 
 def test_an_error_is_explained_by_its_page_and_a_misspelt_one_by_its_neighbours() -> None:
     text = json.loads(ran("explain", "run-mismatch", "--json").stdout)["text"]
-    assert "`RunMismatch` · exit 3" in text
+    assert "`sealtrain.errors.RunMismatch` · exit 3" in text
     assert "sealtrain resume" in text
     error = ran("explain", "run-mismtch").exception
     assert isinstance(error, UsageError)

@@ -359,6 +359,7 @@ NOT_WHOLE: Final[Mapping[str, str]] = {
     "broker restored": "tests/integration plays it on a PostgreSQL",
     "chain propose": "a Safe is played on anvil: tests/integration/test_chain_safe.py",
     "chain sign": "a Safe is played on anvil: tests/integration/test_chain_safe.py",
+    "contains": "a dataset with commitments is sealed for it: tests/cli/test_cli_data_use.py",
     "guest as node": "its lead is a run of its own: tests/integration plays nodes",
     "guest as orchestrator": "its holders are runs of their own: test_travel_demo.py",
     "run download": "a run that ended: tests/integration plays runners",

@@ -6,6 +6,7 @@ A database is empty, of this version, of an earlier version (the operator makes 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ _FOLDER: Final = Path(__file__).with_name("migrations")
 
 def migrations(connection: Connection | None = None) -> Config:
     """Alembic's settings, for one connection."""
-    config = Config()
+    config = Config(stdout=sys.stdout)  # of now: by default it is what it was at the import
     # Alembic reads percent signs in it; a folder's name may have some.
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
