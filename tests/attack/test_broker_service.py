@@ -28,6 +28,8 @@ from sealtrain.errors import Unreachable
 from sealtrain.ledger.entry_rules import EntryRules
 from sealtrain.signing.target import Target
 
+pytestmark = pytest.mark.long
+
 Change = Callable[[dict[str, Any]], Any]
 
 

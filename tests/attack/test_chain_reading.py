@@ -43,7 +43,7 @@ if not COLLECTING:
         served_by,
     )
 
-pytestmark = pytest.mark.claim("C52")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C52")]
 
 HASH = "ab" * 32
 APP = "cd" * 20

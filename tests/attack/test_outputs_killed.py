@@ -28,6 +28,7 @@ from sealtrain.sealing.sealer import NewDataset, seal_dataset
 from sealtrain.sealing.stanza import Stanza
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C102"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are forked"),
 ]

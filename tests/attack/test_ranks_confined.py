@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from remains import ended
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C36")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C36")]
 CANARY = "rank-canary-91c3"
 
 

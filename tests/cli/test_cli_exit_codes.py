@@ -18,6 +18,8 @@ from sealtrain.errors import ExtraMissing, SealtrainError
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.sealing.errors import NotSealed
 
+pytestmark = pytest.mark.long
+
 SAMPLE = "patient 4711, malignant"
 
 

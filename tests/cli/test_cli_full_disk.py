@@ -15,6 +15,8 @@ from programs import need
 from sealtrain.consortium.members import Consortium
 from sealtrain.keys.identity import Identity
 
+pytestmark = pytest.mark.long
+
 KB = 1 << 10
 
 COMMANDS = {

@@ -35,6 +35,8 @@ from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.training.checkpoints.checkpoint import newest
 
+pytestmark = pytest.mark.long
+
 TEXT_CLASSIFIER: dict[str, Any] = {
     "model": sft().to_dict()["model"],
     "columns": {"text": "text", "label": "finding"},

@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 TESTS = Path(__file__).resolve().parents[1]
 OF_OTHERS = {
     "_exit",  # os: ends a process as a crash does

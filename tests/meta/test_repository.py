@@ -17,6 +17,8 @@ from programs import need
 
 import sealtrain
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 FORBIDDEN_NAMES = {
     "common",

@@ -23,6 +23,8 @@ from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 
+pytestmark = pytest.mark.long
+
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json"
 EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["cases"]]
 # Those that fit any recipe of the strategy below: a further model belongs to its own recipe.

@@ -95,7 +95,7 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
     "recipe import": Call((Read("axolotl.yaml"), "--dataset", Text("clinic-a.notes"), *OUT)),
     "inspect": Call((SEALED,)),
-    "contains": Call((SEALED, Read("evidence.json"), *ME), code=2),
+    "contains": Call((SEALED, Read("evidence.json"), *ME), code=5),
     "open": Call((Read("run/model"), *ME, *TRUST, *OUT)),
     "approve": Call((
         *SPARE, *ME, *BROKER, *CONSORTIUM, "--data", SPARE_SEALED,

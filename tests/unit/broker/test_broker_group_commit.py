@@ -31,7 +31,7 @@ NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
 SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 
-pytestmark = pytest.mark.claim("C43")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C43")]
 
 
 @dataclass

@@ -30,6 +30,8 @@ from sealtrain.recipe.installation import (
 )
 from sealtrain.recipe.schema import parse_recipe
 
+pytestmark = pytest.mark.long
+
 Place = Callable[..., Path]
 Measure = Callable[..., EnvironmentPin]
 

@@ -14,6 +14,8 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.pieces import PIECE_BYTES, Pieces, fetch, measured
 
+pytestmark = pytest.mark.long
+
 LARGE = bytes(range(256)) * (PIECE_BYTES // 256) + b"the end"
 """Two pieces, the second of seven bytes."""
 

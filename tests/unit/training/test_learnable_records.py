@@ -31,7 +31,7 @@ from sealtrain.training.inputs.learnable import RecordTally, counts_records, jud
 from sealtrain.training.inputs.learnablerows import judged_rows
 from sealtrain.training.models.base import build_tokenizer
 
-pytestmark = pytest.mark.claim("C570")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C570")]
 
 LENGTH = 24
 WHOLE, CUT, NONE = 3, 2, 2

@@ -30,6 +30,8 @@ from sealtrain.recipe.missing import missing_values
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.sources import Source
 
+pytestmark = pytest.mark.long
+
 SHORT = {"max_steps": 2, "save_steps": 2}
 CONVOLUTIONS = LORA | {"target_modules": ["convolution"]}
 

@@ -19,7 +19,7 @@ from sealtrain_together.channel.frames import FrameReader, FrameWriter
 from sealtrain_together.travelling.measurement import fingerprint_of_bytes
 from sealtrain_together.travelling.states import MAX_STATE_BYTES, STATE_ENTRY
 
-pytestmark = [pytest.mark.claim("C258"), pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.claim("C258"), pytest.mark.slow]
 
 BEYOND = (1 << 32) + (3 << 20)
 """Bytes of the one large tensor."""

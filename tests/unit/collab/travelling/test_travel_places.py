@@ -23,7 +23,7 @@ if not COLLECTING:
     import numpy as np
     from travel_world import HOLDERS, NOW, PROGRAM, RUN_ID, TravelWorld, plan_of, travel_world
 
-pytestmark = pytest.mark.claim("C81")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C81")]
 
 CHUNK = 256
 """Bytes of a trip in the world's small buffer: four steps of two sequences."""
