@@ -25,6 +25,8 @@ from sealtrain.cli.commands import COMMANDS
 from sealtrain.cli.lazy import Entries, Noun, load
 from sealtrain.recipe.installation import code_sha256, measure_code
 
+pytestmark = pytest.mark.long
+
 
 @cache
 def by_path() -> dict[tuple[str, ...], click.Command]:

@@ -62,6 +62,8 @@ from sealtrain.signing.http_signature import sign_request
 from sealtrain.signing.identity import broker_id
 from sealtrain_rehearsal.simulator.server import running as simulated_guest
 
+pytestmark = pytest.mark.long
+
 
 @dataclass(kw_only=True)
 class Site(Agreement):

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no workers")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no workers"),
+]
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 CONFTEST = """

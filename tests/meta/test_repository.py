@@ -236,7 +236,7 @@ def test_an_extra_that_a_page_or_a_message_names_exists() -> None:
         for names in re.findall(rb"sealtrain\[([a-z0-9,-]+)\]", path.read_bytes())
         for extra in names.decode().split(",")
     }
-    assert {"train", "broker"} <= named
+    assert {"train", "pkcs11"} <= named
     assert named <= set(requirements())
 
 

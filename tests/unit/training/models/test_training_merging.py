@@ -30,7 +30,10 @@ from sealtrain.training.models.base import build_model
 from sealtrain.training.models.merging import merge_folder, merged
 
 # PEFT reads an attribute of models that Transformers renames.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+]
 
 BASE = {"path": "base"}
 # Sums of float32 products in another order; weights are of the size of one tenth.
