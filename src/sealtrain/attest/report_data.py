@@ -15,7 +15,6 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.errors import DataInvalid
 
 REPORT_DATA_BYTES = 64
-GPU_NONCE_BYTES = 32
 _PURPOSE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _DIGEST_BYTES = 32
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
 from sealtrain.consortium.errors import DatasetMismatch
-from sealtrain.consortium.owner_document import RecordedBefore, RecordedDocument, SignedDocument
+from sealtrain.consortium.owner_document import RecordedBefore, RecordedDocument
 from sealtrain.signing.identity import PublicIdentity
 
 PAYLOAD_TYPE = "application/vnd.sealtrain.withdrawal+json"
@@ -85,6 +85,3 @@ class Withdrawal(RecordedDocument):
                     expected=sorted(owners)[0],
                     hint="seal your own data: sealing makes a new random dataset id",
                 )
-
-
-SignedWithdrawal = SignedDocument[Withdrawal]

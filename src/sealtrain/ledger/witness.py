@@ -42,8 +42,6 @@ from sealtrain.signing.identity import PublicIdentity
 from sealtrain.signing.note import NoteSignature, SignedNote, note_key_id
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-MAX_COSIGNATURES = 63
-"""A note has at most 64 signature lines, and one is the log's."""
 _MAX_MEMORY_BYTES = 64 << 10
 
 

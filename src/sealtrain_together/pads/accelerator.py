@@ -21,7 +21,6 @@ from sealtrain_together.pads.connections import (
     accelerator_reached,
     reach_accelerator,
 )
-from sealtrain_together.pads.exact_products import ExactProduct
 from sealtrain_together.pads.field import HALF
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.tensors import Later, elements, octets
@@ -48,24 +47,6 @@ class Accelerator(Protocol):
             Gives the answer, int32 (t, m); ``expect_elements`` checks it before it is opened.
         """
         ...
-
-
-class LocalAccelerator:
-    """Multiplies in this process, where no other machine is: for tests and measurements.
-
-    Args:
-        exact: How.
-    """
-
-    def __init__(self, exact: ExactProduct) -> None:
-        self._exact = exact
-
-    def admit(self, matrix: PublicMatrix) -> None:
-        """Nothing to do."""
-
-    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
-        """As ``Accelerator.product``."""
-        return lambda: self._exact.product(elements, matrix.factor(direction))
 
 
 class ConnectedAccelerator:

@@ -19,7 +19,6 @@ Installed = Callable[[str], str | None]
 _RELEASED = 1_767_225_600
 """2026-01-01: no machine that runs this release has an honest clock before it."""
 _FAR = 4_102_444_800  # 2100-01-01
-_CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 _EXTRAS = {
     "seal": "sealtrain seal and open, of records",
     "train": "sealtrain train and rehearse",
