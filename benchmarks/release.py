@@ -50,7 +50,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.http.server import serve_app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import Grant, KeyRequest, obtain
 from sealtrain.client.transport import Transport

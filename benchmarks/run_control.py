@@ -26,7 +26,7 @@ from world import identity
 from measured_on import machine
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli.programs import ran
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.keys.derive import signing_key

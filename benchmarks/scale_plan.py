@@ -13,7 +13,7 @@ from typing import Any
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.limits import MAX_MANIFEST_BYTES, MAX_RECEIPTS
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.grant import Grant, KeyRequest, obtain, renew
 from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES
 from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS

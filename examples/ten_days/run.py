@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339  # noqa: E402
-from sealtrain.client.api import BrokerClient  # noqa: E402
+from sealtrain.client.broker_api import BrokerClient  # noqa: E402
 from sealtrain.recipe.duetimes import name_of  # noqa: E402
 from staging import Stage, emptied  # noqa: E402
 

@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sealtrain import errors
-    from sealtrain.api.auditing import (
-        audit_ledger,
-        examine_manifest,
-        pin_trust,
-        report,
-        verify_manifest,
-    )
-    from sealtrain.api.chains import VerifiedChain, verify_chain
-    from sealtrain.api.owner import Owner
-    from sealtrain.api.recipe import Recipe
-    from sealtrain.api.run import Run
-    from sealtrain.api.submitted import SubmittedRun
-    from sealtrain.client.owner import AtEach
-    from sealtrain.client.sealing import Publication
-    from sealtrain.client.series_place import Beginning
-    from sealtrain.client.standing import StandingRequest
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.lightning import SealedLightning
     from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
     from sealtrain.keys.identity import Identity
     from sealtrain.manifest.trust import Trust
     from sealtrain.manifest.verify import Report, VerifiedManifest
+    from sealtrain.owner.auditing import (
+        audit_ledger,
+        examine_manifest,
+        pin_trust,
+        report,
+        verify_manifest,
+    )
+    from sealtrain.owner.chains import VerifiedChain, verify_chain
+    from sealtrain.owner.owner import Owner
+    from sealtrain.owner.owner_files import AtEach
+    from sealtrain.owner.recipe import Recipe
+    from sealtrain.owner.run import Run
+    from sealtrain.owner.sealing import Publication
+    from sealtrain.owner.series_place import Beginning
+    from sealtrain.owner.standing import StandingRequest
+    from sealtrain.owner.submitted import SubmittedRun
     from sealtrain.recipe.lock import LockedRecipe
     from sealtrain.sealing.sealer import SealOptions
 
@@ -96,34 +96,34 @@ __all__ = [
 
 _PLACES = {
     "__version__": "sealtrain.base.version:VERSION",
-    "AtEach": "sealtrain.client.owner:AtEach",
-    "Beginning": "sealtrain.client.series_place:Beginning",
+    "AtEach": "sealtrain.owner.owner_files:AtEach",
+    "Beginning": "sealtrain.owner.series_place:Beginning",
     "Consortium": "sealtrain.consortium.members:Consortium",
     "Identity": "sealtrain.keys.identity:Identity",
     "LockedRecipe": "sealtrain.recipe.lock:LockedRecipe",
-    "Owner": "sealtrain.api.owner:Owner",
-    "Publication": "sealtrain.client.sealing:Publication",
-    "Recipe": "sealtrain.api.recipe:Recipe",
+    "Owner": "sealtrain.owner.owner:Owner",
+    "Publication": "sealtrain.owner.sealing:Publication",
+    "Recipe": "sealtrain.owner.recipe:Recipe",
     "Report": "sealtrain.manifest.verify:Report",
-    "Run": "sealtrain.api.run:Run",
+    "Run": "sealtrain.owner.run:Run",
     "SealOptions": "sealtrain.sealing.sealer:SealOptions",
     "SealedLightning": "sealtrain.guest.lightning:SealedLightning",
     "SealedLoop": "sealtrain.guest.script:SealedLoop",
     "SealedRun": "sealtrain.guest.script:SealedRun",
-    "StandingRequest": "sealtrain.client.standing:StandingRequest",
-    "SubmittedRun": "sealtrain.api.submitted:SubmittedRun",
+    "StandingRequest": "sealtrain.owner.standing:StandingRequest",
+    "SubmittedRun": "sealtrain.owner.submitted:SubmittedRun",
     "Trust": "sealtrain.manifest.trust:Trust",
-    "VerifiedChain": "sealtrain.api.chains:VerifiedChain",
+    "VerifiedChain": "sealtrain.owner.chains:VerifiedChain",
     "VerifiedManifest": "sealtrain.manifest.verify:VerifiedManifest",
-    "audit_ledger": "sealtrain.api.auditing:audit_ledger",
+    "audit_ledger": "sealtrain.owner.auditing:audit_ledger",
     "errors": "sealtrain.errors:",
-    "examine_manifest": "sealtrain.api.auditing:examine_manifest",
-    "pin_trust": "sealtrain.api.auditing:pin_trust",
-    "report": "sealtrain.api.auditing:report",
+    "examine_manifest": "sealtrain.owner.auditing:examine_manifest",
+    "pin_trust": "sealtrain.owner.auditing:pin_trust",
+    "report": "sealtrain.owner.auditing:report",
     "sign_manifest": "sealtrain.guest.script:sign_manifest",
     "unwrap_dataset": "sealtrain.guest.script:unwrap_dataset",
-    "verify_chain": "sealtrain.api.chains:verify_chain",
-    "verify_manifest": "sealtrain.api.auditing:verify_manifest",
+    "verify_chain": "sealtrain.owner.chains:verify_chain",
+    "verify_manifest": "sealtrain.owner.auditing:verify_manifest",
 }
 
 

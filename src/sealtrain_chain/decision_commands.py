@@ -15,7 +15,7 @@ from sealtrain.cli.approvals import confirm
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.chainfile import ChainFile, load_chain_file

@@ -15,13 +15,13 @@ from sealtrain.cli.approvals import OwnerOptions, confirm
 from sealtrain.cli.brokers import failures
 from sealtrain.cli.output import say
 from sealtrain.cli.review import review
-from sealtrain.client.imagerecords import image_records
 from sealtrain.errors import UsageError
+from sealtrain.owner.imagerecords import image_records
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
-    from sealtrain.client.owner import AtEach, OwnerFiles
     from sealtrain.consortium.approvals import ApprovalTally
+    from sealtrain.owner.owner_files import AtEach, OwnerFiles
     from sealtrain_console.web.agent import PendingDecision
 
 

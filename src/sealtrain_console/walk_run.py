@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
 
-from sealtrain.api.auditing import pin_trust
-from sealtrain.api.owner import Owner
-from sealtrain.api.recipe import Recipe
 from sealtrain.base.clock import system_clock
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AlreadyExists
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.auditing import pin_trust
+from sealtrain.owner.owner import Owner
+from sealtrain.owner.recipe import Recipe
 from sealtrain_console.walk.prepared_run import (
     DATASET,
     OWNERS,

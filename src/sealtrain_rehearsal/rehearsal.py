@@ -19,11 +19,11 @@ from sealtrain.cli.output import require_text, say
 from sealtrain.cli.programs import SideProgram, ran, tied
 from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.cli.signals import Ending
-from sealtrain.client.data_fitness import layout_words, seal_words
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.keys.shares import check_threshold
 from sealtrain.manifest import form
+from sealtrain.owner.data_fitness import layout_words, seal_words
 from sealtrain.recipe.backends import guests_of
 from sealtrain.recipe.fitness import require_fitness
 from sealtrain.recipe.records import dataset_of

@@ -1,6 +1,6 @@
 """Broker and simulated guests for a program, for as long as a block lasts. Nothing is attested.
 
-Owners, engineer and auditor are the caller's own objects (``sealtrain.api``): a simulation plays
+Owners, engineer and auditor are the caller's own objects (``sealtrain.owner``): a simulation plays
 the operator and the hardware only. Every server is tied to the thread that started it: the kernel
 ends it when that thread ends, by ``kill -9`` of the process too.
 """
@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from sealtrain.api.run import Run
 from sealtrain.base.extras import require_extras
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.run import Run
 from sealtrain_rehearsal.rehearsal import Rehearsal
 from sealtrain_rehearsal.rehearsed_store import store_served
 
 if TYPE_CHECKING:
-    from sealtrain.api.recipe import Recipe
     from sealtrain.consortium.members import Consortium
+    from sealtrain.owner.recipe import Recipe
     from sealtrain.recipe.lock import LockedRecipe
 
 _RUNNER = "runner"

@@ -17,8 +17,8 @@ from unread_recipe import UnreadRecipe
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.service.deployment import read_broker_document
 from sealtrain.cli import app
-from sealtrain.client.reviewing import machines
 from sealtrain.errors import RecipeChanged, SealtrainError
+from sealtrain.owner.reviewing import machines
 from sealtrain.recipe.adopted_document import EMPTY_SCRIPT, require_additions, script_digest
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.errors import LockInvalid

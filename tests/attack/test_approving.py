@@ -15,11 +15,7 @@ from world import identity, lock_changed, signer
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli import app
 from sealtrain.cli.review import change_lines
-from sealtrain.client import approving
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.owner import OwnerFiles
-from sealtrain.client.owners_datasets import merged
-from sealtrain.client.sealing import Publication, Sealed, register, seal
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.datasets import read_dataset_envelope, reissue_dataset
 from sealtrain.consortium.decisions import Decision, sign_decision
@@ -32,6 +28,10 @@ from sealtrain.consortium.errors import (
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerNotApproved, SignatureInvalid, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.owner import approving
+from sealtrain.owner.owner_files import OwnerFiles
+from sealtrain.owner.owners_datasets import merged
+from sealtrain.owner.sealing import Publication, Sealed, register, seal
 from sealtrain.recipe.diff import RecipeChange
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import LockedRecipe

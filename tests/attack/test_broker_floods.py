@@ -31,7 +31,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.grant import Grant
 from sealtrain.consortium.errors import ApprovalRevoked, ApprovalUnknown
 from sealtrain.errors import TooManyRequests

@@ -24,7 +24,7 @@ from sealtrain.broker.errors import TokenRefused
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.tokens import TokenState, make_token
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import KeyRequest, obtain
 from sealtrain.errors import ChainUnreachable, SealtrainError, Unreachable

@@ -22,7 +22,7 @@ from world import identity
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer
 from sealtrain.base.tlsserver import ServerCertificate
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import ConfigError, KeyFileInvalid, UsageError
 from sealtrain.signing.dsse import Envelope
 

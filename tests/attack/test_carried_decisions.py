@@ -14,11 +14,11 @@ from release_world import ReleaseWorld, audited, document_of
 from series_world import standing
 from world import DAY, OWNERS
 
-from sealtrain.client.standing import used_of
 from sealtrain.consortium.approvals import tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.errors import ApprovalsMissing, ApprovalSpent
 from sealtrain.errors import SealtrainError
+from sealtrain.owner.standing import used_of
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.errors import BrokerMismatch
 

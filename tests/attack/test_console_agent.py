@@ -18,7 +18,7 @@ from carrying import carries
 from cryptography.hazmat.primitives.asymmetric import ec
 from world import signed_dataset
 
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import DataInvalid, KeyFileInvalid, SealtrainError, UsageError
 from sealtrain_console.web.agentlink import ask_agent
 from sealtrain_console.web.errors import (

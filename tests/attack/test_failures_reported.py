@@ -12,7 +12,7 @@ from release_world import audited, served_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import ERROR_CODES, DataInvalid, LeaseStale
 from sealtrain.ledger.entry_rules import EntryRules
 from sealtrain.release.errors import LeaseUnknown

@@ -22,14 +22,14 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli import app
 from sealtrain.cli.review import page
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.imagerecords import image_records
-from sealtrain.client.owner import OwnerFiles
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.consortium.verifications import PAYLOAD_TYPE
 from sealtrain.errors import SealtrainError
 from sealtrain.image.layout import read_image
 from sealtrain.image.packages import keeps, measure_image
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.imagerecords import image_records
+from sealtrain.owner.owner_files import OwnerFiles
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.signing import dsse

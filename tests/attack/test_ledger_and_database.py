@@ -31,7 +31,7 @@ from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.tables import metadata
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.consortium.errors import ApprovalRevoked, ConsortiumMismatch
 from sealtrain.errors import (

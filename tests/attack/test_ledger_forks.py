@@ -16,7 +16,7 @@ from world import OWNERS, identity
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed

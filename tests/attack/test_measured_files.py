@@ -20,7 +20,7 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.document_files import lay_out
 from sealtrain.cli.programs import SideProgram
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import Unreachable
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.document import FROM_DOCUMENT

@@ -17,7 +17,7 @@ from world import DAY, NOW, OWNERS, digest, identity
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.counting import Counting
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
 from sealtrain.consortium.errors import ApprovalUnknown, ConsortiumMismatch, DatasetMismatch

@@ -30,10 +30,9 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.recording import record
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.grant import Grant
 from sealtrain.client.grants import WantedModel
-from sealtrain.client.readiness import PlannedRun, ask
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -41,6 +40,7 @@ from sealtrain.errors import RunChainBroken, RunMismatch, SealtrainError
 from sealtrain.guest.model_before import ModelBefore
 from sealtrain.guest.outputs import NextRun, seal_model
 from sealtrain.ledger.entry_rules import EntryRules
+from sealtrain.owner.readiness import PlannedRun, ask
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.release.errors import AnswerInvalid, DatasetWithdrawn
 from sealtrain.release.sealing_key import verify_sealing_key

@@ -21,7 +21,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.distributions import DISTRIBUTIONS
 from sealtrain.client.errors import HubUnreachable
-from sealtrain.client.hub import Hub, bring_models
+from sealtrain.owner.hub import Hub, bring_models
 from sealtrain.recipe.errors import LockInvalid, ModelInvalid
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, Installation, PackagePin
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, parse_lock

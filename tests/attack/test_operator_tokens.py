@@ -21,7 +21,7 @@ from sealtrain.broker.errors import TokenRefused
 from sealtrain.broker.logs import configure
 from sealtrain.broker.store.tokens import MAX_TOKENS, Scope, TokenState, make_token
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import AlreadyExists, LimitExceeded, Unreachable, UsageError
 
 pytestmark = pytest.mark.claim("C50")

@@ -19,7 +19,7 @@ from world import OWNERS, identity
 
 from sealtrain.attest.errors import ReportDataMismatch
 from sealtrain.base.canonical import canonical_json
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin
 from sealtrain.consortium.errors import DatasetMismatch, SeriesMismatch
 from sealtrain.consortium.owner_document import sign_owned

@@ -26,7 +26,7 @@ from sealtrain.broker.serve import listening
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.tokens import TokenState, make_token
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import SignatureInvalid, TooManyRequests, UsageError
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.signing.errors import RequestStale

@@ -43,7 +43,7 @@ from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.command import Command
 from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.project import NAME
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.pin import certificates_of, load_pin, new_pin
 from sealtrain.client.ticket import RunTicket, parse_ticket

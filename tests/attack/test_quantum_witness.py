@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sealtrain.base.clock import system_clock
 from sealtrain.base.secret import Secret
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.consortium.errors import ConsortiumInvalid
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import KeyFileInvalid, SignatureInvalid

@@ -27,7 +27,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.store.transaction import Transaction
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.grant import AskedKey
 from sealtrain.consortium.errors import (
     ApprovalExpired,

@@ -24,7 +24,7 @@ from sealtrain.broker.serve import running
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe
 from sealtrain.errors import LedgerInconsistent, SealtrainError, SignatureInvalid, UsageError
 from sealtrain.keys.derive import signing_key

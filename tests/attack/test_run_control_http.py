@@ -18,14 +18,14 @@ from release_world import served_world
 from world import identity
 
 from sealtrain.broker.store.recording import record
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import RunNotCompleted, RunUnconfirmed, SubmissionUnknown, WaitOver
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.runs import RunDesk, Waiting
 from sealtrain.client.ticket import parse_ticket
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import DataInvalid, SignatureInvalid
+from sealtrain.owner.runs import RunDesk, Waiting
 from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.run_control import ManifestFact, ShownSubmission
 

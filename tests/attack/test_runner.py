@@ -23,13 +23,13 @@ from sealtrain.broker.serve import listening
 from sealtrain.broker.service.service import Broker
 from sealtrain.cli.guest_starter import own_program
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
-from sealtrain.client.ticket_places import Places
 from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.owner.runs import RunDesk
+from sealtrain.owner.ticket_places import Places
 
 ONCE = pytest.mark.claim("C180")
 PLACES = pytest.mark.claim("C183")

@@ -18,7 +18,7 @@ from processes import runs
 from stage import OWNERS, RECIPE, Stage, records, stage
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.recipe.duetimes import due_in, name_of
 

@@ -20,10 +20,17 @@ from world import DAY, booted, identity, simulated_pki, simulated_policy
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import WantedKey
-from sealtrain.client.readiness import (
+from sealtrain.consortium.errors import ApprovalsMissing
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owner_document import sign_owned
+from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.succession import propose, with_signature
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import SealtrainError
+from sealtrain.owner.readiness import (
     AtHand,
     GuestHere,
     Obstacle,
@@ -32,13 +39,6 @@ from sealtrain.client.readiness import (
     Together,
     ask,
 )
-from sealtrain.consortium.errors import ApprovalsMissing
-from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owner_document import sign_owned
-from sealtrain.consortium.policies import OwnerPolicy
-from sealtrain.consortium.succession import propose, with_signature
-from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import SealtrainError
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.stanza import Stanza

@@ -26,8 +26,6 @@ from sealtrain.attest.open_values import open_values
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, Tier
-from sealtrain.client.reviewing import accepted_tier, facts
-from sealtrain.client.reviewing import left_open as shown_open
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.errors import ClaimContradicted
@@ -35,6 +33,8 @@ from sealtrain.manifest.limits import TEXTS, left_open, released_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.manifest.report import render
 from sealtrain.manifest.trust import parse_trust
+from sealtrain.owner.reviewing import accepted_tier, facts
+from sealtrain.owner.reviewing import left_open as shown_open
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement

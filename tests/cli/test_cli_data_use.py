@@ -14,7 +14,7 @@ from world import DAY, lock_changed
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import (
     ConfigError,
     DataInvalid,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from world import identity, lock_changed
 
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.errors import (

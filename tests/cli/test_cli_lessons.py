@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from sealtrain.cli import app
 from sealtrain.cli.learnable_records import FirstLessons, judge_data
-from sealtrain.client.data_fitness import read_data
 from sealtrain.errors import DataInvalid
+from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.sealing.sealer import SealOptions

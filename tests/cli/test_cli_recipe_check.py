@@ -16,10 +16,10 @@ from world import OWNERS, RECIPE, founded, signer, simulated_policy
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
-from sealtrain.client.data_fitness import layout_words, seal_words
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.reviewing import facts
 from sealtrain.errors import UsageError
+from sealtrain.owner.data_fitness import layout_words, seal_words
+from sealtrain.owner.reviewing import facts
 from sealtrain.recipe.basefolder import base_of, remember_base
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lock import load_lock

@@ -9,8 +9,8 @@ from world import OWNERS, founded, lock_changed, signed_dataset
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.cli.review import page
-from sealtrain.client.reviewing import outlasted
 from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.owner.reviewing import outlasted
 from sealtrain.signing.datause import DataUse
 
 pytestmark = pytest.mark.claim("C178")

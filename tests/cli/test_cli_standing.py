@@ -16,7 +16,7 @@ from world import lock_changed
 
 import sealtrain
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.errors import SealtrainError
 
 pytestmark = [pytest.mark.claim("C185"), pytest.mark.claim("C187")]

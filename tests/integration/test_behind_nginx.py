@@ -23,7 +23,7 @@ from world import identity
 from sealtrain.base.outbound import reach_by
 from sealtrain.cli.outbound import settled_outbound
 from sealtrain.cli.project import NAME
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.signing.dsse import Envelope
 

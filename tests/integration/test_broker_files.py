@@ -16,7 +16,7 @@ from world import lock_changed, signer
 from sealtrain.attest.errors import ComposeHashMismatch
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.errors import BrokerNotApproved, SealtrainError, TrustInvalid, UsageError
 

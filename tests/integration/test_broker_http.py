@@ -23,7 +23,7 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew

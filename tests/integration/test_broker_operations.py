@@ -34,7 +34,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.store.backup import back_up, restore
 from sealtrain.cli import app
 from sealtrain.cli.programs import SideProgram
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.watch import observe

@@ -9,7 +9,7 @@ import pytest
 from broker_site import BrokerSite, broker_site, newest_log, start
 from world import OWNERS
 
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.errors import Unreachable
 

@@ -15,7 +15,7 @@ import pytest
 from release_world import ReleaseWorld, config_of, release_world
 
 from sealtrain.broker.serve import listening
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grant import Grant
 

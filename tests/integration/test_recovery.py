@@ -27,7 +27,7 @@ from world import OWNERS, identity, lock_changed
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.errors import ApprovalsMissing, ApprovalUnknown, ConsortiumMismatch

@@ -24,7 +24,7 @@ SOURCE = REPOSITORY / "src"
 EXTRAS = {
     "sealtrain/recipe/sample.py": ["seal"],
     "sealtrain/recipe/duetimes.py": ["schedule"],  # imported where cron is read
-    "sealtrain/client/hub.py": ["train"],  # imported where a recipe names a model of the hub
+    "sealtrain/owner/hub.py": ["train"],  # imported where a recipe names a model of the hub
     "sealtrain/cli/learnable_records.py": ["seal", "train"],  # imported where records are counted
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read

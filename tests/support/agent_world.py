@@ -15,7 +15,7 @@ import cbor2
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from sealtrain.client.owner import OwnerFiles
+from sealtrain.owner.owner_files import OwnerFiles
 from sealtrain_console.web.agent import Agent, PendingDecision, answer_one, listening
 from sealtrain_console.web.passkeys import Passkeys, passkey_file, url_text
 

@@ -28,7 +28,7 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.programs import Process, SideProgram
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker, pinned_identity
 from sealtrain.client.pin import BrokerPin
 from sealtrain.keys.derive import signing_key

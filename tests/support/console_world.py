@@ -22,7 +22,7 @@ from storage_world import Server
 from storage_world import serving as storing
 
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.storage.outputs import OutputStore

@@ -23,7 +23,7 @@ from world import OWNERS, RECIPE
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli import app
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, measure_installation

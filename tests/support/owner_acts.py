@@ -12,7 +12,7 @@ import httpx2
 from release_world import ROOT, ReleaseWorld, ids_of
 from world import DAY, NOW, founded, identity
 
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.client.grant import Grant, renew
 from sealtrain.consortium.owner_document import sign_owned

@@ -27,7 +27,7 @@ from world import RECIPE as BIOPSIES
 from sealtrain.base.clock import system_clock
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.programs import Process, SideProgram
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest

@@ -11,8 +11,8 @@ import typer
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.adopting import adopt as adopt_for
-from sealtrain.client.owner import OwnerFiles
+from sealtrain.owner.adopting import adopt as adopt_for
+from sealtrain.owner.owner_files import OwnerFiles
 from sealtrain.recipe.lock import LockedRecipe
 
 

@@ -15,18 +15,18 @@ from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import review
-from sealtrain.client import approving
-from sealtrain.client.imagerecords import image_records
-from sealtrain.client.owner import OwnerFiles
-from sealtrain.client.standing import StandingRequest
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.owner import approving
+from sealtrain.owner.imagerecords import image_records
+from sealtrain.owner.owner_files import OwnerFiles
+from sealtrain.owner.standing import StandingRequest
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
-    from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import ApprovalTally
+    from sealtrain.owner.owner_files import AtEach
 
 Deployment = Annotated[Path, typer.Option("--deployment", help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]

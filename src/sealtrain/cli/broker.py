@@ -27,7 +27,7 @@ from sealtrain.cli.deploy import keys_by_name
 from sealtrain.cli.document_files import lay_out
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import attested_identity
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import new_pin

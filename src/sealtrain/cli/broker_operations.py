@@ -19,7 +19,7 @@ from sealtrain.cli.approvals import confirm
 from sealtrain.cli.broker_tokens import read_token
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision

@@ -13,8 +13,8 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.cli.output import say
 from sealtrain.cli.runoptions import BrokerFiles
-from sealtrain.client import owner
-from sealtrain.client.owner import AtEach
+from sealtrain.owner import owner_files
+from sealtrain.owner.owner_files import AtEach
 
 if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
@@ -41,7 +41,7 @@ def at_each(brokers: Sequence[Path], act: Callable[[Path], Answer]) -> AtEach[An
     Raises:
         SealtrainError: No broker answered: the worst failure.
     """
-    return failures(owner.at_each(tuple(brokers), act))
+    return failures(owner_files.at_each(tuple(brokers), act))
 
 
 def failures(answers: AtEach[Answer]) -> AtEach[Answer]:

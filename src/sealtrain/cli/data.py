@@ -15,18 +15,18 @@ from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, say, typed
-from sealtrain.client.handover import hand_over
-from sealtrain.client.opening import model_of_run
-from sealtrain.client.owner import OwnerFiles
-from sealtrain.client.sealing import Publication
-from sealtrain.client.sealing import register as register_for
-from sealtrain.client.sealing import rewrap as rewrap_for
-from sealtrain.client.sealing import seal as seal_for
-from sealtrain.client.series_place import Beginning, place_in_series
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.handover import hand_over
+from sealtrain.owner.opening import model_of_run
+from sealtrain.owner.owner_files import OwnerFiles
+from sealtrain.owner.sealing import Publication
+from sealtrain.owner.sealing import register as register_for
+from sealtrain.owner.sealing import rewrap as rewrap_for
+from sealtrain.owner.sealing import seal as seal_for
+from sealtrain.owner.series_place import Beginning, place_in_series
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.measure import check_models
 from sealtrain.recipe.records import dataset_of
@@ -36,8 +36,8 @@ from sealtrain.sealing.tabular.tokens import TokenShards
 from sealtrain.signing.datause import DataUse, load_data_use
 
 if TYPE_CHECKING:
-    from sealtrain.client.owner import AtEach
     from sealtrain.consortium.approvals import ApprovalTally
+    from sealtrain.owner.owner_files import AtEach
     from sealtrain.recipe.lockfile import Lock
 
 DataUseFile = Annotated[

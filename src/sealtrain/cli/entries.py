@@ -35,7 +35,7 @@ def show(
     """
     if context.invoked_subcommand is not None:
         return
-    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.broker_api import BrokerClient
     from sealtrain.client.pin import load_pin
 
     if broker is None:

@@ -14,13 +14,13 @@ import typer
 from sealtrain.base.clock import system_clock
 from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit, progress_bytes, say, table
-from sealtrain.client.imagerecords import own_record, require_image, sign_image_record
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.image.account import account_for
 from sealtrain.image.layout import Image, Progress, read_image
 from sealtrain.image.own_files import STATUS_FOLDER
 from sealtrain.image.packages import code_of, keeps, python_of, wheels_of
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.imagerecords import own_record, require_image, sign_image_record
 from sealtrain.recipe.installation import code_sha256
 from sealtrain.recipe.lock import Lock, load_lock
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.client.data_fitness import read_data
 from sealtrain.errors import ExtraMissing
+from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.basemodel import base_facts
 from sealtrain.recipe.conversations import rows_as_recorded
 from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record

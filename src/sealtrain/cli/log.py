@@ -12,18 +12,18 @@ from sealtrain.broker.store.audit_reader import read_beside
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile, given, plain
 from sealtrain.cli.output import Json, emit, progress_items, say
-from sealtrain.client.auditing import audit_broker
-from sealtrain.client.owner import OwnerFiles
-from sealtrain.client.witnessing import witness as watch
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import Refused, UsageError
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.reading import audit_stored, entries_in
+from sealtrain.owner.ledger_audit import audit_broker
+from sealtrain.owner.owner_files import OwnerFiles
+from sealtrain.owner.witnessing import witness as watch
 from sealtrain.release.messages import ledger_origin
 
 if TYPE_CHECKING:
-    from sealtrain.client.auditing import Progress
     from sealtrain.ledger.references import References
+    from sealtrain.owner.ledger_audit import Progress
 
 _MAX_SHOWN = 50
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from sealtrain.api.chains import verify_chain
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.cli.output import Json, emit, say
@@ -17,6 +16,7 @@ from sealtrain.errors import UsageError
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.report import write_report
 from sealtrain.manifest.verify import Report
+from sealtrain.owner.chains import verify_chain
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
 ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]

@@ -13,10 +13,10 @@ import typer
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import read_bounded
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.opening import ModelFiles, RunManifest, rows_of
-from sealtrain.client.opening import open_sealed as open_for
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.opening import ModelFiles, RunManifest, rows_of
+from sealtrain.owner.opening import open_sealed as open_for
 from sealtrain.sealing.export import EXPORT_FORMATS
 from sealtrain.training.basefiles import BASE_FILES, read_list
 

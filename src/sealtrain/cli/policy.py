@@ -16,15 +16,15 @@ from sealtrain.cli.brokers import BrokerFiles, at_each, exit_for
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import watched_ledger
-from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.owner_files import one_memory
 
 
 def set_policy(

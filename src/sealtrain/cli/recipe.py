@@ -12,8 +12,8 @@ import typer
 from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.review import change_lines, page, screen_width, within
-from sealtrain.client.locking import lock_for
 from sealtrain.consortium.members import Consortium
+from sealtrain.owner.locking import lock_for
 from sealtrain.recipe.basefolder import remember_base
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import LOCK_NAME, load_lock

@@ -13,9 +13,9 @@ from sealtrain.cli.learnable_records import FirstLessons
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
-from sealtrain.client.data_fitness import layout_words, read_data, seal_words
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
+from sealtrain.owner.data_fitness import layout_words, read_data, seal_words
 from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.finite_weights import require_sound_weights

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.visible_text import cells, escape_hidden, fold
 from sealtrain.cli.output import say, table
-from sealtrain.client.reviewing import (
+from sealtrain.owner.reviewing import (
     accepted_tier,
     approval_lines,
     facts,
@@ -30,9 +30,9 @@ from sealtrain.client.reviewing import (
 from sealtrain.recipe.diff import diff
 
 if TYPE_CHECKING:
-    from sealtrain.client.approving import Intent
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.verifications import SignedImageVerification
+    from sealtrain.owner.approving import Intent
     from sealtrain.recipe.diff import RecipeChange
     from sealtrain.recipe.lock import Lock
     from sealtrain.signing.needs import Needs

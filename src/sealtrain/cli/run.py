@@ -25,13 +25,13 @@ from sealtrain.cli.output import (
     table,
     typed,
 )
-from sealtrain.client.runs import Waiting, desk
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.runs import Waiting, desk
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 if TYPE_CHECKING:
-    from sealtrain.client.runs import RunDesk
+    from sealtrain.owner.runs import RunDesk
     from sealtrain.release.run_control import ShownSubmission
     from sealtrain.storage.outputs import OutputIndex
 
@@ -180,7 +180,7 @@ def download(
 
     The manifest is the one that the broker recorded. The model stays sealed.
     """
-    from sealtrain.client.fetching import fetched
+    from sealtrain.owner.fetching import fetched
 
     target = out or Path(name)
     with desk(broker) as asked:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.api.chains import VerifiedChain
 from sealtrain.errors import UsageError
+from sealtrain.owner.chains import VerifiedChain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

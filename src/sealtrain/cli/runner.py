@@ -28,9 +28,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli.programs import SideProgram, Start, tied
 from sealtrain.client.errors import TicketInvalid
-from sealtrain.client.runs import RunDesk
 from sealtrain.client.ticket import RunTicket, parse_ticket
-from sealtrain.client.ticket_places import Places
 from sealtrain.consortium.errors import ClaimTaken, RunEventRefused, SubmissionEnded
 from sealtrain.consortium.runevents import FINAL, Event, RunEvent
 from sealtrain.errors import (
@@ -41,6 +39,8 @@ from sealtrain.errors import (
     SealtrainError,
     StorageFailed,
 )
+from sealtrain.owner.runs import RunDesk
+from sealtrain.owner.ticket_places import Places
 from sealtrain.release.run_control import ShownSubmission
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.outputs import OutputStore

@@ -18,10 +18,10 @@ from sealtrain.cli.programs import tied
 from sealtrain.cli.run import BrokerFile
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
 from sealtrain.client.pin import load_pin
-from sealtrain.client.runs import desk
-from sealtrain.client.ticket_places import Places
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.runs import desk
+from sealtrain.owner.ticket_places import Places
 from sealtrain.recipe.lock import LockedRecipe
 
 

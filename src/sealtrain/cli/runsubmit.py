@@ -12,9 +12,9 @@ from sealtrain.base.filenames import slug
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, require_name
 from sealtrain.cli.run import BrokerFile, IdentityFile, answer
-from sealtrain.client.runs import desk, named_by_content
 from sealtrain.client.ticket import load_ticket
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.runs import desk, named_by_content
 from sealtrain.recipe.lock import LockedRecipe
 
 _DEFAULT_WITHIN: Final = 7 * 24 * 3600

@@ -15,13 +15,13 @@ import typer
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.insecure_clock import clock_of, require_simulated, waiting
 from sealtrain.errors import Unreachable, UsageError
+from sealtrain.owner.insecure_clock import clock_of, require_simulated, waiting
 from sealtrain.recipe.errors import RecipeInvalid
 
 if TYPE_CHECKING:
-    from sealtrain.client.scheduled_runs import Scheduled
-    from sealtrain.client.scheduling import Decided, ScheduleWait
+    from sealtrain.owner.scheduled_runs import Scheduled
+    from sealtrain.owner.scheduling import Decided, ScheduleWait
     from sealtrain.recipe.schedule import Schedule
 
 _RETRY_SECONDS: Final = (1, 2, 5, 10, 30, 60)
@@ -100,7 +100,7 @@ def schedule(  # noqa: PLR0913  # the options of the command
 
 def _await_data(url: str, wait: Callable[[float], None], monotonic: Callable[[], float]) -> None:
     """Return when data was registered, the broker gives no answer, or it is time to decide anew."""
-    from sealtrain.client.newdata import is_registered
+    from sealtrain.owner.newdata import is_registered
 
     until = monotonic() + _ANEW_SECONDS
     while monotonic() < until:
@@ -143,10 +143,10 @@ def _decide(
     runs: Path | None,
     insecure_file: Path | None,
 ) -> tuple[list[Decided], int | None, str | None]:
-    from sealtrain.client.newdata import question
     from sealtrain.client.pin import load_pin
-    from sealtrain.client.scheduled_runs import Scheduled, require_first_broker
     from sealtrain.client.ticket import load_ticket
+    from sealtrain.owner.newdata import question
+    from sealtrain.owner.scheduled_runs import Scheduled, require_first_broker
     from sealtrain.recipe.lock import LockedRecipe
 
     locked = LockedRecipe.load(deployment)
@@ -193,11 +193,11 @@ def _step(
     now: int,
     decided: list[Decided],
 ) -> ScheduleWait | None:
-    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.broker_api import BrokerClient
     from sealtrain.client.pin import load_pin
-    from sealtrain.client.scheduled_runs import BrokerBoard
-    from sealtrain.client.scheduling import advance, said
     from sealtrain.keys.identity import Identity
+    from sealtrain.owner.scheduled_runs import BrokerBoard
+    from sealtrain.owner.scheduling import advance, said
 
     def on_decided(decision: Decided) -> None:
         decided.append(decision)

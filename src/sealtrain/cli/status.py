@@ -18,19 +18,19 @@ from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import given
 from sealtrain.cli.output import Json, emit, progress_items, typed
 from sealtrain.cli.runoptions import Collateral, GpuCollateral
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.grants import WantedKey
-from sealtrain.client.owner import one_memory
 from sealtrain.client.pin import load_pin
-from sealtrain.client.readiness import GuestHere, Obstacle, PlannedRun, Readiness, Together, ask
 from sealtrain.errors import UsageError
+from sealtrain.owner.owner_files import one_memory
+from sealtrain.owner.readiness import GuestHere, Obstacle, PlannedRun, Readiness, Together, ask
 from sealtrain.recipe.lock import LockedRecipe
 
 if TYPE_CHECKING:
-    from sealtrain.client.auditing import Progress
-    from sealtrain.client.readiness import AtHand
     from sealtrain.consortium.members import Consortium
+    from sealtrain.owner.ledger_audit import Progress
+    from sealtrain.owner.readiness import AtHand
     from sealtrain.recipe.recipe import Recipe
 
 _EXCHANGE_SECONDS: Final = 30.0

@@ -16,7 +16,7 @@ from sealtrain.cli.consortium import shown as consortium_shown
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import watched_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium

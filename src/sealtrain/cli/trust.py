@@ -14,11 +14,11 @@ from sealtrain.base.models import load_model
 from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.pin import load_pin
-from sealtrain.client.trusting import require_threshold, trust_in
 from sealtrain.consortium.chainfile import load_chain_file
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import TrustInvalid, UsageError
 from sealtrain.manifest.trust import TrustedChain
+from sealtrain.owner.trusting import require_threshold, trust_in
 from sealtrain.recipe.lock import LockedRecipe
 
 if TYPE_CHECKING:

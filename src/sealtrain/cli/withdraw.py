@@ -13,16 +13,16 @@ from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
 from sealtrain.cli.ledgermemory import ConsortiumFile, given, plain
 from sealtrain.cli.log import auditing
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.client.owner import OwnerFiles
-from sealtrain.client.withdrawing import uses_at
-from sealtrain.client.withdrawing import withdraw as withdraw_for
 from sealtrain.consortium.datasets import dataset_id_in
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import Refused, Unreachable, UsageError
 from sealtrain.ledger.uses import DatasetUse
+from sealtrain.owner.owner_files import OwnerFiles
+from sealtrain.owner.withdrawing import uses_at
+from sealtrain.owner.withdrawing import withdraw as withdraw_for
 
 if TYPE_CHECKING:
-    from sealtrain.client.withdrawing import Withdrawn
+    from sealtrain.owner.withdrawing import Withdrawn
 
 Datasets = Annotated[
     list[str], typer.Argument(help="Sealed folders, or ids of datasets.", metavar="DATASET...")

@@ -1,1 +1,1 @@
-"""The client's side of a broker: pin it, ask it, obtain keys and renew their lease."""
+"""The client's side of a broker, for guests and owners: pin it, ask it, renew a lease."""

@@ -23,7 +23,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Random
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.ledger_keys import rotations_to
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.errors import ApprovalUnknown

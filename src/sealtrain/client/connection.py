@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys, pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import observe, recorded

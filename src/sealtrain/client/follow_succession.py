@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import Succession, SuccessionFile, verify_succession
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid

@@ -24,7 +24,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Random, Secret
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker
 from sealtrain.consortium.receipts import (
     Anchor,

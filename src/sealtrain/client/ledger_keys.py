@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.ledger.ledger import verify_proof
 from sealtrain.ledger.rotation import KIND, Rotation, key_after, read_rotation
 from sealtrain.release.errors import AnswerInvalid

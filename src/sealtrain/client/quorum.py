@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
 from sealtrain.base.secret import Random
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import AskedKey, Collect, Grant, KeyRequest, obtain, renew
 from sealtrain.client.grants import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.follow_succession import follow
 from sealtrain.client.ledger_keys import present_key
 from sealtrain.consortium.members import Consortium

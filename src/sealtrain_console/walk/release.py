@@ -10,7 +10,7 @@ from sealtrain.attest.presets import preset
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.release.messages import ReleaseAnswer, ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain_console.walk.stage import ServedBroker, Stage

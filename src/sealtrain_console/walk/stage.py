@@ -29,7 +29,7 @@ from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.store.memory import Store
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grant import AskedKey, Grant, KeyRequest, obtain, renew
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision

@@ -29,13 +29,13 @@ from typing import Any, Final, Literal
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Random
-from sealtrain.client import approving
-from sealtrain.client.approving import Intent
-from sealtrain.client.owner import AtEach, OwnerFiles
 from sealtrain.consortium.approvals import ApprovalTally
 from sealtrain.consortium.decisions import Decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
+from sealtrain.owner import approving
+from sealtrain.owner.approving import Intent
+from sealtrain.owner.owner_files import AtEach, OwnerFiles
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_console.web.errors import AgentDeclined, PageUnknown
 from sealtrain_console.web.passkeys import Passkeys, challenge_of, code_of, url_text

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from sealtrain.client.imagerecords import verified_records
-from sealtrain.client.owners_datasets import registered_at
-from sealtrain.client.reviewing import facts, is_empty, text_of
-from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.approvals import tally
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.errors import SealtrainError
+from sealtrain.owner.imagerecords import verified_records
+from sealtrain.owner.owners_datasets import registered_at
+from sealtrain.owner.reviewing import facts, is_empty, text_of
+from sealtrain.owner.standing import StandingUsed, used_of
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 from sealtrain.release.errors import AnswerInvalid
@@ -31,7 +31,7 @@ from sealtrain_console.web.rendering import page, part
 from sealtrain_console.web.sources import BrokerAnswer, Sources, sources_of
 
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.broker_api import BrokerClient
     from sealtrain.client.pin import BrokerPin
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.release.errors import AnswerInvalid
 
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.broker_api import BrokerClient
 
 _MOST_PAGES: Final = 20
 _WORDS: Final = ("by", "event", "code", "action", "check", "checkpoint", "manifest_digest", "owner")

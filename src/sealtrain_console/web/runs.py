@@ -34,7 +34,7 @@ from sealtrain_console.web.sources import BrokerAnswer, Sources, sources_of
 from sealtrain_console.web.verified_manifests import ManifestVerdict, unjudged
 
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.broker_api import BrokerClient
     from sealtrain.client.pin import BrokerPin
     from sealtrain.release.run_control import ShownSubmission
     from sealtrain.signing.target import Target

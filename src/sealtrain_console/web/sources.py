@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.pin import load_pin
 from sealtrain.client.ticket import MAX_TICKET_BYTES, parse_ticket

@@ -13,7 +13,7 @@ from http_server import Handler, http_served
 from raw_server import says, server
 
 from sealtrain.client import transport
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.transport import Transport
 from sealtrain.consortium.errors import ApprovalsMissing

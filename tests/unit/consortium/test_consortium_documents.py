@@ -52,7 +52,7 @@ from release_world import served_world
 from manifest_world import OWNERS, identity
 from owner_acts import BROKER
 
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 
 with served_world(Path(sys.argv[1])) as (world, url):
     def stated(owner, dataset, **changed):

@@ -20,7 +20,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.client.data_fitness import read_data
+from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.fitness import misfits
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.client import approving, opening, sealing, series_place, withdrawing, witnessing
-from sealtrain.client.opening import RunManifest
-from sealtrain.client.owner import AtEach, OwnerFiles
-from sealtrain.client.sealing import Publication
 from sealtrain.errors import RecipeChanged
+from sealtrain.owner import approving, opening, sealing, series_place, withdrawing, witnessing
+from sealtrain.owner.opening import RunManifest
+from sealtrain.owner.owner_files import AtEach, OwnerFiles
+from sealtrain.owner.sealing import Publication
 
 if TYPE_CHECKING:
-    from sealtrain.api.run import Run
-    from sealtrain.client.approving import Intent
-    from sealtrain.client.opening import OpenedFiles
-    from sealtrain.client.sealing import Rewrapped, Sealed
-    from sealtrain.client.series_place import Beginning
-    from sealtrain.client.standing import StandingRequest
-    from sealtrain.client.withdrawing import Withdrawn
-    from sealtrain.client.witnessing import WatchedLedger
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.series_block import SeriesBlock
     from sealtrain.manifest.trust import Trust
+    from sealtrain.owner.approving import Intent
+    from sealtrain.owner.opening import OpenedFiles
+    from sealtrain.owner.run import Run
+    from sealtrain.owner.sealing import Rewrapped, Sealed
+    from sealtrain.owner.series_place import Beginning
+    from sealtrain.owner.standing import StandingRequest
+    from sealtrain.owner.withdrawing import Withdrawn
+    from sealtrain.owner.witnessing import WatchedLedger
     from sealtrain.recipe.lock import LockedRecipe
     from sealtrain.sealing.sealer import SealOptions
     from sealtrain.sealing.sourcefiles import SourceFile

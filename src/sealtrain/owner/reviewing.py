@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.attest.open_values import open_values
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.tiers import TIERS, WORDS
-from sealtrain.client.standing import counted_apart, words_of_chain
 from sealtrain.consortium.series import block_of, members_read
+from sealtrain.owner.standing import counted_apart, words_of_chain
 from sealtrain.recipe.backends import processes_of
 
 if TYPE_CHECKING:
-    from sealtrain.client.approving import Intent
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.verifications import SignedImageVerification
+    from sealtrain.owner.approving import Intent
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
 

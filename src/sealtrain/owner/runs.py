@@ -18,7 +18,7 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import (
     RunNotCompleted,
     RunUnconfirmed,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.base.files import open_regular
-from sealtrain.client.runs import Completed
 from sealtrain.errors import AlreadyExists, DataInvalid
+from sealtrain.owner.runs import Completed
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import OutputStoreInvalid

@@ -21,10 +21,10 @@ from sealtrain.errors import UsageError
 from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
-    from sealtrain.client.owner import OwnerFiles
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.verifications import SignedImageVerification
     from sealtrain.keys.identity import Identity
+    from sealtrain.owner.owner_files import OwnerFiles
     from sealtrain.recipe.lock import Lock
 
 

@@ -17,16 +17,16 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue, parse_json
 from sealtrain.base.clock import Clock, from_rfc3339, system_clock
 from sealtrain.base.secret import Random
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.readiness import PlannedRun, ask
-from sealtrain.client.scheduling import Submitted
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.errors import ClaimTaken, RunEventRefused, SubmissionEnded
 from sealtrain.consortium.runevents import FINAL, RunEvent
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import Unreachable, UsageError
+from sealtrain.owner.readiness import PlannedRun, ask
+from sealtrain.owner.scheduling import Submitted
 from sealtrain.recipe.duetimes import SKIPPED, due_in
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.release.run_control import ManifestFact, ShownSubmission

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.attest.policy import AppraisalPolicy, load_policy
-from sealtrain.client.auditing import audit_broker, require_holds
-from sealtrain.client.trusting import trust_in
 from sealtrain.manifest.files import examine_file, verify_file
 from sealtrain.manifest.report import write_report
 from sealtrain.manifest.trust import Trust
+from sealtrain.owner.ledger_audit import audit_broker, require_holds
+from sealtrain.owner.trusting import trust_in
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

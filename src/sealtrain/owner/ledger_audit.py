@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium

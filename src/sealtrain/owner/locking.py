@@ -65,6 +65,6 @@ def _brought(recipe: Recipe, base_dir: Path, on_step: Callable[[str], None]) -> 
     """Commits and licences of the recipe's models of the hub, whose files are in place then."""
     if not recipe.hub_models:
         return {}
-    from sealtrain.client.hub import Hub, bring_models
+    from sealtrain.owner.hub import Hub, bring_models
 
     return bring_models(recipe, base_dir, hub=Hub(progress=sys.stderr.isatty()), on_step=on_step)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.broker.address import ledger_at
-from sealtrain.client.auditing import audit_broker
 from sealtrain.errors import LedgerInconsistent, LimitExceeded, RunChainBroken, UsageError
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.reading import audit_stored
@@ -21,6 +20,7 @@ from sealtrain.manifest.chain import verify_chain as verify_links
 from sealtrain.manifest.chainledger import Due, Recorded, require_whole
 from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.trust import Trust, load_trust
+from sealtrain.owner.ledger_audit import audit_broker
 from sealtrain.release.messages import ledger_origin
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.signing.continues import MAX_CHAIN

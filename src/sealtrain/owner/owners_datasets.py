@@ -20,7 +20,7 @@ from sealtrain.release.errors import AnswerInvalid
 from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.broker_api import BrokerClient
     from sealtrain.consortium.members import Consortium
     from sealtrain.signing.target import Target
 

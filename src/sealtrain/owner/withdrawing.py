@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.auditing import Progress, audit_broker, silent
-from sealtrain.client.owner import AtEach, OwnerFiles, at_each
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import SealtrainError
 from sealtrain.ledger.uses import DatasetUse, Uses
+from sealtrain.owner.ledger_audit import Progress, audit_broker, silent
+from sealtrain.owner.owner_files import AtEach, OwnerFiles, at_each
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import (
     attested_brokers,
     brokers_of_lock,
     own_key,
     watched_ledger,
 )
-from sealtrain.client.data_fitness import fitting
-from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.pin import load_pin
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
 from sealtrain.consortium.datasets import (
@@ -37,6 +35,8 @@ from sealtrain.consortium.datasets import (
 )
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.owner.data_fitness import fitting
+from sealtrain.owner.owner_files import AtEach, OwnerFiles, at_each
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.records import dataset_of
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from sealtrain.client.locking import lock_for
+from sealtrain.owner.locking import lock_for
 from sealtrain.recipe.basefolder import remember_base
 from sealtrain.recipe.finite_weights import require_sound_weights
 from sealtrain.recipe.fitness import require_fitness

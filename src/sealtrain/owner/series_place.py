@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.owner import OwnerFiles, at_each
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest, verify_dataset
 from sealtrain.consortium.series import block_of, chain_of, member_digest
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import UsageError
+from sealtrain.owner.owner_files import OwnerFiles, at_each
 from sealtrain.recipe.lock import LockedRecipe
 
 if TYPE_CHECKING:

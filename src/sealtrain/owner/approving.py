@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock, to_rfc3339
-from sealtrain.client.api import BrokerClient
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import brokers_of_lock, watched_ledger
-from sealtrain.client.owner import AtEach, OwnerFiles, at_each
-from sealtrain.client.owners_datasets import merged, registered_at
 from sealtrain.client.pin import load_pin
-from sealtrain.client.sealing import require_target
-from sealtrain.client.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.errors import ApprovalUnknown, ConsortiumMismatch
 from sealtrain.errors import UsageError
+from sealtrain.owner.owner_files import AtEach, OwnerFiles, at_each
+from sealtrain.owner.owners_datasets import merged, registered_at
+from sealtrain.owner.sealing import require_target
+from sealtrain.owner.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import system_clock
 from sealtrain.client.connection import watched_ledger
-from sealtrain.client.owner import AtEach, OwnerFiles, at_each
 from sealtrain.client.watch import cosign_newest, witnessed
+from sealtrain.owner.owner_files import AtEach, OwnerFiles, at_each
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium

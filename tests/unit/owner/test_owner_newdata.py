@@ -14,7 +14,7 @@ import pytest
 from http_server import Handler, http_served
 from raw_server import server
 
-from sealtrain.client import newdata
+from sealtrain.owner import newdata
 
 pytestmark = pytest.mark.claim("C232")
 
@@ -97,7 +97,7 @@ def test_a_broker_that_is_gone_gives_no_answer() -> None:
 def test_asking_loads_neither_the_http_library_nor_the_brokers_forms() -> None:
     """A scheduler at rest stays small."""
     program = (
-        "import sys, sealtrain.client.newdata\n"
+        "import sys, sealtrain.owner.newdata\n"
         "heavy = {'httpx2', 'httpcore2', 'pydantic', 'cryptography', 'sealtrain.base.http'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )

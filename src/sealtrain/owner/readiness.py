@@ -36,18 +36,18 @@ from sealtrain.attest.verify import verify
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.secret import Random
 from sealtrain.base.tiers import TIER_OF_KIND
-from sealtrain.client.api import BrokerClient
-from sealtrain.client.auditing import Progress, audit_served, require_holds
+from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys
 from sealtrain.client.grants import WantedKey
 from sealtrain.client.pin import BrokerPin
-from sealtrain.client.standing import StandingUsed, used_of
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import members_read
 from sealtrain.consortium.standing_approval import Reserve
 from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.owner.ledger_audit import Progress, audit_served, require_holds
+from sealtrain.owner.standing import StandingUsed, used_of
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import Lock
 from sealtrain.release.checks import objections

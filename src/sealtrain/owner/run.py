@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sealtrain.api.auditing import report, verify_manifest
 from sealtrain.errors import UsageError
 from sealtrain.guest.inventory import checkpoints_in
 from sealtrain.guest.settings import held_run
+from sealtrain.owner.auditing import report, verify_manifest
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_folder, atomic_write, open_regular, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
 from sealtrain.client.connection import brokers_of_lock
-from sealtrain.client.owner import AtEach, OwnerFiles
-from sealtrain.client.sealing import register_at
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.manifest.files import verify_file
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_named_files
+from sealtrain.owner.owner_files import AtEach, OwnerFiles
+from sealtrain.owner.sealing import register_at
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names

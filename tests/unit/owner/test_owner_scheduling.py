@@ -10,7 +10,7 @@ import pytest
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.client.errors import SubmissionConflict
-from sealtrain.client.scheduling import LATE_SECONDS, Decided, ScheduleWait, Submitted, advance
+from sealtrain.owner.scheduling import LATE_SECONDS, Decided, ScheduleWait, Submitted, advance
 from sealtrain.recipe.duetimes import name_of
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from sealtrain.api.run import Run
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.filenames import slug
-from sealtrain.client.fetching import fetched
-from sealtrain.client.runs import Completed, Waiting, desk, named_by_content
 from sealtrain.client.ticket import RunTicket, load_ticket
 from sealtrain.keys.identity import Identity
+from sealtrain.owner.fetching import fetched
+from sealtrain.owner.run import Run
+from sealtrain.owner.runs import Completed, Waiting, desk, named_by_content
 
 if TYPE_CHECKING:
     from sealtrain.recipe.lock import LockedRecipe

@@ -1,0 +1,1 @@
+"""What owners, engineers and auditors do at home, by command and from Python alike."""
