@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -104,6 +104,9 @@ class StrictModel(BaseModel):
     """Base of every document: immutable, no unknown field, no silent conversion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    words_instead: ClassVar[Mapping[str, str]] = {}
+    """Names that people write here and no document has, each with what to write: the hint."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, every field present."""
@@ -269,26 +272,32 @@ def _most_telling(invalid: ValidationError, unknown: dict[str, str | None]) -> E
 
 
 def _unknown(invalid: ValidationError, cls: type[BaseModel]) -> dict[str, str | None]:
-    """The fields that no document of the kind has, each with the one beside it that was meant.
+    """The fields that no document of the kind has, each with its hint.
 
-    ``None`` where no field is like it, or where the field is known elsewhere in the document.
+    The hint says what to write instead, by the document's own table or by the field beside it that
+    was meant; ``None`` where no field is like it, or where it is known elsewhere in the document.
     """
     everywhere = {name for model in _models_in([cls]) for name in model.model_fields}
     found: dict[str, str | None] = {}
     for problem in invalid.errors(include_url=False, include_input=False)[:_LOOKED_AT]:
         if problem["type"] == "extra_forbidden":
             *place, last = map(str, problem["loc"])
-            near = None if last in everywhere else nearest(last, _fields_at(cls, place))
-            found[".".join((*place, last))] = near
+            models = _models_at(cls, place)
+            words = {name: word for model in models for name, word in model.words_instead.items()}
+            near = None
+            if last not in words and last not in everywhere:
+                near = nearest(last, {name for model in models for name in model.model_fields})
+            found[".".join((*place, last))] = words.get(last) or (
+                f"did you mean {near!r}?" if near else None
+            )
     return found
 
 
 def _suggest(unknown: dict[str, str | None]) -> str:
-    guesses = {field: near for field, near in unknown.items() if near}
+    told = {field: hint for field, hint in unknown.items() if hint}
     if len(unknown) == 1:
-        return "".join(f"did you mean {near!r}?" for near in guesses.values())
-    told = ", ".join(f"{near!r} for {field!r}" for field, near in guesses.items())
-    return f"did you mean {told}?" if told else ""
+        return "".join(told.values())
+    return "; ".join(f"{field}: {hint}" for field, hint in told.items())
 
 
 def _plural(things: Collection[object], singular: str) -> str:
@@ -315,8 +324,8 @@ def _json(data: JsonValue, error: type[SealtrainError], what: str) -> bytes:
         raise error(f"{what} holds a value that JSON cannot carry", check=what) from problem
 
 
-def _fields_at(cls: type[BaseModel], place: list[str]) -> set[str]:
-    """Names of the fields that a document has at a place.
+def _models_at(cls: type[BaseModel], place: list[str]) -> list[type[StrictModel]]:
+    """The models that a document may have at a place.
 
     Pydantic's places name fields, positions in a sequence and members of a union; only a field
     leads on.
@@ -329,7 +338,7 @@ def _fields_at(cls: type[BaseModel], place: list[str]) -> set[str]:
             if part in model.model_fields
         ]
         kinds = next_ or kinds
-    return {name for model in _models_in(kinds, inner=False) for name in model.model_fields}
+    return [model for model in _models_in(kinds, inner=False) if issubclass(model, StrictModel)]
 
 
 def _models_in(kinds: list[Any], *, inner: bool = True) -> list[type[BaseModel]]:

@@ -380,10 +380,7 @@ class _Translation:
         optimizer = trainer["optim"]
         if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
             trainer["optim"] = OPTIMIZERS[optimizer]
-            self.notes.append(
-                f"{optimizer} holds its states in fewer bits or elsewhere; "
-                f"{trainer['optim']} holds them whole"
-            )
+            self.notes.append(f"optimizer {optimizer} became {trainer['optim']}")
         special = self.take("special_tokens", "trainer") or {}
         if not isinstance(special, dict):
             self.refuse("special_tokens", "is no mapping")

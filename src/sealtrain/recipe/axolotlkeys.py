@@ -54,14 +54,13 @@ DEFAULTS: Final[dict[str, Any]] = {
     "optim": "adamw_torch_fused",
 }
 """What Axolotl does without these keys, where a recipe's own defaults differ."""
-OPTIMIZERS: Final = dict.fromkeys(
-    (
-        "adamw_8bit", "adamw_bnb_8bit", "adamw_torch_4bit", "adamw_torch_8bit", "paged_adamw",
-        "paged_adamw_32bit", "paged_adamw_8bit",
-    ),
-    "adamw_torch_fused",
-)  # fmt: skip
-"""Optimizers that are another one in less memory: a recipe keeps its states whole."""
+OPTIMIZERS: Final = {
+    "adamw_8bit": "adamw_bnb_8bit",
+    "adamw_torch_4bit": "adamw_torch_fused",
+    "adamw_torch_8bit": "adamw_torch_fused",
+    "paged_adamw": "paged_adamw_32bit",
+}
+"""Optimizers under another name here, or whose states a recipe keeps whole: torchao is no part."""
 LOSSES: Final = {"dpo": "sigmoid", "ipo": "ipo", "kto": "kto", "orpo": "orpo"}
 NO_WEIGHT: Final = (
     (r"(wandb|mlflow|comet|trackio|swanlab|use_wandb|use_mlflow|use_comet|use_trackio|swanlab|use_swanlab|otel|use_otel)(_\w+)?",

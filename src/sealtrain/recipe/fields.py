@@ -26,6 +26,7 @@ __all__ = [
     "Visible",
     "by_key",
     "check_plain_json",
+    "later",
     "printable",
     "resolve_inside",
     "told",
@@ -49,6 +50,18 @@ def _relative(text: str) -> str:
 def told(keyword: str, value: str | bool) -> Any:
     """A keyword of the published schema that says what a validator of ours checks."""
     return Field(json_schema_extra={keyword: value})
+
+
+def later(default: Any, **constraints: Any) -> Any:
+    """A setting that recipes had not from their beginning: a lock leaves it out at its default.
+
+    So the locks and approvals of before stay what they are (spec/recipe.md §2.3).
+
+    Args:
+        default: What training did before there was the setting.
+        constraints: As ``pydantic.Field`` takes them.
+    """
+    return Field(default=default, exclude_if=lambda value: value == default, **constraints)
 
 
 Visible = Annotated[str, AfterValidator(printable), told("format", "visible")]

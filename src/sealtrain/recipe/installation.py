@@ -40,6 +40,7 @@ from sealtrain.recipe.errors import EnvironmentChanged
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
 _OWN = CORE
@@ -392,7 +393,8 @@ def packages_of(recipe: Recipe) -> PackagesWanted:
     extras = ["train"]
     if recipe.backend.extra is not None:
         extras.append(recipe.backend.extra)
-    if recipe.peft is not None and recipe.peft.quantization is not None:
+    in_four_bits = recipe.peft is not None and recipe.peft.quantization is not None
+    if in_four_bits or recipe.trainer.optim in BITSANDBYTES_OPTIMIZERS:
         extras.append("quantize")
     if recipe.validation is not None and recipe.validation.personal is not None:
         extras.append("validation")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Discriminator,
     Field,
     StringConstraints,
@@ -17,7 +18,7 @@ from pydantic import (
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import OwnerName, StrictModel
-from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, told
+from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, later, told
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _PART = "[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
@@ -69,6 +70,31 @@ def refuse_foreign_code(value: JsonValue, *, own: bool = False) -> None:
             refuse_foreign_code(item, own=own)
 
 
+_OTHER_ATTENTION: Final = {
+    "flash_attention_2": "it needs a library that no guest holds; sdpa calls PyTorch's own kernels",
+    "flash_attention_3": "it needs a library that no guest holds; sdpa calls PyTorch's own kernels",
+    "flex_attention": "it compiles kernels as it trains, untried in a guest; write sdpa",
+}
+
+
+def _of_torch(value: Any) -> Any:
+    word = _OTHER_ATTENTION.get(value) if isinstance(value, str) else None
+    if word is not None:
+        raise ValueError(f"{value} is not for recipes: {word}")
+    return value
+
+
+class _Attends(StrictModel):
+    """How a model computes attention."""
+
+    attn_implementation: Annotated[Literal["eager", "sdpa"] | None, BeforeValidator(_of_torch)] = (
+        later(
+            default=None,
+            description="As Transformers names it; null for what it takes for the architecture.",
+        )
+    )
+
+
 class BytesTokenizer(StrictModel):
     """The built-in tokenizer: one token for each byte of UTF-8."""
 
@@ -93,7 +119,7 @@ Tokenizer = Annotated[
 ]
 
 
-class ModelFromFolder(StrictModel):
+class ModelFromFolder(_Attends):
     """Weights saved by Transformers, as safetensors only."""
 
     kind: ClassVar[Literal["folder"]] = "folder"
@@ -133,7 +159,7 @@ class ModelFromHub(ModelFromFolder):
         return self.revision if _COMMIT.fullmatch(self.revision) else None
 
 
-class ModelFromConfig(StrictModel):
+class ModelFromConfig(_Attends):
     """A model that starts from random weights: architecture and seed."""
 
     kind: ClassVar[Literal["config"]] = "config"
@@ -158,7 +184,7 @@ class ModelFromConfig(StrictModel):
         return sha256_hex(canonical_json(start))
 
 
-class SealedModel(StrictModel):
+class SealedModel(_Attends):
     """Weights that their owner sealed: the recipe's one dataset of role ``model``."""
 
     kind: ClassVar[Literal["sealed"]] = "sealed"

@@ -9,7 +9,14 @@ from pydantic import Field, model_validator
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.audit import misplaced
-from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit, unfit_for_fp16
+from sealtrain.recipe.backends import (
+    DEFAULT,
+    Backend,
+    is_default,
+    unfit,
+    unfit_for_fp16,
+    unfit_optimizer,
+)
 from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
@@ -20,7 +27,7 @@ from sealtrain.recipe.privacy import Privacy, broken_promise
 from sealtrain.recipe.schedule import Schedule, unfit_to_continue
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, misnamed
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
-from sealtrain.recipe.trainers import TrainerArguments
+from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS, TrainerArguments
 from sealtrain.recipe.validation import Validation
 from sealtrain.signing.datause import LegalBasis, Purpose
 
@@ -163,6 +170,15 @@ class Recipe(StrictModel):
         problem = unfit_for_fp16(self) if getattr(self.trainer, "fp16", False) else None
         if problem is not None:
             raise ValueError(f"trainer.fp16 {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_fits(self) -> Self:
+        problem = None
+        if self.trainer.optim in BITSANDBYTES_OPTIMIZERS:
+            problem = unfit_optimizer(self)
+        if problem is not None:
+            raise ValueError(f"trainer.optim {self.trainer.optim} {problem}")
         return self
 
     @model_validator(mode="after")

@@ -6,11 +6,14 @@ completions, run remote code or choose output folders do not exist, so no recipe
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from sealtrain.base.models import StrictModel
+from sealtrain.recipe import words_instead
+from sealtrain.recipe.fields import later
 from sealtrain.recipe.terms import MetricName
 
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -18,17 +21,18 @@ Batch = Annotated[int, Field(ge=1, le=65_536)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Length = Annotated[int, Field(ge=1, le=4_194_304)]
 
+BITSANDBYTES_OPTIMIZERS: Final = ("adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
+"""Optimizers of bitsandbytes: states of eight bits, or states that an accelerator's memory pages.
 
-def later(default: Any, **constraints: Any) -> Any:
-    """A setting that recipes had not from their beginning: a lock leaves it out at its default.
+The extra ``quantize`` brings them, as it brings bases in four bits.
+"""
 
-    So the locks and approvals of before stay what they are (spec/recipe.md §2.3).
 
-    Args:
-        default: What training did before there was the setting.
-        constraints: As ``pydantic.Field`` takes them.
-    """
-    return Field(default=default, exclude_if=lambda value: value == default, **constraints)
+def _known_optimizer(value: Any) -> Any:
+    word = words_instead.OPTIMIZERS.get(value) if isinstance(value, str) else None
+    if word is not None:
+        raise ValueError(f"{value}: {word}")
+    return value
 
 
 class TrainerArguments(StrictModel):
@@ -36,6 +40,8 @@ class TrainerArguments(StrictModel):
 
     What becomes of each of them is in ``recipe.trainersettings``.
     """
+
+    words_instead: ClassVar[Mapping[str, str]] = words_instead.TRAINER
 
     max_steps: Steps = Field(
         description="Optimizer steps. Streams of several owners have no natural epoch."
@@ -61,9 +67,20 @@ class TrainerArguments(StrictModel):
     warmup_steps: float = Field(
         default=0, ge=0, le=10_000_000, description="Steps, or below 1 a fraction of max_steps."
     )
-    optim: Literal["adamw_torch", "adamw_torch_fused", "sgd", "adafactor", "adagrad", "rmsprop"] = (
-        "adamw_torch"
-    )
+    optim: Annotated[
+        Literal[
+            "adamw_torch",
+            "adamw_torch_fused",
+            "sgd",
+            "adafactor",
+            "adagrad",
+            "rmsprop",
+            "adamw_bnb_8bit",
+            "paged_adamw_8bit",
+            "paged_adamw_32bit",
+        ],
+        BeforeValidator(_known_optimizer),
+    ] = "adamw_torch"
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)

@@ -80,8 +80,10 @@ def test_what_an_option_answers_for_is_refused_without_it(missing: str) -> None:
         ({"bf16": "auto"}, ("model", "dtype"), "bfloat16"),
         ({"bfloat16": True, "bf16": True}, ("model", "dtype"), "bfloat16"),
         ({"bf16": "True"}, ("model", "dtype"), "bfloat16"),
-        ({"optimizer": "adamw_bnb_8bit"}, ("trainer", "optim"), "adamw_torch_fused"),
-        ({"optimizer": "paged_adamw_32bit"}, ("trainer", "optim"), "adamw_torch_fused"),
+        ({"optimizer": "adamw_bnb_8bit"}, ("trainer", "optim"), "adamw_bnb_8bit"),
+        ({"optimizer": "adamw_8bit"}, ("trainer", "optim"), "adamw_bnb_8bit"),
+        ({"optimizer": "paged_adamw"}, ("trainer", "optim"), "paged_adamw_32bit"),
+        ({"optimizer": "adamw_torch_4bit"}, ("trainer", "optim"), "adamw_torch_fused"),
         ({"gradient_checkpointing": "offload"}, ("trainer", "activation_checkpointing"), True),
         ({"num_epochs": 4, "sample_packing": True}, ("trainer", "max_steps"), 100),
         (

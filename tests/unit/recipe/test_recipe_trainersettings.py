@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.recipe.fields import later
 from sealtrain.recipe.phases.classify import ClassifyRecipe
 from sealtrain.recipe.phases.cpt import CptRecipe
 from sealtrain.recipe.phases.dpo import DpoRecipe
@@ -17,7 +18,7 @@ from sealtrain.recipe.phases.rlhf import RlhfRecipe
 from sealtrain.recipe.phases.sft import SftArguments, SftRecipe
 from sealtrain.recipe.phases.vlm import VlmRecipe
 from sealtrain.recipe.schema import PHASES
-from sealtrain.recipe.trainers import TrainerArguments, later
+from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.trainersettings import SETTINGS
 
 RECIPES = (

@@ -173,13 +173,16 @@ def build_model(
                 trust_remote_code=False,
                 use_safetensors=True,
                 dtype=dtype,
+                attn_implementation=model.attn_implementation,
                 **settings,
             )
         else:
             values = {**model.config, **settings}
             config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
             torch.manual_seed(model.init_seed)
-            built = auto.from_config(config, dtype=dtype)
+            built = auto.from_config(
+                config, dtype=dtype, attn_implementation=model.attn_implementation
+            )
     except Exception as error:  # libraries have errors of their own for a bad config
         raise ModelInvalid(
             "the base model cannot be built",

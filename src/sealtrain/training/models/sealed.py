@@ -56,7 +56,12 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str, **settings: Any) -
             architecture: Any = type(getattr(transformers, kind).from_config(config))
         torch.manual_seed(recipe.trainer.seed)
         built, told = architecture.from_pretrained(
-            None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True
+            None,
+            config=config,
+            state_dict=weights,
+            dtype=dtype,
+            attn_implementation=recipe.model.attn_implementation,
+            output_loading_info=True,
         )
     except Exception as error:  # libraries have errors of their own for a bad config
         raise ModelInvalid(
