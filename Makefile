@@ -8,6 +8,9 @@ LANES ?=
 # Words for pytest, which then plays these in place of lanes: TEST_FLAGS="tests/unit -x".
 TEST_FLAGS ?=
 TEST_WORKERS ?= 5
+# For make flower and make newest: --changed plays them unless .ci/lanes.json covers them, --record
+# records there that they passed.
+BESIDE ?=
 
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=
@@ -60,11 +63,11 @@ images: $(STAMP) ## the container images of this source, into dist/images (3 min
 
 NEWEST ?= tests/cli
 newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits (3 minutes); NEWEST narrows it
-	$(BIN)/python tools/newest.py $(VENV)-newest $(NEWEST)
+	$(BIN)/python tools/lanes/play_beside.py newest $(BESIDE) -- $(BIN)/python tools/newest.py $(VENV)-newest $(NEWEST)
 
 FLOWER ?= -m "flower and not nightly"
 flower: $(STAMP) ## the tests that meet the real Flower, in an environment of its own (2 minutes); FLOWER="-m flower" for the night's too
-	$(BIN)/python tools/flower/play.py $(VENV)-flower $(FLOWER)
+	$(BIN)/python tools/lanes/play_beside.py flower $(BESIDE) -- $(BIN)/python tools/flower/play.py $(VENV)-flower $(FLOWER)
 
 audit: $(STAMP) ## known faults of the pinned libraries, by pip-audit; says so where it did not run, for want of a network
 	@$(BIN)/python tools/audit.py $(VENV)-audit
@@ -134,6 +137,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 
 nightly: export SEALTRAIN_COLD := 1
 nightly: FLOWER := -m flower -o faulthandler_timeout=3900
+nightly: BESIDE :=
 nightly: test newest learning flower fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
 
 clean: ## remove the environment, caches and the demo's output

@@ -10,9 +10,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from lane_digests import ASIDE, digest_of, files_of, is_test, tracked_files
+from lane_digests import (
+    ASIDE,
+    digest_of,
+    digest_of_environment,
+    files_of,
+    files_with_tests,
+    is_test,
+    tracked_files,
+)
 from lane_record import RECORD, Passed, read_record, write_record
-from lane_table import CORE, LANES, SuiteLane, lane_of
+from lane_table import CORE, ENVIRONMENTS, LANES, OtherEnvironment, SuiteLane, lane_of
+from play_beside import play_beside
 from play_lanes import choose, play
 
 from sealtrain.recipe.kinds import KINDS
@@ -101,6 +110,36 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
     assert replayed("verify/checks.js") == {"chain", "evidence", "javascript", "simulator"}
 
 
+@pytest.mark.parametrize(
+    ("path", "replayed"),
+    [
+        ("constraints.txt", {"flower", "newest"}),
+        ("packages/sealtrain-chain/pyproject.toml", {"newest"}),
+        ("tools/flower/pins.txt", {"flower"}),
+        ("src/sealtrain_together/federated/relay.py", {"flower"}),
+        ("tests/unit/collab/federated/test_flower_loop.py", {"flower"}),
+        ("tests/support/federated_world.py", {"flower"}),
+        ("src/sealtrain/cli/commands.py", {"newest"}),
+        ("src/sealtrain/sealing/hpke.py", set()),
+        ("src/sealtrain_nodes/cli.py", {"newest"}),
+        ("tests/unit/sealing/test_sealing_hpke.py", set()),
+        ("docs/concepts/glossary.md", set()),
+    ],
+)
+def test_another_environment_is_played_again_for_what_it_covers(
+    repository: Path, path: str, replayed: set[str]
+) -> None:
+    files = tracked_files(repository)
+    assert path in files
+    others = {**files, path: "00" * 32}
+    assert replayed == {
+        environment.name
+        for environment in ENVIRONMENTS
+        if digest_of_environment(environment, repository, others)
+        != digest_of_environment(environment, repository, files)
+    }
+
+
 # --- The table covers what the tests use ----------------------------------------------------------
 
 
@@ -133,6 +172,17 @@ def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
             if not any(name == beside or name.startswith(folder) for name in covered):
                 missing.setdefault(folder, set()).add(path)
     assert missing == {}
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: environment.name)
+def test_an_environment_has_tests_and_uses_what_is_there(
+    repository: Path, environment: OtherEnvironment
+) -> None:
+    files = tracked_files(repository)
+    assert files_with_tests(environment, repository, files) >= set(environment.tests)
+    assert files_with_tests(environment, repository, files)
+    for path in environment.uses:
+        assert any(name.startswith(path) for name in files), path
 
 
 def test_what_lies_aside_is_there(repository: Path) -> None:
@@ -254,6 +304,44 @@ def test_a_lane_played_without_a_program_is_played_again_where_the_program_is(sm
     assert played(small, changed=True) == {"core", "left", "right"}
 
 
+APART = OtherEnvironment(name="apart", tests=("tests/test_left.py",), uses=("src/left/",))
+SAYS_YES = ("grep", "-qx", "yes", "src/left/word.txt")
+
+
+def played_beside(root: Path, *, changed: bool, record: bool = False) -> tuple[int, bool]:
+    """How an environment's command ended, and whether it was run."""
+    ran = root / "dist" / "ran"
+    ran.unlink(missing_ok=True)
+    command = ("sh", "-c", f"mkdir -p dist && touch dist/ran && {' '.join(SAYS_YES)}")
+    code = play_beside(APART, root, command, changed=changed, record=record)
+    return code, ran.exists()
+
+
+def test_an_environment_that_passed_is_not_played_until_what_it_covers_changes(small: Path) -> None:
+    assert played_beside(small, changed=True, record=True) == (0, True)
+    assert read_record(small)["apart"].commit == git(small, "rev-parse", "HEAD")
+    assert played_beside(small, changed=True) == (0, False)
+    (small / "src/right/word.txt").write_text("yes ")
+    assert played_beside(small, changed=True) == (0, False)
+    (small / "src/left/word.txt").write_text("no")
+    assert played_beside(small, changed=True, record=True) == (1, True)
+    assert played_beside(small, changed=True) == (1, True)  # what failed is not recorded
+    (small / "src/right/word.txt").write_text("yes")
+    assert record(small) == 1  # lanes that are recorded leave the environment's line
+    assert set(read_record(small)) == {"apart", "right"}
+
+
+def test_an_environments_record_edited_by_hand_is_found_by_nightly(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small / "src/left/word.txt").write_text("no")
+    digest = digest_of_environment(APART, small, tracked_files(small))
+    write_record(small, {"apart": Passed(digest=digest, commit="0" * 40)})
+    assert played_beside(small, changed=True) == (0, False)
+    assert played_beside(small, changed=False) == (1, True)
+    assert "the record says that apart passed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"left": {}}', '{"left": {"digest": 1}}', "{"])
 def test_what_is_no_record_is_refused(small: Path, text: str) -> None:
     (small / RECORD).write_text(text)
@@ -262,7 +350,7 @@ def test_what_is_no_record_is_refused(small: Path, text: str) -> None:
 
 
 def test_the_record_of_this_repository_is_one(repository: Path) -> None:
-    names = {lane.name for lane in LANES}
+    names = {lane.name for lane in LANES} | {environment.name for environment in ENVIRONMENTS}
     assert set(read_record(repository)) <= names - {CORE.name}
     if (repository / RECORD).exists():
         assert json.loads((repository / RECORD).read_text())

@@ -1,7 +1,7 @@
 """The record of lanes: which digest of each passed, at which commit, and without which programs.
 
-``play_lanes.py --record`` alone writes ``.ci/lanes.json``. A record is believed until the night:
-``make nightly`` plays every lane, whatever its record says.
+``play_lanes.py --record`` and ``play_beside.py --record`` alone write ``.ci/lanes.json``. A record
+is believed until the night: ``make nightly`` plays everything, whatever its record says.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 RECORD = Path(".ci/lanes.json")
 """Its place in the repository; no lane covers it."""
+_LOCK = Path("dist/lanes.lock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,13 @@ def write_record(root: Path, record: Mapping[str, Passed]) -> None:
     """Write what passed, one lane after the other by name."""
     text = json.dumps({name: asdict(record[name]) for name in sorted(record)}, indent=1)
     (root / RECORD).write_text(text + "\n", "utf-8")
+
+
+def add_to_record(root: Path, news: Mapping[str, Passed]) -> None:
+    """Write what passed now; what the record says of others stays, whoever writes beside."""
+    (root / _LOCK).parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(root / _LOCK):
+        write_record(root, {**read_record(root), **news})
 
 
 def is_covered(passed: Passed | None, digest: str, missing: Collection[str]) -> bool:

@@ -231,6 +231,54 @@ LANES: tuple[SuiteLane, ...] = (
 """Every lane but the core."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherEnvironment:
+    """Tests that ``.ci/run`` plays beside the lanes, with other versions of libraries.
+
+    Attributes:
+        name: How the record and the command line call it.
+        mark: A file with this text in it is one of its test files.
+        tests: Further test files, by their paths.
+        uses: Files, or folders with a slash at the end, that its result depends on, besides the
+            test files, what these name, and the modules of ``src`` that they import.
+    """
+
+    name: str
+    mark: str | None = None
+    tests: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+
+
+ENVIRONMENTS: tuple[OtherEnvironment, ...] = (
+    OtherEnvironment(
+        name="flower",
+        mark="mark.flower",
+        uses=(
+            "constraints.txt",
+            "pyproject.toml",
+            f"{_KINDS}/federated/",
+            "src/sealtrain/recipe/collaborations/",
+            "tools/flower/",
+        ),
+    ),
+    OtherEnvironment(
+        name="newest",  # what .ci/run plays of it; the night plays every test of the command line
+        tests=("tests/cli/test_cli_help.py", "tests/cli/test_cli_names.py"),
+        uses=(
+            "constraints.txt",
+            "docs/reference/",  # the page of every command
+            "packages/",
+            "pyproject.toml",
+            "src/sealtrain/cli/",
+            *(f"{_KINDS}/{kind}/cli.py" for kind in ("cut", "federated", "pads", "travelling")),
+            f"{_NODES}cli.py",
+            "tools/newest.py",
+        ),
+    ),
+)
+"""Every one, each a line of the record."""
+
+
 def lane_of(name: str, lanes: Sequence[SuiteLane] = LANES) -> SuiteLane:
     """The lane of a test file.
 

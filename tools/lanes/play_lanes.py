@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lane_digests import digest_of, is_test, tracked_files
-from lane_record import RECORD, Passed, is_covered, read_record, write_record
+from lane_record import RECORD, Passed, add_to_record, is_covered, read_record
 from lane_results import FileResult, failed_lanes, lines_of_lanes, read_results, slowest_files
 from lane_table import CORE, LANES, SuiteLane, lane_of
 
@@ -141,9 +141,9 @@ def main(words: Sequence[str]) -> int:
     asked = parser.parse_args(words)
     if unknown := set(asked.lane) - set(names):
         parser.error(f"no such lane: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
-    if asked.record and (touched := _list_uncommitted()):
+    if asked.record and (touched := list_uncommitted(ROOT)):
         parser.error(f"commit first, a record names a commit: {', '.join(touched[:5])}")
-    missing = _missing_programs()
+    missing = missing_here()
     choices = choose(ROOT, names=asked.lane, changed=asked.changed, missing=missing)
     if asked.plan:
         print(json.dumps({choice.lane.name: choice.played for choice in choices}, indent=1))
@@ -182,6 +182,17 @@ def _say_results(
 
 
 def _record(root: Path, choices: Sequence[Choice], missing: Sequence[str]) -> None:
+    commit, without = head_of(root), tuple(sorted(missing))
+    news = {
+        choice.lane.name: Passed(digest=choice.digest, commit=commit, without=without)
+        for choice in choices
+        if choice.lane is not CORE  # always played: nobody would read its record
+    }
+    add_to_record(root, news)
+
+
+def head_of(root: Path) -> str:
+    """The commit that is checked out."""
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"],  # noqa: S607
         cwd=root,
@@ -189,19 +200,14 @@ def _record(root: Path, choices: Sequence[Choice], missing: Sequence[str]) -> No
         capture_output=True,
         text=True,
     )
-    record = read_record(root)
-    for choice in choices:
-        if choice.lane is not CORE:  # always played: nobody would read its record
-            record[choice.lane.name] = Passed(
-                digest=choice.digest, commit=head.stdout.strip(), without=tuple(sorted(missing))
-            )
-    write_record(root, record)
+    return head.stdout.strip()
 
 
-def _list_uncommitted() -> list[str]:
+def list_uncommitted(root: Path) -> list[str]:
+    """What differs from the commit that is checked out, but the record."""
     status = subprocess.run(  # noqa: S603  # git, with our own words
         ["git", "status", "--porcelain", "--", ".", f":!{RECORD}"],  # noqa: S607
-        cwd=ROOT,
+        cwd=root,
         check=True,
         capture_output=True,
         text=True,
@@ -209,7 +215,8 @@ def _list_uncommitted() -> list[str]:
     return status.stdout.splitlines()
 
 
-def _missing_programs() -> tuple[str, ...]:
+def missing_here() -> tuple[str, ...]:
+    """Programs that tests ask for and this machine lacks."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from programs import missing_programs  # type: ignore[import-not-found]  # of the tests
 
