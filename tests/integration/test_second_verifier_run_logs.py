@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from manifest_world import FINISHED, START, World, make_world
-from mutants import Mutants, places, variants
+from mutants import Mutants, at, places, variants
 from run_logs import FIELDS, chained, fields_of
 from second_verifier import Comparison, Question, compare, counted
 
@@ -56,10 +57,13 @@ def question(mutants: Mutants, label: str, kind: str | None, told: list[Entry]) 
 
 def changes_of(kind: str | None) -> Iterator[tuple[str, Change]]:
     """Every change of one entry, by what a person would call it."""
-    for at, (event, fields) in enumerate(told_of(kind)):
+    for place, (event, fields) in enumerate(told_of(kind)):
 
-        def put(entry: Entry, at: int = at) -> Change:
-            return lambda told: told.__setitem__(at, entry)
+        def put(entry: Entry, place: int = place) -> Change:
+            return lambda told: told.__setitem__(place, entry)
+
+        def put_made(make: Callable[[], Any], place: int = place, event: str = event) -> Change:
+            return lambda told: told.__setitem__(place, (event, make()))
 
         for other in (*EVENTS, "party.bribed", "trip.blessed", "constructor", "__proto__", ""):
             yield f"{event} renamed {other}", put((other, fields))
@@ -72,17 +76,22 @@ def changes_of(kind: str | None) -> Iterator[tuple[str, Change]]:
             )
             yield f"{event} with a note {value!r}"[:80], put((event, fields | {"note": value}))
         for path in places(fields):
-            for label, changed in variants(fields, path):
-                yield f"{event} {label}"[:80], put((event, changed))
+            for label, make in variants(fields, path):
+                yield f"{event} {label}"[:80], put_made(make)
             for value in OTHERS:
-                changed = copy.deepcopy(fields)
-                inner = changed
-                for step in path[:-1]:
-                    inner = inner[step]
-                inner[path[-1]] = value
-                yield f"{event} {path} = {value!r}"[:80], put((event, changed))
+                yield (
+                    f"{event} {path} = {value!r}"[:80],
+                    put_made(partial(with_value, fields, path, value)),
+                )
     for event in FIELDS:
         yield f"{event} added", lambda told, event=event: told.append((event, fields_of(event)))
+
+
+def with_value(fields: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The fields with another value at a path."""
+    changed = copy.deepcopy(fields)
+    at(changed, path[:-1])[path[-1]] = value
+    return changed
 
 
 def made(mutants: Mutants, kind: str | None, label: str, change: Change) -> Question:

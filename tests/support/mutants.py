@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar
@@ -76,13 +78,19 @@ def near(value: Any) -> Any:
     return value[:middle] + other + value[middle + 1 :]
 
 
-def variants(document: Any, path: Steps) -> Iterator[tuple[str, Any]]:
-    """The document with one place removed, doubled, emptied, retyped, accompanied or near."""
+def variants(document: Any, path: Steps) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The document with one place removed, doubled, emptied, retyped, accompanied or near.
 
-    def changed(change: Callable[[Any, Any], None]) -> Any:
-        copied = copy.deepcopy(document)
-        change(at(copied, path[:-1]), path[-1])
-        return copied
+    Each has a label, and is copied when it is called: of thousands a test may ask for a sample.
+    """
+
+    def changed(change: Callable[[Any, Any], None]) -> Callable[[], Any]:
+        def make() -> Any:
+            copied = copy.deepcopy(document)
+            change(at(copied, path[:-1]), path[-1])
+            return copied
+
+        return make
 
     name = "/".join(map(str, path))
     yield f"{name} removed", changed(lambda parent, last: parent.pop(last))
@@ -142,65 +150,75 @@ class Mutants:
 
     def of_bytes(self, step: int) -> Iterator[Callable[[], Question]]:
         """Every so manieth byte of the file changed, dropped and doubled."""
-        honest = self.honest
-        for place in range(0, len(honest), step):
-            changed = bytearray(honest)
-            changed[place] ^= 1
-            dropped = honest[:place] + honest[place + 1 :]
-            doubled = honest[:place] + honest[place : place + 1] + honest[place:]
-            for kind, data in (("^1", bytes(changed)), ("dropped", dropped), ("twice", doubled)):
-                yield lambda kind=kind, data=data, place=place: self.question(
-                    f"byte {place} {kind}", data
-                )
+        for place in range(0, len(self.honest), step):
+            for kind in ("^1", "dropped", "twice"):
+                yield partial(self._of_byte, place, kind)
+
+    def _of_byte(self, place: int, kind: str) -> Question:
+        before, byte, after = (
+            self.honest[:place],
+            self.honest[place : place + 1],
+            self.honest[place + 1 :],
+        )
+        instead = {"^1": bytes([byte[0] ^ 1]), "dropped": b"", "twice": byte * 2}[kind]
+        return self.question(f"byte {place} {kind}", before + instead + after)
 
     def of_file(self) -> Iterator[Callable[[], Question]]:
         """Every field of the file in every variant."""
         document = json.loads(self.honest)
         for path in places(document):
-            for label, changed in variants(document, path):
-                yield lambda label=label, changed=changed: self.question(
-                    f"file {label}", canonical_json(changed)
+            for label, make in variants(document, path):
+                yield lambda label=label, make=make: self.question(
+                    f"file {label}", canonical_json(make())
                 )
 
     def of_statement(self) -> Iterator[Callable[[], Question]]:
         """Every field of the statement in every variant, signed and quoted again."""
         for path in places(self.statement):
-            for label, changed in variants(self.statement, path):
-                yield lambda label=label, changed=changed: self.question(
-                    f"statement {label}", self.requoted(changed)
+            for label, make in variants(self.statement, path):
+                yield lambda label=label, make=make: self.question(
+                    f"statement {label}", self.requoted(make())
                 )
 
     def of_evidence(self) -> Iterator[Callable[[], Question]]:
         """Every field of the evidence in every variant, signed again by the guest's key."""
         for path in places(self.evidence):
-            for label, changed in variants(self.evidence, path):
-                yield lambda label=label, changed=changed: self.question(
+            for label, make in variants(self.evidence, path):
+                yield lambda label=label, make=make: self.question(
                     f"evidence {label}",
-                    self.signed(self.read.signed_statement.payload, canonical_json(changed)),
+                    self.signed(self.read.signed_statement.payload, canonical_json(make())),
                 )
 
-    def of_trust(self) -> Iterator[Callable[[], Question]]:
-        """Every field of the trust file in every variant that is a trust file."""
+    def of_trust(self) -> Iterator[Callable[[], Question | None]]:
+        """Every field of the trust file in every variant; ``None`` for what is no trust file."""
         document = self.trust.to_dict()
         for path in places(document):
-            for label, changed in variants(document, path):
-                try:
-                    trust = parse_trust(changed)
-                except SealtrainError:
-                    continue
-                yield lambda label=label, trust=trust: self.question(
-                    f"trust {label}", self.honest, trust
-                )
+            for label, make in variants(document, path):
+                yield partial(self._under, f"trust {label}", make)
+
+    def _under(self, label: str, make: Callable[[], Any]) -> Question | None:
+        try:
+            trust = parse_trust(make())
+        except SealtrainError:
+            return None
+        return self.question(label, self.honest, trust)
 
     def all(self) -> list[Callable[[], Question]]:
         """Each makes one question when it is called."""
-        return [
-            *self.of_bytes(251),
-            *self.of_file(),
-            *self.of_statement(),
-            *self.of_evidence(),
-            *self.of_trust(),
-        ]
+        trusts = [make for make in self.of_trust() if make() is not None]
+        return [*self._of_manifest(), *trusts]
+
+    def sample(self, chosen: random.Random, count: int) -> list[Question]:
+        """Some questions of all, in any order."""
+        makers = [*self._of_manifest(), *self.of_trust()]
+        made = (make() for make in chosen.sample(makers, len(makers)))
+        return list(itertools.islice((question for question in made if question), count))
+
+    def _of_manifest(self) -> Iterator[Callable[[], Question]]:
+        yield from self.of_bytes(251)
+        yield from self.of_file()
+        yield from self.of_statement()
+        yield from self.of_evidence()
 
 
 class DataUses:
@@ -278,8 +296,8 @@ class DataUses:
         stated = [
             (label, changed["data_use"])
             for path in places(whole)
-            for label, changed in variants(whole, path)
-            if set(changed) == {"data_use"}
+            for label, make in variants(whole, path)
+            if set(changed := make()) == {"data_use"}
         ]
         stated += [("", self.WHOLE | changed) for changed in self.TOO_MUCH]
         return [partial(self.question, use, label) for label, use in stated]
