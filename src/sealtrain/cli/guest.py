@@ -165,7 +165,7 @@ def _part(
     recipe: Recipe, place: str, settings: RunSettings, ticket: RunTicket, as_json: bool
 ) -> None:
     """Play the part of a collaboration that is at ``place``, supervised if the ticket asks so."""
-    from sealtrain.recipe.kinds import load
+    from sealtrain.base.distributions import load
 
     play: Play = load(place)
     if not ticket.is_unattended:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
+from sealtrain.base.distributions import load
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import UsageError
 from sealtrain.guest.workload.channel import Misused, Reply
-from sealtrain.recipe.kinds import KINDS, load
+from sealtrain.recipe.kinds import KINDS
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun

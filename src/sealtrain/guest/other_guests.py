@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sealtrain.base.distributions import load
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.recipe.kinds import KINDS, load
+from sealtrain.recipe.kinds import KINDS
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.base.distributions import load
 from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.workload.messages import MOST_TALLIED, RecordParts, Sign, Spent, TallyRecords
 from sealtrain.recipe.backends import numbers_of
-from sealtrain.recipe.kinds import KINDS, load
+from sealtrain.recipe.kinds import KINDS
 from sealtrain.training.backends.ready import make_ready
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, load_phase, train
 

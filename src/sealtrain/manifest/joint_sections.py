@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sealtrain.base.distributions import load
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.markup import Html, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import table
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST
-from sealtrain.recipe.kinds import KINDS, load, settings_of
+from sealtrain.recipe.kinds import KINDS, settings_of
 
 _COLUMNS: Final = {
     "meeting": "Meeting",

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from sealtrain.attest.appraise import Verdict
 from sealtrain.attest.verify import Verified
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.distributions import load
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import ReleaseReceipt
@@ -30,7 +31,7 @@ from sealtrain.manifest.errors import ClaimContradicted, ManifestMalformed
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust
-from sealtrain.recipe.kinds import KINDS, load
+from sealtrain.recipe.kinds import KINDS
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.signing.statement import Subject
 

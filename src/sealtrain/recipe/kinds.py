@@ -17,8 +17,6 @@ from pydantic import Field
 from sealtrain.base.distributions import CORE, NODES, TOGETHER, load
 from sealtrain.recipe.collaboration import CollaborationSettings
 
-__all__ = ["KINDS", "Collaboration", "Kind", "distributions_of", "load", "settings_of"]
-
 _TOGETHER: Final = ("sealtrain-together",)
 
 

@@ -9,12 +9,12 @@ from typing import get_args
 
 import pytest
 
-from sealtrain.base.distributions import DISTRIBUTIONS
+from sealtrain.base.distributions import DISTRIBUTIONS, load
 from sealtrain.client.ticket import Role
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.limits import TEXTS
 from sealtrain.recipe.collaboration import DECRYPTED_IN_A_GUEST, CollaborationSettings
-from sealtrain.recipe.kinds import KINDS, load, settings_of
+from sealtrain.recipe.kinds import KINDS, settings_of
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -49,7 +49,8 @@ def test_every_kind_has_a_rule_for_its_manifests() -> None:
 def test_settings_and_rules_are_loaded_without_torch() -> None:
     code = (
         "import sys\n"
-        "from sealtrain.recipe.kinds import KINDS, load\n"
+        "from sealtrain.base.distributions import load\n"
+        "from sealtrain.recipe.kinds import KINDS\n"
         "for kind in KINDS.values():\n"
         "    load(kind.settings), load(kind.rule), kind.summary and load(kind.summary)\n"
         "sys.exit('torch' in sys.modules or 'sealtrain.guest.run' in sys.modules)\n"

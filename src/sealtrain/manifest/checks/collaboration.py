@@ -10,9 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from sealtrain.base.distributions import load
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.errors import ClaimContradicted
-from sealtrain.recipe.kinds import KINDS, load
+from sealtrain.recipe.kinds import KINDS
 
 
 def _by_rule_of(kind: str, case: Case) -> str:

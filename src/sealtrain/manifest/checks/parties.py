@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.distributions import load
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import holders_of, is_shared_out
-from sealtrain.recipe.kinds import KINDS, load, settings_of
+from sealtrain.recipe.kinds import KINDS, settings_of
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
