@@ -35,7 +35,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled demo deployed test lanes check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test walk
+.PHONY: help compiled demo deployed test lanes verifier check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -110,6 +110,9 @@ tables: $(STAMP) ## measure what docs/reference/benchmarks says; of medical.md w
 
 docs: $(STAMP) ## the site, into dist/site; its links are checked (1 minute)
 	$(BIN)/python tools/site/pages.py
+
+verifier: $(STAMP) ## the second verifier as one page, dist/verify.html; its digest is in verify/verify.html.sha256
+	$(BIN)/python tools/verifier_page.py --page dist/verify.html
 
 shots: $(STAMP) ## pictures of every page, into dist/shots (2 minutes; Chromium and Node); of the site after make docs
 	$(BIN)/python tests/support/console_shots.py --out dist/shots --site dist/site

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from measured_on import give_up, machine
+from sealtrain.manifest.second_verifier import join_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs/reference/benchmarks/verifiers.md"
@@ -61,7 +62,7 @@ for _ in range(1 + int(sys.argv[3])):
 print(json.dumps(each))
 """
 _TITLES = {
-    "chromium": "Chromium, `verify/verify.html`, a new browser each time: "
+    "chromium": "Chromium, `verify.html`, a new browser each time: "
     "from both files to the rows on the page",
     "report": "Chromium, the report of `sealtrain report`, which verifies itself: the same",
     "node": "Node, `node verify/node.js`, the whole process",
@@ -165,12 +166,14 @@ def in_chromium(file: Path, *given: Path, network: tuple[str, ...]) -> list[floa
 
 
 def prepared(demo: Path) -> dict[str, Path]:
-    """Manifest, trust file and report of a demo's folder."""
+    """Manifest, trust file and report of a demo's folder, and the page that verifies them."""
     manifest, trust = demo / "guest/out/manifest.json", demo / "trust.yaml"
     report = demo / "measured-report.html"
     report.unlink(missing_ok=True)
+    page = demo / "verify.html"
+    page.write_text(join_page(), "utf-8")
     said(sealtrain("report", manifest, "--trust", trust, "--without-artefacts", "--out", report))
-    return {"manifest": manifest, "trust": trust, "report": report}
+    return {"manifest": manifest, "trust": trust, "report": report, "page": page}
 
 
 def measured(demo: Path, rounds: int) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def measured(demo: Path, rounds: int) -> dict[str, Any]:
         return each
 
     ways: dict[str, Callable[[], list[float]]] = {
-        "chromium": lambda: in_chromium(verify / "verify.html", manifest, trust, network=network),
+        "chromium": lambda: in_chromium(files["page"], manifest, trust, network=network),
         "report": lambda: in_chromium(files["report"], network=network),
         "node": lambda: timed([*network, *whole]),
         "node outputs": lambda: timed([*network, *whole, "--artefacts", manifest.parent]),

@@ -1,36 +1,31 @@
-"""Write the second verifier in one file each: ``verify/verify.html`` and the report's script.
+"""Write what the second verifier has from the package, and the digest of its page.
 
-The page works from disk, offline; the script is what a report carries to verify itself.
-Beside them it writes what the verifier and the console's scripts have from the package: the schema
-of locked recipes, the tiers of machines, and the tables of visible characters and of a run log's
-events, which the page of the run log shows, too.
-
-Each module of ``verify/`` becomes a function that returns what it exports; imports become names
-taken from those. ``--check`` writes nothing and fails where the file is not the current one.
+These are the schema of locked recipes, the tiers of machines, and the tables of visible characters
+and of a run log's events, which the console's scripts and the page of the run log have, too.
+``manifest.second_verifier`` joins all modules to one page: ``--page FILE`` writes it, and
+``verify/verify.html.sha256`` holds its digest. ``--check`` writes nothing and fails where a file is
+not the current one.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import hashlib
 import json
-import re
 import sys
 from pathlib import Path
 
 from locked_schema import locked_schema
 from sealtrain.attest.open_values import OPEN_RTMR0
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS
 from sealtrain.base.visible_text import fault_pattern
 from sealtrain.manifest.limits import OPEN, TEXTS
+from sealtrain.manifest.second_verifier import join_page
 from sealtrain.signing import logevents
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "verify"
-PAGE = FOLDER / "verify.html"
-SCRIPT = ROOT / "src/sealtrain/manifest/verifier.js"
-LOOK = ROOT / "src/sealtrain/manifest/look.css"
+DIGEST = FOLDER / "verify.html.sha256"
 SCHEMA = FOLDER / "recipeschema.js"
 CHARACTERS = FOLDER / "characters.js"
 CONSOLE_CHARACTERS = ROOT / "src/sealtrain_console/web/static/characters.js"
@@ -42,69 +37,8 @@ EVENTS_MODULE = FOLDER / "logevents.js"
 EVENTS_PAGE = ROOT / "spec/run-log.md"
 PUBLISHED = ROOT / "spec/schema/recipe.schema.json"
 PUBLISHED_CODES = ROOT / "spec/schema/error-codes.json"
-ENTRY, EMBEDDED = "page.js", "embedded.js"
 
 _TABLE_BEGINS, _TABLE_ENDS = "<!-- events -->", "<!-- /events -->"
-_IMPORT = re.compile(r'^import (\{[^}]*\}|\* as \w+) from "\./([\w.]+)";\n', re.MULTILINE)
-_REEXPORT = re.compile(r'^export (\{[^}]*\}) from "\./([\w.]+)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:async )?function|const|class) (\w+)", re.MULTILINE)
-
-
-def _name(module: str) -> str:
-    return f"module_{module.removesuffix('.js')}"
-
-
-def _taken(match: re.Match[str]) -> str:
-    names, module = match[1], _name(match[2])
-    if names.startswith("*"):
-        return f"const {names.removeprefix('* as ')} = {module};\n"
-    return f"const {re.sub(r' as ', ': ', names)} = {module};\n"
-
-
-def _wrapped(module: str, source: str) -> str:
-    exported = [match[2] for match in _EXPORT.finditer(source)]
-    for match in _REEXPORT.finditer(source):
-        exported += [one.strip() for one in match[1].strip("{} ").split(",")]
-    body = _REEXPORT.sub(_taken, _IMPORT.sub(_taken, source))
-    body = _EXPORT.sub(r"\1 \2", body)
-    return f"const {_name(module)} = (() => {{\n{body}return {{ {', '.join(exported)} }};\n}})();\n"
-
-
-def _in_order(module: str, seen: dict[str, str]) -> dict[str, str]:
-    """Sources by name, each after what it imports."""
-    source = (FOLDER / module).read_text(encoding="utf-8")
-    for pattern in (_IMPORT, _REEXPORT):
-        for match in pattern.finditer(source):
-            if match[2] not in seen:
-                _in_order(match[2], seen)
-    seen[module] = source
-    return seen
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def script(entry: str) -> str:
-    """All modules that one needs, in one script."""
-    text = "".join(_wrapped(name, source) for name, source in _in_order(entry, {}).items())
-    if "</script" in text or "<!--" in text:
-        raise ValueError("a module holds what begins or ends a script element")
-    return text
-
-
-def page() -> str:
-    """The text of ``verify.html``."""
-    code = script(ENTRY)
-    style = "".join(path.read_text(encoding="utf-8") for path in (LOOK, FOLDER / "page.css"))
-    template = (FOLDER / "page.html").read_text(encoding="utf-8")
-    parts = {
-        "'SCRIPT_HASH'": f"'{_hash(code)}'",
-        "'STYLE_HASH'": f"'{_hash(style)}'",
-        ">STYLE<": f">{style}<",
-        ">SCRIPT<": f">{code}<",
-    }
-    return re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], template)
 
 
 def schema_module() -> str:
@@ -198,12 +132,23 @@ def characters_script() -> str:
     return _characters("")
 
 
+def page_digest() -> str:
+    """The digest of the page, as ``sha256sum`` writes it."""
+    return f"{sha256_hex(join_page().encode())}  verify.html\n"
+
+
 def main() -> int:
-    """Write schema, codes, tiers, table, page and script, or compare them."""
+    """Write schema, codes, tiers, tables and digest, or compare them; write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where it differs")
-    check = parser.parse_args().check
-    # Page and script hold schema, codes, tiers and table, so these come first.
+    parser.add_argument("--page", type=Path, help="write only the joined page, to this file")
+    given = parser.parse_args()
+    if given.page is not None:
+        given.page.parent.mkdir(parents=True, exist_ok=True)
+        given.page.write_text(join_page(), encoding="utf-8")
+        sys.stdout.write(f"{given.page}  SHA-256 {page_digest().split()[0]}\n")
+        return 0
+    # The page holds schema, codes, tiers and tables, so these come first.
     for path, text_of in (
         (SCHEMA, schema_module),
         (CODES, codes_module),
@@ -214,11 +159,10 @@ def main() -> int:
         (EVENTS_PAGE, events_page),
         (CHARACTERS, characters_module),
         (CONSOLE_CHARACTERS, characters_script),
-        (PAGE, page),
-        (SCRIPT, lambda: script(EMBEDDED)),
+        (DIGEST, page_digest),
     ):
         written = text_of()
-        if not check:
+        if not given.check:
             path.write_text(written, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != written:
             return 1

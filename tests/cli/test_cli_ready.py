@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +20,7 @@ import sealtrain
 from sealtrain.base.shipped import shipped
 from sealtrain.cli import app
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
+from sealtrain.manifest.second_verifier import join_page, join_script
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
@@ -77,6 +80,19 @@ def test_the_wheel_brings_whatever_code_looks_for_beside_itself() -> None:
     assert asked - SHIPPED.keys() == set()
     assert all(place == f"share/sealtrain/{name}" for name, place in SHIPPED.items())
     assert all((REPOSITORY / name).exists() for name in SHIPPED)
+
+
+@pytest.mark.claim("C650")
+def test_checkout_and_wheel_join_the_same_second_verifier() -> None:
+    """``make newest`` plays this with our wheel, whose page has the digest of the checkout's."""
+    (line,) = (REPOSITORY / "verify/verify.html.sha256").read_text().splitlines()
+    assert line == f"{hashlib.sha256(join_page().encode()).hexdigest()}  verify.html"
+    brought = {path.relative_to(shipped("verify")) for path in shipped("verify").rglob("*.*")}
+    assert brought == {
+        path.relative_to(REPOSITORY / "verify") for path in (REPOSITORY / "verify").rglob("*.*")
+    }
+    for text in (join_page(), join_script()):
+        assert re.findall(r"^(?:import|export) .*", text, re.MULTILINE) == []
 
 
 def test_what_is_not_brought_is_said() -> None:

@@ -9,8 +9,6 @@ are claims only.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from sealtrain.manifest.limits import chain_is_open, left_open
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.plain_words import in_plain_words, release_matrix
 from sealtrain.manifest.predicate import SIMULATED_MARKER
+from sealtrain.manifest.second_verifier import hash_for_policy, join_script
 from sealtrain.manifest.sections import (
     BaseList,
     approvals,
@@ -76,10 +75,10 @@ def render(report: Report, base_files: BaseList | None = None) -> str:
             None if base_files is None else base_list(base_files),
         ]
     body += [_checks(report), _self_check(report), _limits(report), _footer(report)]
-    style, script = Html(_own("look.css") + _own("report.css")), _own("verifier.js")
+    style, script = Html(_own("look.css") + _own("report.css")), Html(join_script())
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src '{hash_for_policy(script)}'; "
+        f"style-src '{hash_for_policy(style)}'; base-uri 'none'; form-action 'none'"
     )
     head = tag(
         "head",
@@ -108,10 +107,6 @@ def write_report(report: Report, out: Path, base_files: BaseList | None = None) 
 def _own(name: str) -> Html:
     text = files("sealtrain.manifest").joinpath(name).read_text("utf-8")
     return Html(text)  # sealtrain's own file, without values
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _self_check(report: Report) -> Html:
