@@ -61,6 +61,7 @@ def program(*sections: tuple[str, bytes], signed: bytes = b"") -> bytes:
     head[0x80:0x84] = b"PE\0\0"
     struct.pack_into("<HHIIIHH", head, 0x84, 0x8664, len(sections), 0, 0, 0, 240, 0)
     struct.pack_into("<H", head, 0x98, 0x20B)
+    struct.pack_into("<II", head, 0x98 + 32, 0x1000, 512)
     struct.pack_into("<I", head, 0x98 + 60, at)
     body = b""
     for number, (name, content) in enumerate(sections):
