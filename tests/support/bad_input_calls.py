@@ -285,6 +285,9 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
     "image verify": Call((Read("image"), "--source", Read("source"))),
     "image show": Call((Read("image"),)),
+    "image eif": Call((
+        Read("image"), "--kernel", Read("vmlinuz"), "--module", Read("nsm.ko"), *OUT,
+    )),
     "image measure": Call(("--eif", Read("enclave.eif"))),
     "simulator serve": Call(
         (

@@ -103,6 +103,8 @@ def _desk(folder: Path) -> None:
     """Files that no command wrote."""
     (folder / "base").mkdir()
     (folder / "enclave.eif").write_bytes(enclave(b"init", b"root"))
+    (folder / "vmlinuz").write_bytes(b"kernel")
+    (folder / "nsm.ko").write_bytes(b"module")
     (folder / "axolotl.yaml").write_text(yaml.safe_dump({
         "base_model": "base", "adapter": "lora", "lora_r": 8, "lora_alpha": 16,
         "lora_target_modules": ["q_proj"], "datasets": [{"path": "x", "type": "completion"}],

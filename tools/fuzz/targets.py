@@ -323,6 +323,22 @@ def _policy() -> tuple[Callable[[bytes], object], list[bytes]]:
     return act, [snp.encode(), re.sub("snp", "nitro", snp).encode(), *map(str.encode, hostile)]
 
 
+def _enclave_file() -> tuple[Callable[[bytes], object], list[bytes]]:
+    import io
+
+    from sealtrain.image.machine.enclavefile import measure_enclave, write_enclave
+
+    into = io.BytesIO()
+    sections = ((1, b"kernel"), (2, b"quiet"), (5, b"{}"), (3, b"init"), (3, b"root"))
+    write_enclave(
+        into,
+        [(kind, io.BytesIO(content)) for kind, content in sections],
+        processors=2,
+        memory=1 << 30,
+    )
+    return measure_enclave, [into.getvalue()]
+
+
 TARGETS: dict[str, Target] = {
     "tdx-quote": _tdx_quote,
     "dstack-log": _dstack_log,
@@ -343,6 +359,7 @@ TARGETS: dict[str, Target] = {
     "nvidia-ocsp": _nvidia_ocsp,
     "nvidia-verdict": _nvidia_verdict,
     "policy": _policy,
+    "enclave-file": _enclave_file,
     **TPM_TARGETS,
 }
 """By name: makes the function and its examples."""

@@ -302,6 +302,10 @@ _RUN: Final[Entries] = {
 }
 
 _IMAGE: Final[Entries] = {
+    "eif": CommandEntry(
+        "sealtrain.cli.imageenclave:eif",
+        "Write an image's enclave image file (EIF), or compare with one; the same bytes anywhere.",
+    ),
     "measure": CommandEntry(
         "sealtrain.cli.imagemeasure:measure",
         "Compute what a machine's registers hold after it booted these files; nothing is started.",
