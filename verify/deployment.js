@@ -106,6 +106,7 @@ function service(recipe, lock) {
   const name = hardware.platforms.find((one) => one !== "simulator") ?? "simulator";
   changed(Object.hasOwn(PLATFORMS, name), "unknown platform");
   const platform = PLATFORMS[name];
+  changed(!hardware.enclave || name === "nitro", "an enclave's size on another platform");
   const collateral = platform.collateral ? ["--collateral", `file:${KEPT}/collateral.json`] : [];
   const guest = {
     image: hardware.image,

@@ -34,6 +34,16 @@ def test_a_lock_gives_its_deployment_document_and_back(vector: dict[str, Any]) -
     assert LockedRecipe.parse(document).lock_bytes == vector["lock"].encode()
 
 
+REFUSED: dict[str, Any] = json.loads((FOLDER / "compose.json").read_text("utf-8"))
+
+
+@pytest.mark.claim("C671")
+@pytest.mark.parametrize("vector", REFUSED["refused"], ids=lambda vector: vector["name"])
+def test_the_size_of_an_enclave_is_of_nitro_alone(vector: dict[str, Any]) -> None:
+    with pytest.raises(LockInvalid):
+        LockedRecipe.parse(vector["compose"].encode())
+
+
 ADOPTED: dict[str, Any] = json.loads((FOLDER / "adopted.json").read_text("utf-8"))
 
 

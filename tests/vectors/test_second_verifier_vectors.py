@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from node_judges import node
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,9 @@ for (const one of form.cases.filter(({{ outcome }}) => outcome !== "ok")) {{
 for (const {{ name, lock, compose }} of read("recipe/compose.json").cases) {{
   const found = await embeddedLock(utf8(compose));
   say(`compose ${{name}}`, equal(found, utf8(lock)), true);
+}}
+for (const {{ name, compose }} of read("recipe/compose.json").refused) {{
+  say(`compose ${{name}}`, await code(() => embeddedLock(utf8(compose))), "recipe-changed");
 }}
 const adopted = read("recipe/adopted.json");
 for (const {{ name, lock, compose, outcome }} of adopted.cases) {{
@@ -80,6 +84,7 @@ for (const {{ name, changes, cpu, now, outcome }} of shared.cases) {{
 """
 
 
+@pytest.mark.claim("C671")
 def test_it_ends_vectors_of_forms_documents_and_evidence_as_they_say(tmp_path: Path) -> None:
     script = tmp_path / "vectors.mjs"
     verify = (ROOT / "verify").as_uri()

@@ -338,6 +338,8 @@ def compose_vectors() -> list[Json]:
     bare = {"image": image, "key_provider": "none", "key_provider_id": None}
     rehearsed = {**bare, "platforms": ["simulator"], "tier": "processor"}
     nitro = {**bare, "platforms": ["nitro"], "tier": "cloud"}
+    size = {"processors": 4, "memory_mib": 16384, "mode": "production"}
+    sized = {**nitro, "enclave": size}
     snp = {**bare, "platforms": ["snp"], "tier": "processor", "gpu": "nvidia"}
     result = []
     for comment, hardware, locked in (
@@ -352,6 +354,7 @@ def compose_vectors() -> list[Json]:
         ("dstack, KMS contract", contract, lock("", contract)),
         ("simulator, image", rehearsed, lock("", rehearsed)),
         ("nitro", nitro, lock("", nitro)),
+        ("nitro, an enclave of a size", sized, lock("", sized)),
         ("snp with GPUs", snp, lock("", snp)),
         ("simulator, a table with gaps", simulator, gapped(lock("", simulator))),
     ):
@@ -368,6 +371,24 @@ def compose_vectors() -> list[Json]:
             }
         )
     return result
+
+
+def refused_enclaves() -> list[Json]:
+    """Documents of another platform whose lock names the size of an enclave."""
+    size = {"processors": 4, "memory_mib": 16384, "mode": "production"}
+    fixed = {
+        "image": f"registry.example/sealtrain@sha256:{'5a' * 32}",
+        "key_provider": "none",
+        "key_provider_id": None,
+        "tier": "processor",
+        "enclave": size,
+    }
+    found = []
+    for platform in ("snp", "dstack", "simulator"):
+        hardware = {**fixed, "platforms": [platform]}
+        document = compose(hardware, written(lock("", hardware)))
+        found.append({"name": f"an enclave on {platform}", "compose": document})
+    return found
 
 
 EMPTY_SCRIPT = (
@@ -690,7 +711,7 @@ def main(out: Path) -> None:
     """Write the four files."""
     out.mkdir(parents=True, exist_ok=True)
     families = {
-        "compose": {"cases": compose_vectors()},
+        "compose": {"cases": compose_vectors(), "refused": refused_enclaves()},
         "adopted": adopted_vectors(),
         "records": {"cases": record_vectors()},
         "yaml": {"cases": yaml_vectors()},

@@ -213,7 +213,13 @@ def machines(lock: Lock, verified: Sequence[SignedImageVerification]) -> str:
     simulated = ", which protects nothing" if "simulator" in hardware.platforms else ""
     script = hardware.launch_script
     first = f"; A SCRIPT OF THE PLATFORM RUNS AS ROOT FIRST, SHA-256 {script}" if script else ""
-    return f"{named}{simulated}{gpu}{keys}{unpinned}{first}{image}"
+    enclave = hardware.enclave
+    size = (
+        f"; an enclave of {enclave.processors} processors and {enclave.memory_mib} MiB"
+        if enclave
+        else ""
+    )
+    return f"{named}{simulated}{gpu}{size}{keys}{unpinned}{first}{image}"
 
 
 def accepted_tier(lock: Lock) -> str:

@@ -186,6 +186,19 @@ class ReleasePolicy(StrictModel):
         return self
 
 
+class EnclaveConfig(StrictModel):
+    """How a parent must start an AWS Nitro enclave of the recipe."""
+
+    processors: Annotated[int, Field(ge=1, le=1024)]
+    memory_mib: Annotated[int, Field(ge=64, le=1 << 24)] = Field(
+        description="MiB; at least four times the enclave image file."
+    )
+    mode: Literal["production"] = Field(
+        default="production",
+        description="There is no other value: in debug mode the parent reads the console.",
+    )
+
+
 class Hardware(StrictModel):
     """Where the recipe may run, and with which keys."""
 
@@ -216,6 +229,11 @@ class Hardware(StrictModel):
         exclude_if=is_none,
         description="SHA-256 of a script that the platform runs before the container.",
     )
+    enclave: EnclaveConfig | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Processors and memory of the enclave, on nitro.",
+    )
 
     @model_validator(mode="after")
     def _pinned(self) -> Self:
@@ -236,6 +254,8 @@ class Hardware(StrictModel):
             )
         if hardware not in ([], ["dstack"]) and self.key_provider != "none":
             raise ValueError(f"{hardware[0]} has no key provider: write none")
+        if self.enclave is not None and hardware != ["nitro"]:
+            raise ValueError("enclave is for platform nitro alone")
         if self.key_provider == "kms" and self.key_provider_id is None:
             raise ValueError(
                 "key_provider kms needs key_provider_id, the hex id that its guests measure: "

@@ -187,6 +187,36 @@ def test_hardware_needs_no_more_than_its_platforms(sft: dict[str, Any]) -> None:
         changed(sft, hardware={"platforms": ["tdx"], "tier": "processor"})
 
 
+NITRO: dict[str, Any] = {
+    "platforms": ["nitro"],
+    "tier": "cloud",
+    "image": f"registry.example/x@sha256:{'0' * 64}",
+}
+
+
+@pytest.mark.claim("C671")
+def test_an_enclave_is_started_as_its_recipe_says(sft: dict[str, Any]) -> None:
+    size = {"processors": 2, "memory_mib": 4096}
+    found = changed(sft, hardware=NITRO | {"enclave": size}).hardware.enclave
+    assert found is not None
+    assert (found.processors, found.memory_mib, found.mode) == (2, 4096, "production")
+    assert changed(sft, hardware=NITRO).hardware.enclave is None
+    for wrong in (
+        {"mode": "debug"},
+        {"mode": "Production"},
+        {"processors": 0},
+        {"processors": "2"},
+        {"memory_mib": 63},
+        {"memory_mib": 1 << 25},
+        {"memory_mib": 4096.5},
+        {"debug": True},
+    ):
+        with pytest.raises(RecipeInvalid):
+            changed(sft, hardware=NITRO | {"enclave": size | wrong})
+    with pytest.raises(RecipeInvalid, check=carries(check="recipe", field="hardware")):
+        changed(sft, hardware=NITRO | {"platforms": ["snp"], "enclave": size})
+
+
 def tokenizer(
     folder: Path, *, words: int = 4, added: tuple[str, ...] = (), **settings: Any
 ) -> Path:
