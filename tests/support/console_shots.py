@@ -1,4 +1,4 @@
-"""Take pictures of every page: console, walk, report, and the site: ``make shots``.
+"""Take pictures of every page: console, walk, report, verify.html, the site: ``make shots``.
 
     python tests/support/console_shots.py [--out dist/shots] [--guide] [--site dist/site]
 
@@ -29,6 +29,7 @@ from sealtrain_console.web.walk import WALK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+VERIFIER = REPOSITORY / "verify" / "verify.html"
 GUIDE = REPOSITORY / "docs" / "guides" / "console"
 WIDTHS = (1280, 390)
 _COLOURS = 48
@@ -66,6 +67,22 @@ def report_of(world: ConsoleWorld, folder: Path) -> str:
     file = folder / "report.html"
     file.write_text(render(found), encoding="utf-8")
     return file.as_uri()
+
+
+def verifier_steps(world: ConsoleWorld, folder: Path) -> list[dict[str, Any]]:
+    """What gives a manifest, a trust file and a third file to the second verifier's page."""
+    made = world.audited
+    files = {
+        "manifest.json": made.manifest(),
+        "trust.yaml": made.trust().to_yaml(),
+        "recipe.lock.json": made.locked.lock_bytes,
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return [
+        {"of": "#files", "files": [str(folder / name) for name in files]},
+        {"until": "document.body.dataset.verdict"},
+    ]
 
 
 def taken(
@@ -118,6 +135,9 @@ def main() -> None:
         checked = {"until": "document.getElementById('self-check').dataset.verdict"}
         report = {"report": report_of(world, Path(folder))}
         pictures += taken(report, given.out, {"report": [checked]})
+        verifier = {name: VERIFIER.as_uri() for name in ("verify", "verify-empty")}
+        steps = {"verify": verifier_steps(world, Path(folder))}
+        pictures += taken(verifier, given.out, steps)
     with tempfile.TemporaryDirectory() as folder:
         run = prepared(Path(folder) / "walk")
         with serving(console_app([WALK], {"walk": run})) as url:

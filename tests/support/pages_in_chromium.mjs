@@ -2,8 +2,8 @@
 // null), `authenticator` (whether a passkey can be made) and `visits`.
 //
 // A visit has `url`, `width`, `dark`, and may have `shot` (a PNG to write), `tabs` (how often Tab is pressed),
-// `blocked` (URL patterns), and `steps`: `{click}` and `{press}` a selector, `{value, of}`, `{until}` an expression,
-// `{get}` one, `{pause}` milliseconds. Prints what each visit found.
+// `blocked` (URL patterns), and `steps`: `{click}` and `{press}` a selector, `{value, of}`, `{files, of}`, `{until}` an
+// expression, `{get}` one, `{pause}` milliseconds. Prints what each visit found.
 
 import { readFileSync, writeFileSync } from "node:fs";
 
@@ -36,7 +36,11 @@ async function work({ ask, evaluate, until, key, shaped, picture, seen, version 
         await evaluate(`document.querySelector(${JSON.stringify(step.press)}).focus()`);
         await key("Enter", 13, "\r");
       }
-      if (step.of) await evaluate(`(() => { const field = document.querySelector(${JSON.stringify(step.of)});
+      if (step.files) {
+        const { root } = await ask("DOM.getDocument");
+        const { nodeId } = await ask("DOM.querySelector", { nodeId: root.nodeId, selector: step.of });
+        await ask("DOM.setFileInputFiles", { nodeId, files: step.files });
+      } else if (step.of) await evaluate(`(() => { const field = document.querySelector(${JSON.stringify(step.of)});
         field.value = ${JSON.stringify(step.value)}; field.dispatchEvent(new Event("change", { bubbles: true })); })()`);
       if (step.until) got.push(await until(step.until, step.patience));
       if (step.get) got.push(await evaluate(step.get));
