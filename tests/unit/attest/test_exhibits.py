@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from carrying import carries
 from exhibit_world import FAMILIES
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sealtrain.attest.errors import EvidenceMalformed
@@ -189,6 +189,7 @@ STARTS = (
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(STARTS), st.binary(max_size=1300))
 @example(b"", b"")
 @example(b"\x02\0\0\0", bytes(1180))
@@ -224,6 +225,7 @@ NAMES = [
 ]
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8),

@@ -60,7 +60,7 @@ def test_a_year_of_hours_is_the_most() -> None:
     assert len(list(due_times(Schedule.model_validate(hourly), until=2**40))) == 366 * 24 + 1
 
 
-@settings(max_examples=50)
+@settings(deadline=None, max_examples=50)
 @given(
     minute=st.integers(0, 59),
     hours=st.sets(st.integers(0, 23), min_size=1, max_size=4),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -140,6 +140,7 @@ LETTERS = string.ascii_letters + string.digits + string.punctuation + "äßŁΩ�
 printable = st.text(LETTERS, min_size=1, max_size=100)
 
 
+@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {"purposes": st.lists(printable, min_size=1, max_size=16, unique=True)},

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_world import PlainDataset, numbered, source_of
 
@@ -230,6 +230,7 @@ def test_ranks_read_a_capped_stream_in_the_same_order(world: int) -> None:
     assert ids(stream, 777, 900) == alone[767:]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(0, 3000), st.integers(1, 50)
 )
