@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.claim("C618"),
     pytest.mark.claim("C619"),
     pytest.mark.claim("C640"),
+    pytest.mark.claim("C647"),
     pytest.mark.long,
 ]
 

@@ -28,6 +28,9 @@ TALKS: Rows = [
 UNANSWERED: Rows = [{"messages": [{"role": "user", "content": "x"}]}] * 4
 LONG = {"prompt": "?" * 60, "completion": " yes"}
 RAISES = "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
+DATED = (
+    f"{{% if strftime_now is defined %}}{{{{ strftime_now('%d %b %Y') }}}}{{% endif %}}{TEMPLATE}"
+)
 
 
 def desk(folder: Path, rows: Rows, **changed: Any) -> Path:
@@ -97,6 +100,9 @@ JUDGED: Final[dict[str, Callable[[Path], Path]]] = {
     ),
     "a template that raises": lambda folder: desk(
         folder, TALKS, **TALKING | {"tokenizer": {"chat_template": RAISES}}
+    ),
+    "a template that writes the date": lambda folder: desk(
+        folder, TALKS, **TALKING | {"tokenizer": {"chat_template": DATED}}
     ),
     "a template without marks": lambda folder: desk(
         folder,

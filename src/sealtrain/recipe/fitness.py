@@ -7,7 +7,7 @@ engineer has at hand: the names of the consortium's owners, and the files of the
 2. The metrics that may leave are ones that the phase measures.
 3. The adapter's modules and layers are the base model's.
 4. A record, with an adapter's virtual tokens, is no longer than the base model's positions.
-5. A tokenizer that writes conversations has a chat template.
+5. A tokenizer that writes conversations has a chat template, which renders the same text always.
 6. A tokenizer that ends answers has an end token, and the base model an embedding for every token.
 7. The metrics that test records are for have test records.
 8. Where only the assistant's turns are learned, the template marks them.
@@ -33,7 +33,15 @@ from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.metricnames import known_metrics, unmeasured, untested
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.records import CONVERSATIONS
-from sealtrain.recipe.templatemarks import MARKS, chat_template, known_templates, marked
+from sealtrain.recipe.templatemarks import (
+    MARKS,
+    changing_name,
+    changing_template,
+    chat_template,
+    chat_templates,
+    known_templates,
+    marked,
+)
 from sealtrain.recipe.tokenizerfacts import (
     BYTES_TOKENS,
     TokenizerFacts,
@@ -116,11 +124,14 @@ def misfits_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any])
     tokenizers |= {
         f"{name}.model.tokenizer": model.tokenizer for name, model in recipe.further_models.items()
     }
-    return [
+    found = [
         _no_template(f"columns.{spoken[0]}", getattr(tokenizer, "path", None), of=field)
         for field, tokenizer in tokenizers.items()
         if not _writes_conversations(tokenizer, base_dir)
     ]
+    for field, tokenizer in tokenizers.items():
+        found += _changing_template(field, tokenizer, base_dir)
+    return found
 
 
 def require_fitness(recipe: Recipe, base_dir: Path, members: Collection[str]) -> None:
@@ -273,8 +284,23 @@ def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
 def _without_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     """Of a saved tokenizer; a sealed one is opened by the guest alone."""
     tokenizer = recipe.model.tokenizer
-    if recipe.columns.kind == "messages" and not _writes_conversations(tokenizer, base_dir):
+    if recipe.columns.kind != "messages":
+        return
+    if not _writes_conversations(tokenizer, base_dir):
         yield _no_template("columns.messages", getattr(tokenizer, "path", None))
+    yield from _changing_template("model.tokenizer", tokenizer, base_dir)
+
+
+def _changing_template(field: str, tokenizer: Any, base_dir: Path) -> Iterator[Misfit]:
+    """Of a saved tokenizer; the guest judges a sealed one."""
+    path = getattr(tokenizer, "path", None)
+    if path is None:
+        return
+    for template in chat_templates(base_dir / path).values():
+        name = changing_name(template)
+        if name is not None:
+            yield _of_model(field, changing_template(name))
+            return
 
 
 def _writes_conversations(tokenizer: Any, base_dir: Path) -> bool:

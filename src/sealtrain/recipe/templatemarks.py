@@ -1,15 +1,20 @@
-"""Marks in chat templates around the assistant's turns, judged without the training libraries.
+"""Chat templates judged without the training libraries: marks, and a text that changes by itself.
 
 ``assistant_only_loss`` learns what a template marks by ``{% generation %} … {% endgeneration %}``.
 Templates of published models mostly have no marks. TRL has marked twins of some, which it finds by
 their whole text; a template that is neither marked nor one of those ends the training before its
 first step, after keys were released. So the desk looks first: at the template's file, and at the
 files of templates in an installed TRL, which is not imported.
+
+Templates may call ``strftime_now``, which Transformers gives them: the date of the clock then
+stands in every record, so a model learns another text tomorrow than its owners approved. Such a
+template is refused by name, by the desk and by the guest, and so is one that draws at random.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -17,10 +22,20 @@ from typing import Final
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_SETTINGS_BYTES
+from sealtrain.recipe.errors import ModelInvalid
 
 MARKS: Final = "{% generation %} … {% endgeneration %}"
 _MARK: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DEFAULT: Final = "default"
+_FURTHER: Final = "additional_chat_templates"
+_COMMENT: Final = re.compile(r"\{#.*?#\}", re.DOTALL)
+_ASKS: Final = re.compile(r"\bstrftime_now\s+is\s+(?:not\s+)?defined\b")
+_CHANGING: Final = {
+    "strftime_now": re.compile(r"\bstrftime_now\b"),
+    "lipsum": re.compile(r"\blipsum\s*\("),
+    "random": re.compile(r"\|\s*random\b"),
+}
+"""What Jinja and Transformers give a template that does not give the same text each time."""
 
 
 def chat_template(folder: Path) -> str | None:
@@ -31,22 +46,66 @@ def chat_template(folder: Path) -> str | None:
     Raises:
         DataInvalid: A file of the tokenizer is no JSON or no text, or too large.
     """
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8", "replace")
+    return chat_templates(folder).get(_DEFAULT)
+
+
+def chat_templates(folder: Path) -> dict[str, str]:
+    """The chat templates of the tokenizer in a folder by name; a single one is named default.
+
+    Raises:
+        DataInvalid: A file of the tokenizer is no JSON or no text, or too large.
+    """
+    files = {_DEFAULT: folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted((folder / _FURTHER).glob("*.jinja"))}
+    found = {
+        name: read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8", "replace")
+        for name, path in files.items()
+        if path.is_file()
+    }
     path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return None
+    if found or not path.is_file():
+        return found
     settings = parse_foreign(read_bounded(path, MAX_SETTINGS_BYTES))
-    found = settings.get("chat_template") if isinstance(settings, dict) else None
-    if isinstance(found, list):
-        named = [
-            template
-            for template in found
-            if isinstance(template, dict) and template.get("name") == _DEFAULT
-        ]
-        found = named[0].get("template") if named else None
-    return found if isinstance(found, str) else None
+    listed = settings.get("chat_template") if isinstance(settings, dict) else None
+    if not isinstance(listed, list):
+        listed = [{"name": _DEFAULT, "template": listed}]
+    return {
+        entry["name"]: entry["template"]
+        for entry in reversed(listed)  # the first of one name
+        if isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and isinstance(entry.get("template"), str)
+    }
+
+
+@lru_cache(maxsize=32)
+def changing_name(template: str) -> str | None:
+    """The name in a template that gives another text each day or each time; ``None`` without.
+
+    A template that only asks whether the name is defined does not use it.
+
+    Args:
+        template: Its text.
+    """
+    code = _ASKS.sub("", _COMMENT.sub("", template))
+    return next((name for name, mention in _CHANGING.items() if mention.search(code)), None)
+
+
+def changing_template(name: str) -> ModelInvalid:
+    """The refusal of a chat template that renders another text later, at the desk and in the guest.
+
+    Args:
+        name: That it uses.
+    """
+    return ModelInvalid(
+        "the chat template writes a text that changes by itself, so the model would learn "
+        "another one than its owners approved",
+        check="tokenizer",
+        got=name,
+        expected="a chat template that renders a record the same way every time",
+        hint='write a fixed text in place of the call, such as "26 Jul 2024" for '
+        "strftime_now(...), and save the tokenizer",
+    )
 
 
 def known_templates() -> frozenset[str] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.training.data.conversations import check_template
 from sealtrain.training.devices import compute_device
 from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 
@@ -89,6 +90,7 @@ class _Scorer:
 
     def _whole(self, prompt: Any, completion: Any) -> str:
         if not isinstance(prompt, str):
+            check_template(self._tokenizer)
             return str(self._tokenizer.apply_chat_template([*prompt, *completion], tokenize=False))
         return f"{prompt}{completion}{self._tokenizer.eos_token or ''}"
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from carrying import carries
 
-from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.fitness import misfits, require_fitness
+from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
+from sealtrain.recipe.fitness import misfits, misfits_of_record, require_fitness
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.recipe.templatemarks import chat_template, known_templates, marked
+from sealtrain.recipe.templatemarks import (
+    changing_name,
+    chat_template,
+    chat_templates,
+    known_templates,
+    marked,
+)
+from sealtrain.training.data.conversations import check_template, check_tokenizer
 
 PLAIN = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
 MARKED = PLAIN.replace("{{ m['role']", "{{ m['role'] }}{% generation %}{{ m['role']").replace(
@@ -103,3 +111,92 @@ def test_a_file_goes_before_the_settings(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text(MARKED, "utf-8")
     assert chat_template(folder) == MARKED
     assert chat_template(tmp_path) is None
+
+
+DATED = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + PLAIN
+
+
+@pytest.mark.claim("C647")
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        (DATED, "strftime_now"),
+        ("{%- set now = strftime_now -%}{{ now('%d') }}" + PLAIN, "strftime_now"),
+        ("{{ lipsum(1) }}" + PLAIN, "lipsum"),
+        ("{{ ['a', 'b'] | random }}" + PLAIN, "random"),
+        ("{{ ['a', 'b']|random }}" + PLAIN, "random"),
+        (PLAIN, None),
+        ("{# strftime_now('%d') by default #}" + PLAIN, None),
+        ("{% if strftime_now is not defined %}{{ date }}{% endif %}" + PLAIN, None),
+        ("{% set strftime_nowadays = 1 %}Say lipsum, at random." + PLAIN, None),
+    ],
+)
+def test_a_template_that_changes_by_itself_is_named(template: str, name: str | None) -> None:
+    assert changing_name(template) == name
+
+
+@pytest.mark.claim("C647")
+@pytest.mark.parametrize(
+    ("template", "file"),
+    [
+        (DATED, True),
+        (DATED, False),
+        ([*named(PLAIN), {"name": "rag", "template": DATED}], False),
+    ],
+    ids=["of its own file", "of the settings", "named"],
+)
+def test_a_template_that_writes_the_date_is_refused_for_conversations_alone(
+    sft: dict[str, Any], tmp_path: Path, template: Any, file: bool
+) -> None:
+    base(tmp_path, template, file=file)
+    recipe = conversations(sft)
+    [found] = [
+        misfit
+        for misfit in misfits(recipe, tmp_path, recipe.owners)
+        if misfit.field == "model.tokenizer"
+    ]
+    assert found.got == "strftime_now"
+    texts = parse_recipe(sft | {"model": {"path": "base"}})
+    assert not [
+        misfit for misfit in misfits(texts, tmp_path, texts.owners) if misfit.got == "strftime_now"
+    ]
+
+
+@pytest.mark.claim("C647")
+def test_a_further_template_in_a_file_is_judged_too(sft: dict[str, Any], tmp_path: Path) -> None:
+    folder = base(tmp_path, PLAIN, file=True)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(DATED, "utf-8")
+    assert chat_templates(folder) == {"default": PLAIN, "tool_use": DATED}
+    recipe = conversations(sft)
+    assert "strftime_now" in {misfit.got for misfit in misfits(recipe, tmp_path, recipe.owners)}
+
+
+@pytest.mark.claim("C647")
+@pytest.mark.parametrize("held", [DATED, {"default": PLAIN, "tool_use": DATED}])
+def test_the_guest_refuses_such_a_template_of_an_opened_tokenizer(held: Any) -> None:
+    tokenizer: Any = SimpleNamespace(chat_template=held, eos_token="</s>")
+    with pytest.raises(ModelInvalid, check=carries(got="strftime_now")):
+        check_template(tokenizer)
+    check_tokenizer(tokenizer, conversations=False)
+
+
+@pytest.mark.claim("C647")
+def test_preferences_in_conversations_need_a_template_that_stays(
+    sft: dict[str, Any], tmp_path: Path
+) -> None:
+    base(tmp_path, DATED)
+    recipe = parse_recipe(
+        sft
+        | {
+            "phase": "dpo",
+            "columns": {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"},
+            "model": {"path": "base"},
+            "release_policy": sft["release_policy"] | {"metrics": ["loss"]},
+        }
+    )
+    turns = [{"role": "user", "content": "x"}]
+    spoken = {"prompt": turns, "chosen": turns, "rejected": turns}
+    [found] = misfits_of_record(recipe, tmp_path, spoken)
+    assert (found.field, found.got) == ("model.tokenizer", "strftime_now")
+    assert not misfits_of_record(recipe, tmp_path, {"prompt": "x", "chosen": "y", "rejected": "z"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import conversation_fault, tools_fault
 from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.recipe.templatemarks import changing_name, changing_template
 from sealtrain.recipe.tokenizerfacts import without_end, without_template
 from sealtrain.sealing.errors import RecordInvalid
 
@@ -47,13 +48,18 @@ def check_tools(tools: Any) -> None:
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer that cannot write a conversation.
+    """Refuse a tokenizer that cannot write a conversation, or writes another one each day.
 
     Raises:
-        ModelInvalid: It has no chat template.
+        ModelInvalid: It has no chat template, or one whose text changes by itself.
     """
-    if tokenizer.chat_template is None:
+    held: Any = tokenizer.chat_template  # a text, or several by name
+    if held is None:
         raise without_template()
+    for template in held.values() if isinstance(held, dict) else (held,):
+        name = changing_name(template)
+        if name is not None:
+            raise changing_template(name)
 
 
 def marked_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
