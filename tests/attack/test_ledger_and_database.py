@@ -57,7 +57,7 @@ STATED = (
 BETWEEN = """
 import os, signal
 from pathlib import Path
-from sealtrain.ledger.sqlite_store import LedgerStore
+from sealtrain.ledger.store import LedgerStore
 armed, pending = Path({armed!r}), LedgerStore.pending
 class Dying:
     def __init__(self, pending):

@@ -40,8 +40,8 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
-from sealtrain.ledger import sqlite_store as ledger_store
 from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
+from sealtrain.ledger.store import LedgerStore
 from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.release.errors import LeaseUnknown
@@ -476,7 +476,7 @@ def test_a_failure_inside_is_told_to_nobody(
 def test_a_ledger_that_cannot_be_written_answers_internal(
     site: Site, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pending = ledger_store.LedgerStore.pending
+    pending = LedgerStore.pending
 
     class Full:
         def __init__(self, store: Any, connection: Any) -> None:
@@ -491,7 +491,7 @@ def test_a_ledger_that_cannot_be_written_answers_internal(
     site.decide("hospital-a")
     site.decide("hospital-b")
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_store.LedgerStore, "pending", lambda *given: Full(*given))
+        patched.setattr(LedgerStore, "pending", lambda *given: Full(*given))
         with pytest.raises(BrokerUnreachable):
             site.obtain(folders)
     site.obtain(folders)

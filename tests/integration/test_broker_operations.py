@@ -40,7 +40,7 @@ from sealtrain.client.grant import Grant, renew
 from sealtrain.client.watch import observe
 from sealtrain.consortium.receipts import Anchor, receipt_digest
 from sealtrain.errors import LedgerInconsistent, SealtrainError
-from sealtrain.ledger.sqlite_store import LedgerStore
+from sealtrain.ledger.store import LedgerStore
 from sealtrain.ledger.witness import memory
 from sealtrain.release.messages import RenewalAnswer, RenewalRequest
 from sealtrain.sealing.errors import CheckpointRefused

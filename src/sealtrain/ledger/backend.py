@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from sealtrain.errors import SealtrainError
-from sealtrain.ledger.tree import StoredTree
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
+    from sealtrain.ledger.tree import Growth
+
 TURN_SECONDS = 20.0
 """How long a transaction on the tables waits for another."""
+BUSY_SECONDS = 30.0
+"""How long a writer of a ledger waits for another."""
 
 Rows = Callable[[str, Sequence[Any]], Iterable[Any]]
 
@@ -62,6 +65,40 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDatabase:
+    """What the store must know of a database. Functions take the driver's connection.
+
+    Attributes:
+        name: For messages.
+        engine: Makes connections, which begin no transaction; parameters have names.
+        schema: Of the ledger's tables; ``None`` for the database's own.
+        is_empty: Whether there is no ledger yet.
+        make: Makes tables and triggers.
+        faults: Says what is wrong with tables and triggers, in lines.
+        insert: Writes new entries and roots.
+        begin: Begins a transaction with the lock of all that append.
+        lock: Takes that lock in a transaction of the broker's tables, to which entries may belong;
+            ``None`` where the ledger has a database of its own.
+        begin_snapshot: Begins a long transaction that reads one state.
+        failure: Ours, for an error of the driver or of waiting too long.
+        patience: Seconds that a writer waits for the turn of another thread.
+    """
+
+    name: str
+    engine: Engine
+    schema: str | None
+    is_empty: Callable[[Any], bool]
+    make: Callable[[Any], object]
+    faults: Callable[[Any], Iterable[str]]
+    insert: Callable[[Any, Growth], None]
+    begin: str
+    lock: str | None
+    begin_snapshot: str
+    failure: Callable[[Exception], SealtrainError]
+    patience: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backend(Generic[P]):
     """One kind of database.
 
@@ -69,9 +106,8 @@ class Backend(Generic[P]):
         place: Type of its places.
         schemes: Of its addresses; none for files, which an option names by their path.
         parse: Address → place; raises ``UsageError`` or ``ExtraMissing``.
-        ledger: Place, what the ledger must say about itself, seconds to wait for another writer of
-            a file → its store, made where there is none; as ``Ledger.open`` raises.
-        meta: Place → what the ledger says about itself; raises ``ConfigError`` where there is none.
+        ledger: Place, seconds to wait for another writer → the ledger's database, made where there
+            is no file; as ``Ledger.open`` raises.
         reading: Place → the database for an audit, so that nothing can change it.
         engine: Place, whether tables are migrated → connections, which begin no transaction.
         writing: Begins a transaction with the one lock of all that write.
@@ -87,8 +123,7 @@ class Backend(Generic[P]):
     place: type[P]
     schemes: tuple[str, ...]
     parse: Callable[[str], P]
-    ledger: Callable[[P, dict[str, str], float], StoredTree]
-    meta: Callable[[P], dict[str, str]]
+    ledger: Callable[[P, float], LedgerDatabase]
     reading: Callable[[P], AbstractContextManager[Reading]]
     engine: Callable[[P, bool], Engine]
     writing: str

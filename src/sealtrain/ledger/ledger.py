@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
@@ -23,17 +23,18 @@ from sealtrain.errors import (
     LimitExceeded,
     SignatureInvalid,
 )
-from sealtrain.ledger.backend import Place
-from sealtrain.ledger.backends import backend_of
+from sealtrain.ledger.backend import BUSY_SECONDS, Place
 from sealtrain.ledger.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.ledger.rotation import KIND as ROTATION
 from sealtrain.ledger.rotation import Rotation, lineage, read_rotation
-from sealtrain.ledger.sqlite_store import BUSY_SECONDS
-from sealtrain.ledger.tree import Pending, StoredTree, another_meta
+from sealtrain.ledger.tree import another_meta
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import Ed25519Signer, key_id
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.tree_head import TreeHead, sign_tree_head, verify_tree_head
+
+if TYPE_CHECKING:
+    from sealtrain.ledger.store import LedgerStore, PendingEntries
 
 __all__ = [
     "KIND",
@@ -60,7 +61,7 @@ class Ledger:
 
     def __init__(
         self,
-        store: StoredTree,
+        store: LedgerStore,
         *,
         origin: str,
         signer: Ed25519Signer,
@@ -99,7 +100,7 @@ class Ledger:
             clock: Time of new entries.
             audit: Recompute everything first.
             former: Keys it had before, which sign its tree heads too.
-            patience: Seconds to wait while another process appends to the SQLite file.
+            patience: Seconds to wait while another thread or process appends.
 
         Raises:
             LedgerInconsistent: Of another origin or key, or changed from outside.
@@ -107,9 +108,11 @@ class Ledger:
             Unreachable: The file or database cannot be opened.
             ConfigError: The database's settings do not make commits durable.
         """
+        from sealtrain.ledger.store import LedgerStore
+
         # Rotations may have led to the signer from the key that the ledger was made with.
         meta = {"origin": origin, "key_id": signer.key_id}
-        store = backend_of(where).ledger(where, meta, patience)
+        store = LedgerStore(where, meta, any_key=True, patience=patience)
         try:
             ledger = cls(store, origin=origin, signer=signer, clock=clock, former=former)
             if audit:
@@ -159,11 +162,11 @@ class Ledger:
             raise LimitExceeded(
                 "too many entries at once", got=len(entries), expected=f"at most {MAX_BATCH}"
             )
-        pending: Pending | None = getattr(self._here, "pending", None)
+        pending: PendingEntries | None = getattr(self._here, "pending", None)
         first = (pending or self._store).append(entries)
         return range(first, first + len(entries))
 
-    def pending(self, connection: Any) -> Pending:
+    def pending(self, connection: Any) -> PendingEntries:
         """Entries that will be written together, with a transaction of the broker's tables.
 
         Args:
@@ -172,7 +175,7 @@ class Ledger:
         return self._store.pending(connection)
 
     @contextmanager
-    def adding_to(self, pending: Pending) -> Iterator[None]:
+    def adding_to(self, pending: PendingEntries) -> Iterator[None]:
         """Entries of this thread wait there meanwhile: not on disk, not readable, not provable."""
         self._here.pending = pending
         try:
@@ -181,7 +184,7 @@ class Ledger:
             self._here.pending = None
 
     @property
-    def stored(self) -> StoredTree:
+    def stored(self) -> LedgerStore:
         """The store beneath it, to read."""
         return self._store
 

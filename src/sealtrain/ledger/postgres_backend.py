@@ -1,5 +1,8 @@
 """The backend on a server: tables and ledger in one PostgreSQL database.
 
+The ledger has a schema of its own, which no migration touches. One advisory lock is for every
+transaction that appends, whatever process begins it.
+
 Its driver comes with the ``postgres`` extra and is imported where a database is opened.
 """
 
@@ -11,44 +14,56 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import SealtrainError
-from sealtrain.ledger.backend import TURN_SECONDS, Backend, Reading
+from sealtrain.ledger.backend import TURN_SECONDS, Backend, LedgerDatabase, Reading
 from sealtrain.ledger.postgres import SCHEMES, Postgres, is_unreachable, unreachable
-from sealtrain.ledger.tree import StoredTree
+from sealtrain.ledger.tree import tampered
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
 _LOCK: Final = 0x5354_4252  # "STBR"
+# The number of "STLG", as in the head of a ledger's SQLite file.
+_LEDGER_LOCK: Final = "SELECT pg_advisory_xact_lock(1398033479)"
+_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
-def _ledger(where: Postgres, meta: dict[str, str], _patience: float) -> StoredTree:
-    from sealtrain.ledger.postgres_store import PostgresLedger
+def _ledger(where: Postgres, patience: float) -> LedgerDatabase:
+    import psycopg
 
-    return PostgresLedger(where, meta, any_key=True)
+    from sealtrain.ledger.postgres_schema import MAKE, faults_of, insert, structure
 
+    def failure(error: Exception) -> SealtrainError:
+        if not isinstance(error, psycopg.Error) or is_unreachable(error):
+            return unreachable(where.name, error)
+        return tampered(f"PostgreSQL reports {type(error).__name__}")
 
-def _meta(where: Postgres) -> dict[str, str]:
-    from sealtrain.ledger.postgres_store import meta_of
-
-    return meta_of(where)
+    return LedgerDatabase(
+        name=where.name,
+        engine=_engine(where, False),
+        schema="sealtrain_ledger",
+        is_empty=lambda connection: not structure(connection),
+        make=lambda connection: connection.execute(MAKE),
+        faults=faults_of,
+        insert=insert,
+        begin=f"BEGIN; {_LEDGER_LOCK}",
+        lock=_LEDGER_LOCK,
+        begin_snapshot=f"{_SNAPSHOT}; SET LOCAL statement_timeout = 0",  # of a long ledger
+        failure=failure,
+        patience=patience,
+    )
 
 
 @contextmanager
 def _reading(where: Postgres) -> Iterator[Reading]:
     import psycopg
 
-    from sealtrain.ledger.postgres_schema import STRUCTURE, structure
+    from sealtrain.ledger.postgres_schema import faults_of
 
     def rows(query: str, parameters: Sequence[Any]) -> Iterable[Any]:
         # Streamed: a ledger may be longer than memory.
         with connection.cursor(f"audit_{next(numbers)}") as cursor:
             cursor.execute(query.replace("?", "%s").encode(), parameters)
             yield from cursor
-
-    def form() -> Iterable[str]:
-        found = structure(connection)
-        yield from (f"its schema has an unexpected part: {line}" for line in found - STRUCTURE)
-        yield from (f"its schema has no: {line}" for line in STRUCTURE - found)
 
     numbers = count()
     try:
@@ -58,8 +73,10 @@ def _reading(where: Postgres) -> Iterator[Reading]:
     with closing(connection):
         connection.execute("SET statement_timeout = 0")
         connection.execute("SET search_path = sealtrain_ledger, public")
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield Reading(where.name, rows, connection.transaction, psycopg.Error, form)
+        connection.execute(_SNAPSHOT)
+        yield Reading(
+            where.name, rows, connection.transaction, psycopg.Error, lambda: faults_of(connection)
+        )
 
 
 def _engine(where: Postgres, _migrating: bool) -> Engine:
@@ -85,12 +102,11 @@ BACKEND: Final = Backend(
     schemes=SCHEMES,
     parse=Postgres.parse,
     ledger=_ledger,
-    meta=_meta,
     reading=_reading,
     engine=_engine,
     # The connection is in autocommit: the driver would send its BEGIN as a separate round trip.
     writing=f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})",
-    only_reads="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    only_reads=_SNAPSHOT,
     failure=_failure,
     broken=None,
     identity="SELECT system_identifier || '/' || (SELECT oid FROM pg_database "

@@ -1,11 +1,14 @@
-"""The tables and triggers of a ledger in PostgreSQL, and whether a database has exactly them."""
+"""A ledger's tables and triggers in PostgreSQL: makes and fills them, and finds faults in them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from psycopg import Connection
+
+    from sealtrain.ledger.tree import Growth
 
 _REFUSE: Final = "BEGIN RAISE EXCEPTION 'append only'; END"
 _NEXT: Final = """
@@ -70,7 +73,7 @@ def structure(connection: Connection) -> set[str]:
     return {str(row[0]) for row in connection.execute(_STRUCTURE)}
 
 
-STRUCTURE: Final = frozenset(
+_EXPECTED: Final = frozenset(
     {
         "column meta.name text t",
         "column meta.value text t",
@@ -97,3 +100,34 @@ STRUCTURE: Final = frozenset(
     }
 )
 """What ``structure`` says of a ledger as ``MAKE`` left it."""
+
+
+def faults_of(connection: Connection) -> Iterator[str]:
+    """What is wrong with a ledger's tables and triggers, in lines."""
+    found = structure(connection)
+    yield from (f"its schema has an unexpected part: {line}" for line in found - _EXPECTED)
+    yield from (f"its schema has no: {line}" for line in _EXPECTED - found)
+
+
+# One round trip, however many there are.
+_INSERT: Final = """
+WITH entries AS (
+    INSERT INTO sealtrain_ledger.entry (i, data)
+    SELECT %(first)s + n - 1, data
+    FROM unnest(%(data)s::bytea[]) WITH ORDINALITY AS given (data, n) ORDER BY n
+)
+INSERT INTO sealtrain_ledger.node (level, i, hash)
+SELECT * FROM unnest(%(level)s::integer[], %(i)s::bigint[], %(hash)s::bytea[])
+"""
+
+
+def insert(connection: Connection, made: Growth) -> None:
+    """Write new entries and roots."""
+    values = {
+        "first": made.first,
+        "data": list(made.entries),
+        "level": [level for level, _ in made.nodes],
+        "i": [place for _, place in made.nodes],
+        "hash": list(made.nodes.values()),
+    }
+    connection.execute(_INSERT, values)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sealtrain.errors import ConfigError
 from sealtrain.ledger.audit import Auditor
 from sealtrain.ledger.backend import Place, Reading, Rows
 from sealtrain.ledger.backends import backend_of
@@ -29,6 +30,26 @@ def open_reading(where: Place) -> AbstractContextManager[Reading]:
         Unreachable: The server does not answer.
     """
     return backend_of(where).reading(where)
+
+
+def meta_of(where: Place) -> dict[str, str]:
+    """What a ledger says about itself: its origin, and the id of the key it was made with.
+
+    Raises:
+        ConfigError: There is no ledger.
+        DataInvalid: There is no such file.
+        Unreachable: The server does not answer.
+    """
+    with open_reading(where) as db:
+        try:
+            with db.part():
+                return dict(db.rows("SELECT name, value FROM meta", ()))
+        except db.failed as error:
+            raise ConfigError(
+                f"{db.name} holds no ledger",
+                check="database",
+                hint="give the database that was restored",
+            ) from error
 
 
 def entries_in(where: Place) -> int:

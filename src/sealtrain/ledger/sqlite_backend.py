@@ -1,43 +1,109 @@
-"""The backend in files: tables and ledger in one SQLite file each."""
+"""The backend in files: tables and ledger in one SQLite file each.
+
+- WAL with ``synchronous=FULL``: a commit that returned survives a crash and a power cut.
+- ``BEGIN IMMEDIATE`` before anything is read: writers in several processes queue up.
+
+A ledger's file that is damaged is ``LedgerInconsistent``; one that is locked for too long, full or
+not writable is ``Unreachable``.
+"""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import ConfigError, DataInvalid, SealtrainError, Unreachable
-from sealtrain.ledger.backend import TURN_SECONDS, Backend, Reading
-from sealtrain.ledger.sqlite_store import (
-    APPLICATION_ID,
-    SCHEMA,
-    VERSION,
-    LedgerStore,
-    switch_to_wal,
-)
+from sealtrain.base.files import sync
+from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
+from sealtrain.ledger.backend import TURN_SECONDS, Backend, LedgerDatabase, Reading
+from sealtrain.ledger.tree import Growth, tampered
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
+APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
+VERSION = 1
 _DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_CHANGED: Final = (*_DAMAGED, "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+_POLL_S: Final = 0.01
+
+SCHEMA = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE entry (i INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT",
+    "CREATE TABLE node (level INTEGER NOT NULL, i INTEGER NOT NULL, hash BLOB NOT NULL, "
+    "PRIMARY KEY (level, i)) STRICT, WITHOUT ROWID",
+    *(
+        f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for table in ("meta", "entry", "node")
+        for action in ("UPDATE", "DELETE")
+    ),
+    # INSERT OR REPLACE deletes without firing a delete trigger, hence these.
+    "CREATE TRIGGER entry_next BEFORE INSERT ON entry "
+    "WHEN NEW.i <> (SELECT coalesce(max(i) + 1, 0) FROM entry) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER node_new BEFORE INSERT ON node "
+    "WHEN EXISTS (SELECT 1 FROM node WHERE level = NEW.level AND i = NEW.i) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER meta_new BEFORE INSERT ON meta "
+    "WHEN EXISTS (SELECT 1 FROM meta WHERE name = NEW.name) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+)
 
 
-def _ledger(path: Path, meta: dict[str, str], patience: float) -> LedgerStore:
-    return LedgerStore(path, meta, any_key=True, patience=patience)
+def _ledger(path: Path, patience: float) -> LedgerDatabase:
+    def failure(error: Exception) -> SealtrainError:
+        name = _name_of(error)
+        if name.startswith(_CHANGED):
+            return tampered(f"SQLite reports {name}")
+        return _unreachable(f"ledger {path.name}", "ledger file", name)
+
+    try:
+        _create_private(path)
+    except OSError as error:
+        raise failure(error) from error
+    return LedgerDatabase(
+        name=path.name,
+        engine=_connections(path, patience=patience),
+        schema=None,
+        is_empty=lambda db: not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone(),
+        make=_make,
+        faults=_form,
+        insert=_insert,
+        begin="BEGIN IMMEDIATE",
+        lock=None,
+        begin_snapshot="BEGIN",
+        failure=failure,
+        patience=patience,
+    )
 
 
-def _meta(path: Path) -> dict[str, str]:
-    with _reading(path) as db:
-        try:
-            return dict(db.rows("SELECT name, value FROM meta", ()))
-        except db.failed as error:
-            raise ConfigError(
-                f"the file {db.name} holds no ledger",
-                check="ledger file",
-                hint="give the file that a broker wrote",
-            ) from error
+def _create_private(path: Path) -> None:
+    """Make the file 0600 before SQLite does: entries name runs and refusals."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        return
+    os.close(descriptor)
+    sync(path.parent)
+
+
+def _make(db: sqlite3.Connection) -> None:
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={VERSION}")
+    for statement in SCHEMA:
+        db.execute(statement)
+
+
+def _insert(db: sqlite3.Connection, made: Growth) -> None:
+    entries = enumerate(made.entries, made.first)
+    db.executemany("INSERT INTO entry (i, data) VALUES (?, ?)", entries)
+    roots = ((*place, root) for place, root in made.nodes.items())
+    db.executemany("INSERT INTO node (level, i, hash) VALUES (?, ?, ?)", roots)
 
 
 @contextmanager
@@ -64,30 +130,61 @@ def _form(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _engine(path: Path, migrating: bool) -> Engine:
+    # SQLite changes a table by replacing it, so foreign keys are checked at the end.
+    return _connections(path, patience=TURN_SECONDS, foreign_keys=not migrating)
+
+
+def _connections(path: Path, *, patience: float, foreign_keys: bool = True) -> Engine:
     import sqlalchemy as sa
 
     engine = sa.create_engine(
-        f"sqlite+pysqlite:///{path}", pool_size=8, max_overflow=64, hide_parameters=True
+        f"sqlite+pysqlite:///{path}",
+        paramstyle="named",
+        pool_size=8,
+        max_overflow=64,
+        hide_parameters=True,
     )
 
     def configure(connection: Any, _record: Any) -> None:
-        # The driver's own BEGIN comes too late and without the lock; ``begin`` sends ours.
+        # The driver's own BEGIN comes too late and without the lock; ours is sent as a statement.
         connection.isolation_level = None
         for pragma in (
-            f"busy_timeout = {int(TURN_SECONDS * 1000)}",
+            f"busy_timeout = {int(patience * 1000)}",
             "synchronous = FULL",
-            # SQLite changes a table by replacing it, so foreign keys are checked at the end.
-            f"foreign_keys = {'OFF' if migrating else 'ON'}",
+            "trusted_schema = OFF",
+            f"foreign_keys = {'ON' if foreign_keys else 'OFF'}",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        switch_to_wal(connection, patience=TURN_SECONDS)
+        switch_to_wal(connection, patience=patience)
 
     sa.event.listen(engine, "connect", configure)
     return engine
 
 
+def switch_to_wal(db: sqlite3.Connection, *, patience: float) -> None:
+    """Switch the journal, waiting for others: here SQLite's own busy timeout does not apply.
+
+    Args:
+        db: A connection without a transaction.
+        patience: Seconds that others may keep the file busy.
+
+    Raises:
+        sqlite3.OperationalError: They kept it longer, or the file cannot be written.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
 def _failure(path: Path, error: Exception, late: bool) -> SealtrainError | None:
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    name = _name_of(error)
     if name in _DAMAGED:
         return DataInvalid(
             f"the broker's database {path.name} is damaged",
@@ -97,9 +194,17 @@ def _failure(path: Path, error: Exception, late: bool) -> SealtrainError | None:
         )
     if not (late or isinstance(error, sqlite3.OperationalError)):
         return None
+    return _unreachable("broker's database", "database file", name)
+
+
+def _name_of(error: Exception) -> str:
+    return getattr(error, "sqlite_errorname", type(error).__name__)
+
+
+def _unreachable(what: str, check: str, name: str) -> Unreachable:
     return Unreachable(
-        "the broker's database cannot be read or written",
-        check="database file",
+        f"the {what} cannot be read or written",
+        check=check,
         got=name,
         hint="check the disk, the permissions and that no other program locks the file",
     )
@@ -110,7 +215,6 @@ BACKEND: Final = Backend(
     schemes=(),
     parse=Path,
     ledger=_ledger,
-    meta=_meta,
     reading=_reading,
     engine=_engine,
     writing="BEGIN IMMEDIATE",

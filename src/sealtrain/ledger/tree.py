@@ -1,6 +1,6 @@
 """The Merkle tree of a ledger as it is stored: the roots of full subtrees, by level and place.
 
-Pure: where entries and roots lie is the caller's affair (``ledger_store``, ``ledger_postgres``).
+Pure: where entries and roots lie is the caller's affair (``ledger.store``).
 Node ``(level, i)`` is the root over the entries ``i << level … ((i + 1) << level) - 1``.
 """
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.signing import merkle
@@ -68,72 +68,6 @@ def _keep(kept: dict[Any, bytes], more: dict[Any, bytes], most: int) -> None:
     kept.update(more)
     for place in list(islice(kept, max(0, len(kept) - most))):
         del kept[place]
-
-
-class Pending(Protocol):
-    """Entries of transactions that commit together; no reader sees or proves them before.
-
-    From the first entry until ``written`` or ``dropped`` no other writer appends.
-    """
-
-    @property
-    def count(self) -> int:
-        """Entries that wait."""
-
-    def append(self, entries: Sequence[bytes]) -> int:
-        """Add entries and return the index that the first will have."""
-
-    def waiting(self) -> tuple[int, tuple[bytes, ...]]:
-        """Index of the first entry that waits, and all of them."""
-
-    def undo(self, count: int) -> None:
-        """Forget all but the first ``count``."""
-
-    def write(self) -> None:
-        """Write what waits. Entries in a file are on disk then, others with their transaction."""
-
-    def written(self) -> None:
-        """The transaction committed."""
-
-    def dropped(self) -> None:
-        """The transaction was undone, or could not be written. What ``write`` put on disk stays."""
-
-
-class StoredTree(Protocol):
-    """Entries by index and hashes by range, durable once ``append`` returns."""
-
-    kept: KeptTree
-    """The part of it in memory."""
-    made_with: str
-    """Id of the key that the ledger was made with; rotations may have led to another since."""
-
-    def close(self) -> None:
-        """Let go of files and connections. Nothing is lost without it."""
-
-    def size(self) -> int:
-        """Number of entries."""
-
-    def append(self, entries: Sequence[bytes]) -> int:
-        """Write entries, all or none, and return the index of the first."""
-
-    def pending(self, connection: Any) -> Pending:
-        """Entries to write together.
-
-        Args:
-            connection: The driver's, in a transaction of the same database; a file has its own.
-        """
-
-    def read(self, start: int, limit: int) -> list[bytes]:
-        """Up to ``limit`` entries from index ``start`` on."""
-
-    def page(self, start: int, limit: int, max_bytes: int) -> list[bytes]:
-        """As ``read``, and no more than ``max_bytes`` of them, but one in any case."""
-
-    def subtree(self, start: int, end: int) -> bytes:
-        """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
-
-    def recompute(self) -> int:
-        """Recompute every hash from the entries and return their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +158,15 @@ def recomputed(
     return count
 
 
-def within(rows: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """The first of these that are no more than ``max_bytes`` together; the first in any case."""
-    total = 0
-    for number, data in enumerate(rows):
-        total += len(data)
-        if number and total > max_bytes:
-            return
-        yield data
+def fitting(lengths: Iterable[int], max_bytes: int) -> int:
+    """How many of the first of these are no more than ``max_bytes`` together; one in any case."""
+    count = total = 0
+    for length in lengths:
+        total += length
+        if count and total > max_bytes:
+            break
+        count += 1
+    return count
 
 
 def tampered(why: str) -> LedgerInconsistent:

@@ -197,13 +197,13 @@ def test_the_file_is_private_and_durable_by_settings(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[sqlite3.Connection] = []
-    connect = sqlite3.connect
+    connect = sqlite3.dbapi2.connect
 
     def noted(*where: Any, **how: Any) -> sqlite3.Connection:
         opened.append(connect(*where, **how))
         return opened[-1]
 
-    monkeypatch.setattr(sqlite3, "connect", noted)
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", noted)
     with open_ledger(path) as filed:
         filed.append("a", {})
         db = opened[-1]

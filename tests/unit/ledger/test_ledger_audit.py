@@ -29,7 +29,7 @@ from sealtrain.errors import DataInvalid, Refused
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
-from sealtrain.ledger.sqlite_store import LedgerStore
+from sealtrain.ledger.store import LedgerStore
 from sealtrain.ledger.witness import cosign_tree_head, memory
 from sealtrain.release.messages import CosignedCheckpoint, ledger_origin
 from sealtrain.signing.ed25519 import Ed25519Signer

@@ -10,6 +10,7 @@ from carrying import carries
 
 from sealtrain.errors import ConfigError, UsageError
 from sealtrain.ledger.backends import BACKENDS, SCHEMES, backend_of, server_at
+from sealtrain.ledger.reading import meta_of
 
 
 def test_each_place_has_one_backend_and_no_scheme_has_two(tmp_path: Path) -> None:
@@ -32,5 +33,5 @@ def test_a_place_of_no_backend_is_refused() -> None:
 def test_a_file_that_is_no_ledger_says_nothing_of_itself(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
     file.touch()
-    with pytest.raises(ConfigError, check=carries(check="ledger file")):
-        backend_of(file).meta(file)
+    with pytest.raises(ConfigError, check=carries(check="database")):
+        meta_of(file)

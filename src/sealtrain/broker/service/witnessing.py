@@ -13,7 +13,7 @@ from sealtrain.broker.store.cosignatures import CosignedNote
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.ledger.ledger import MAX_PAGE_BYTES
 from sealtrain.ledger.rotation import signed_by
-from sealtrain.ledger.tree import within
+from sealtrain.ledger.tree import fitting
 from sealtrain.ledger.witness import Witnessed, verify_witnessed
 from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
 from sealtrain.signing.identity import PublicIdentity
@@ -71,10 +71,9 @@ class Witnessing:
         """
         with self._parts.store.reading() as transaction:
             kept = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
-            notes = list(
-                within((_note(checkpoint).encode() for checkpoint in kept), MAX_PAGE_BYTES)
-            )
-        return CosignedPage(checkpoints=tuple(note.decode() for note in notes))
+            notes = [_note(checkpoint) for checkpoint in kept]
+        count = fitting((len(note.encode()) for note in notes), MAX_PAGE_BYTES)
+        return CosignedPage(checkpoints=tuple(notes[:count]))
 
     def newest(self, quorum: int) -> CosignedPage:
         """The largest tree head that ``quorum`` owners cosigned; empty when there is none."""

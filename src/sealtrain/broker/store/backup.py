@@ -47,7 +47,7 @@ from sealtrain.errors import (
     LedgerInconsistent,
     Unreachable,
 )
-from sealtrain.ledger.sqlite_store import LedgerStore
+from sealtrain.ledger.store import LedgerStore
 
 _MANIFEST: Final = "manifest.json"
 _FILES: Final = (DATABASE, LEDGER)

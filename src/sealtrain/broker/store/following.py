@@ -26,7 +26,7 @@ from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import metadata, reflected
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.errors import DataInvalid, LedgerInconsistent, SealtrainError, Unreachable
-from sealtrain.ledger.tree import StoredTree
+from sealtrain.ledger.store import LedgerStore
 from sealtrain.signing import merkle
 
 _PAGE: Final = 500
@@ -49,7 +49,7 @@ class LedgerFollower:
         origin: Of the ledger.
     """
 
-    def __init__(self, tree: StoredTree, origin: str) -> None:
+    def __init__(self, tree: LedgerStore, origin: str) -> None:
         self._tree = tree
         self._origin = origin
 

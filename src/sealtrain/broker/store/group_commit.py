@@ -33,7 +33,7 @@ from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.statements import Settled
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.ledger.tree import Pending
+from sealtrain.ledger.store import PendingEntries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class _Group:
         self._ledger = ledger
         self._following = following
         self._ended = threading.Event()
-        self._pending: Pending | None = None
+        self._pending: PendingEntries | None = None
         self._driver: Any = connection.connection.driver_connection
         if ledger is not None:
             self._pending = ledger.pending(self._driver)

@@ -19,9 +19,9 @@ from sealtrain.broker.store.incarnation import begin_anew, move_in
 from sealtrain.broker.store.schema import HEAD, version_of
 from sealtrain.broker.store.tables import leases
 from sealtrain.errors import ConfigError
-from sealtrain.ledger.backend import TURN_SECONDS, DatabaseServer
-from sealtrain.ledger.backends import backend_of
-from sealtrain.ledger.tree import StoredTree
+from sealtrain.ledger.backend import DatabaseServer
+from sealtrain.ledger.reading import meta_of
+from sealtrain.ledger.store import LedgerStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,8 @@ def settle(database: DatabaseServer, *, now: int) -> RestoredDatabase:
         ConfigError: It was written by another version, or holds no broker's state.
         Unreachable: It cannot be read or written; nothing was changed.
     """
-    backend = backend_of(database)
-    meta = backend.meta(database)
-    ledger = backend.ledger(database, meta, TURN_SECONDS)
+    meta = meta_of(database)
+    ledger = LedgerStore(database, meta, any_key=True)
     engine = engine_of(database)
     try:
         size = ledger.recompute()
@@ -73,7 +72,7 @@ def settle(database: DatabaseServer, *, now: int) -> RestoredDatabase:
         ledger.close()
 
 
-def ended(connection: Connection, ledger: StoredTree, origin: str, now: int) -> int:
+def ended(connection: Connection, ledger: LedgerStore, origin: str, now: int) -> int:
     """Bring the tables in step with their ledger, then end leases and challenges.
 
     Returns:
