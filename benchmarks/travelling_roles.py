@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sealtrain.base.collector import uncollected
+from sealtrain.base.collector import pause_collection
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain_together.channel.channel import accept, connect
@@ -251,7 +251,7 @@ class Devices:
     """Role ``device``: the accelerator that travels, or trains on what comes to it."""
 
     def __init__(self, given: dict[str, Any], stack: ExitStack) -> None:
-        with uncollected():  # as the guest does
+        with pause_collection():  # as the guest does
             import torch
             import transformers
 

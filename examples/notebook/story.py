@@ -19,12 +19,12 @@ import matplotlib.pyplot as plt
 
 import sealtrain
 from sealtrain.base.canonical import canonical_json
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 
 out = Path("story-out")
 if (out / "consortium.json").exists():
     shutil.rmtree(out)  # an earlier play of this story
-example = shipped("examples/three_hospitals")
+example = find_shipped("examples/three_hospitals")
 
 
 def refused(act: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.meeting import Wire, connect
@@ -130,7 +130,7 @@ class NodeCompany:
         self._membership = Membership(tuple(peers))
         self._session = bytes.fromhex(run_id + session)
         self.world = len(members)
-        self.urls = [f"tcp://{written(member.host, member.port)}" for member in members]
+        self.urls = [f"tcp://{write_host_and_port(member.host, member.port)}" for member in members]
 
     def watch(self, lines: Mapping[str, socket.socket]) -> None:
         """Connect only as long as the peers of these connections live.

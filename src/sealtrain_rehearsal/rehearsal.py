@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sealtrain.base.files import atomic_write, made_folder
+from sealtrain.base.files import atomic_write, make_folder
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.output import require_text, say
@@ -138,7 +138,7 @@ class Rehearsal:
         with ExitStack() as stack:
             # SIGTERM ends it as Ctrl-C does, its servers and its sockets with it.
             self._ending = stack.enter_context(Ending())
-            stack.enter_context(made_folder(self.out))  # a refusal leaves no empty one
+            stack.enter_context(make_folder(self.out))  # a refusal leaves no empty one
             stack.callback(_unmark, self.out)
             atomic_write(self.out / _MARK, _MARK_TEXT)
             # A socket's path has at most 107 characters, wherever the rehearsal lies.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 from sealtrain.cli.output import Json, emit, say
 from sealtrain_rehearsal.rehearsal import leftovers_named
 
@@ -59,7 +59,7 @@ def _play(name: str, out: Path, as_json: bool, *options: Any) -> None:
     """
     # Several parts calculate at a time: threads of one would only wait for another's.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    folder = str(shipped("examples/collaboration"))
+    folder = str(find_shipped("examples/collaboration"))
     sys.path.insert(0, folder)  # its modules import each other
     try:
         story = import_module(name)

@@ -29,7 +29,7 @@ import typer
 
 from sealtrain.base.extras import require_extras
 from sealtrain.base.filenames import slug
-from sealtrain.base.files import atomic_write, made_folder, read_bounded
+from sealtrain.base.files import atomic_write, make_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.stages import say_stages
 from sealtrain.cli.machineoptions import SimulatedMachineOptions
@@ -216,7 +216,7 @@ class Site:
         """
         for place in range(self.brokers):
             _expect_free(self.port + place)
-        parts.enter_context(made_folder(self.out))
+        parts.enter_context(make_folder(self.out))
         parts.enter_context(self._empty_scratch())
         if not self.policy.exists():
             ran(

@@ -18,7 +18,7 @@ from polling import wait_until
 from relays import answered, expect_only_a_handshake
 from stage import MACHINE, OWNERS, RECIPE, Stage, stage
 
-from sealtrain.base.hostport import host_and_port, written
+from sealtrain.base.hostport import host_and_port, write_host_and_port
 
 if not COLLECTING:
     from pads_world import recording
@@ -186,8 +186,8 @@ def test_what_was_recorded_of_a_run_gets_nothing_out_of_a_dealer_that_was_starte
 def test_a_run_names_the_machine_that_is_gone(played: Played, gone: str) -> None:
     """By its code, which is all that leaves a run: its messages could quote a record."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        nowhere = written(*listener.getsockname())
-    places = {"accelerator": played.accelerator, "dealer": written(*played.dealer)}
+        nowhere = write_host_and_port(*listener.getsockname())
+    places = {"accelerator": played.accelerator, "dealer": write_host_and_port(*played.dealer)}
     words = training(played.world, f"no-{gone}", **(places | {gone: nowhere}))
     answer = played.world.try_run(*words)
     assert (answer.code, answer.error) == (4, f"{gone}-unreachable")

@@ -24,7 +24,7 @@ from sealing_world import context
 
 from sealtrain.base.fingerprint import Fingerprint
 from sealtrain.base.process_state import OneProcess
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 from sealtrain.base.secret import Secret
 from sealtrain.errors import ForkRefused, PadsRefused, SealtrainError
 from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher
@@ -285,7 +285,7 @@ _NOTHING, _OTHER = "went on", "bug"
 def said_in_child(use: Use, *, depth: int = 1) -> str:
     """How a use of something ends in a child of this process, or in a child's child."""
     read, write = os.pipe()
-    child = forked()
+    child = fork()
     if child == 0:  # nothing of it comes back but what it writes
         said = _OTHER
         try:

@@ -19,7 +19,7 @@ from collecting import COLLECTING
 from sealing_world import SealedFolder, json_lines, sealed_folder
 
 from sealtrain.base.models import StrictModel
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.frames import (
@@ -353,7 +353,7 @@ def test_it_ends_with_its_keeper() -> None:
             shown.write(b"%d" % os.getpid())
             signal.pause()
 
-        keeper = forked()
+        keeper = fork()
         if keeper == 0:
             try:
                 Opener(ranks=1, importable=Importable(), live=live)

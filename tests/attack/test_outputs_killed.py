@@ -19,7 +19,7 @@ from carrying import carries
 from sealing_world import BINDING, OWNER_ID, all_rows, json_lines
 
 from sealtrain.base import files
-from sealtrain.base.files import atomic_folder, atomic_writer, exchanged
+from sealtrain.base.files import atomic_folder, atomic_writer, exchange_names
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription
@@ -105,7 +105,7 @@ def test_a_folder_that_is_replaced_is_the_old_or_the_new(
 ) -> None:
     place = tmp_path / "out"
     if not in_one_step:  # a file system that cannot exchange two names
-        monkeypatch.setattr(files, "exchanged", lambda *_: False)
+        monkeypatch.setattr(files, "exchange_names", lambda *_: False)
 
     def replace(begin: Callable[[], None]) -> None:
         begin()
@@ -140,12 +140,12 @@ def test_names_are_exchanged_in_one_step_here(tmp_path: Path) -> None:
     for path in (one, other):
         path.mkdir()
         (path / path.name).touch()
-    if not exchanged(one, other):
+    if not exchange_names(one, other):
         pytest.skip("this file system cannot")
     assert (one / "other").exists()
     assert (other / "one").exists()
     with pytest.raises(FileNotFoundError):
-        exchanged(one, tmp_path / "missing")
+        exchange_names(one, tmp_path / "missing")
 
 
 def test_a_failed_replacement_leaves_the_old(
@@ -162,7 +162,7 @@ def test_a_failed_replacement_leaves_the_old(
             raise OSError(28, "No space left on device")
         return rename(path, target)
 
-    monkeypatch.setattr(files, "exchanged", lambda *_: False)
+    monkeypatch.setattr(files, "exchange_names", lambda *_: False)
     monkeypatch.setattr(Path, "rename", failing)
     with (
         pytest.raises(OSError, check=carries(errno=errno.ENOSPC)),

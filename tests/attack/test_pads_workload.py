@@ -23,7 +23,7 @@ from channel_world import acceptance, guest
 from collecting import COLLECTING
 from polling import wait_until
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.workload.channel import (
     AskingEnd,
@@ -84,7 +84,7 @@ def peers() -> list[str]:
                 copy = socket.socket(fileno=os.dup(int(place.name)))
                 with copy:
                     if copy.family == socket.AF_INET:
-                        found.append(written(*copy.getpeername()[:2]))
+                        found.append(write_host_and_port(*copy.getpeername()[:2]))
     return sorted(found)
 
 
@@ -149,7 +149,9 @@ class Kept:
     def __init__(self, accelerator: tuple[str, int], dealer: tuple[str, int]) -> None:
         how = Pads(kind="pads", pads="dealer", policy="policy.yaml")
         self.recipe = SimpleNamespace(collaboration=how)
-        self.settings = SimpleNamespace(accelerator=written(*accelerator), dealer=written(*dealer))
+        self.settings = SimpleNamespace(
+            accelerator=write_host_and_port(*accelerator), dealer=write_host_and_port(*dealer)
+        )
         self.run_id, self.lease = "ab" * 16, SimpleNamespace(require=lambda: None)
         accepts = acceptance()
         self.collect, self.policy = guest().collect, accepts.policy
@@ -177,7 +179,7 @@ def told() -> Iterator[dict[str, Any]]:
         result = found.read()
         if not result["bound"]:
             pytest.skip("this kernel has no filter of system calls")
-        machines = sorted(written(*place) for place in (accelerator, dealer))
+        machines = sorted(write_host_and_port(*place) for place in (accelerator, dealer))
         yield result | {"machines": machines, "kept": kept}
 
 

@@ -16,7 +16,7 @@ from opener_here import OpenerHere
 from training_world import RUN_ID, SECRET, PlainDataset, checkpoint_store, private_sft, sft
 
 from sealtrain.base.encoding import from_base64
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import DataInvalid
 from sealtrain.guest.keeper import Keeper
 from sealtrain.guest.phase_messages import digests_tokens, draws, in_memory, privacy_spent
@@ -488,7 +488,7 @@ def test_products_under_pads_are_told_before_a_checkpoint_and_made_before_the_ma
     memory, descriptor = SharedMemory.made(8)
     os.close(descriptor)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        place = written(*listener.getsockname()[:2])
+        place = write_host_and_port(*listener.getsockname()[:2])
         made = Run(tmp_path, recipe, settings=SimpleNamespace(accelerator=place, dealer=None))
         keeper = made.keeper
         made.ready()

@@ -24,7 +24,7 @@ from collecting import COLLECTING
 from polling import wait_until
 
 from sealtrain.base.connections import Caps
-from sealtrain.base.wsgi import ServerLimits, bound
+from sealtrain.base.wsgi import ServerLimits, bind_server
 from sealtrain.cli.credential_lender import lending
 from sealtrain.errors import SealtrainError
 from sealtrain_console.web.serving import serving
@@ -186,7 +186,7 @@ def test_a_page_that_takes_no_body_reads_none() -> None:
         start("200 OK", [("content-length", "0")])
         return []
 
-    with running(bound(page, "127.0.0.1:0")) as place:
+    with running(bind_server(page, "127.0.0.1:0")) as place:
         assert answered(place, b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
     assert read == [b""]
 

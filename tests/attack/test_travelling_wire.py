@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from relays import Meddle, relayed
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
 from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
@@ -118,7 +118,7 @@ def test_an_accelerator_that_is_gone_is_named_and_ends_the_run(
         ):
             orchestrator.run()
         assert caught.value.exit_code == 4
-        assert caught.value.got == written(*place)
+        assert caught.value.got == write_host_and_port(*place)
 
 
 @pytest.mark.claim("C226")
@@ -128,7 +128,7 @@ def test_a_holder_that_is_gone_is_named_with_its_place() -> None:
         with pytest.raises(PeerUnreachable) as caught:
             joined(parties, RUN_ID, "clinic-b", 0, os.urandom)
     assert caught.value.owner == "clinic-b"
-    assert str(caught.value.got).endswith(f" at {written(*place)}")
+    assert str(caught.value.got).endswith(f" at {write_host_and_port(*place)}")
 
 
 @pytest.mark.parametrize("meddler", ["drops", "swaps"])

@@ -17,7 +17,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import sealtrain
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 from sealtrain.cli import app
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.manifest.second_verifier import join_page, join_script
@@ -87,7 +87,9 @@ def test_checkout_and_wheel_join_the_same_second_verifier() -> None:
     """``make newest`` plays this with our wheel, whose page has the digest of the checkout's."""
     (line,) = (REPOSITORY / "verify/verify.html.sha256").read_text().splitlines()
     assert line == f"{hashlib.sha256(join_page().encode()).hexdigest()}  verify.html"
-    brought = {path.relative_to(shipped("verify")) for path in shipped("verify").rglob("*.*")}
+    brought = {
+        path.relative_to(find_shipped("verify")) for path in find_shipped("verify").rglob("*.*")
+    }
     assert brought == {
         path.relative_to(REPOSITORY / "verify") for path in (REPOSITORY / "verify").rglob("*.*")
     }
@@ -97,7 +99,7 @@ def test_checkout_and_wheel_join_the_same_second_verifier() -> None:
 
 def test_what_is_not_brought_is_said() -> None:
     with pytest.raises(DataInvalid):
-        shipped("recipes/none.yaml")
+        find_shipped("recipes/none.yaml")
 
 
 def test_a_file_is_found_where_a_wheel_puts_it(
@@ -114,7 +116,7 @@ def test_a_file_is_found_where_a_wheel_puts_it(
     module = packages / "sealtrain/__init__.py"
     monkeypatch.syspath_prepend(str(packages))
     monkeypatch.setattr(sealtrain, "__file__", str(module))
-    assert shipped("recipes/mine.yaml") == mine
+    assert find_shipped("recipes/mine.yaml") == mine
 
 
 WITHOUT = """

@@ -19,7 +19,7 @@ import torch
 import torch._dynamo  # DDP loads it; a forked rank then does not
 import torch.distributed as dist
 
-from sealtrain.base.processes import answer_of, packed, packed_error
+from sealtrain.base.processes import answer_of, pack, pack_error
 from sealtrain.training.distributed.wire.group import join, leave
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.meeting import Wire, connect
@@ -176,7 +176,7 @@ def _child(
         torch.set_num_threads(1)
         if joined:
             join(wire, timeout_s=timeout_s, staged=staged)
-        data = packed(work(rank, wire))
+        data = pack(work(rank, wire))
         if joined:
             leave()
         else:
@@ -184,7 +184,7 @@ def _child(
     except BaseException as error:
         if os.environ.get("SHOW"):
             traceback.print_exc()
-        data = packed_error(error)
+        data = pack_error(error)
     try:
         with os.fdopen(there, "wb") as told:
             told.write(data)

@@ -19,7 +19,7 @@ from sealtrain.base.connections import Connection, Connections, ConnectionStage
 READ_SECONDS: Final = 60.0
 
 
-def bounded(table: Connections, head_seconds: float) -> type[H11Protocol]:
+def make_bounded_protocol(table: Connections, head_seconds: float) -> type[H11Protocol]:
     """The protocol of one server, for ``uvicorn.Config``.
 
     Args:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_collection() -> Iterator[None]:
     """While inside, nothing is collected; what is there at the end never is."""
     collecting = gc.isenabled()
     gc.disable()

@@ -53,7 +53,7 @@ def extra_of(error: ModuleNotFoundError) -> str | None:
 
     top = (error.name or "").partition(".")[0]
     wanted = canonicalize_name(MODULES.get(top, top))
-    brought = _brought()
+    brought = _extras_of_wheel()
     bringing = [extra for extra, names in brought.items() if wanted in names]
     return min(bringing, key=lambda extra: len(brought[extra]), default=None)
 
@@ -71,7 +71,7 @@ def require_extras(what: str, *extras: str) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     absent = []
-    brought = _brought(extras)
+    brought = _extras_of_wheel(extras)
     for name in sorted({name for names in brought.values() for name in names}):
         try:
             version(name)
@@ -85,7 +85,7 @@ def require_extras(what: str, *extras: str) -> None:
         )
 
 
-def _brought(only: Collection[str] | None = None) -> dict[str, set[str]]:
+def _extras_of_wheel(only: Collection[str] | None = None) -> dict[str, set[str]]:
     """Distributions by extra, as the installed sealtrain lists them; of these extras, or of all."""
     from importlib.metadata import PackageNotFoundError, metadata
 

@@ -138,7 +138,7 @@ def atomic_folder(path: Path, *, mode: int = 0o700, overwrite: bool = False) -> 
 
 
 @contextmanager
-def made_folder(path: Path) -> Iterator[None]:
+def make_folder(path: Path) -> Iterator[None]:
     """Make a folder and the ones above it that are missing; on failure they go, if empty.
 
     Args:
@@ -218,7 +218,7 @@ def open_regular(path: Path, *, changed: bool = False) -> int:
     return descriptor
 
 
-def opened_inside(folder: Path, name: PurePosixPath) -> int:
+def open_inside(folder: Path, name: PurePosixPath) -> int:
     """Open a regular file below a folder that another process writes into, for reading.
 
     No link is followed below the folder, and no pipe waited for.
@@ -261,7 +261,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         return _read_bounded_file(file, path, max_bytes)
 
 
-def locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Have a file for this process alone, without waiting; whether no other one has it."""
     import fcntl
 
@@ -401,7 +401,7 @@ def _claim_folder(temporary: Path, path: Path) -> None:
 
 
 def _replace(temporary: Path, path: Path, replaced: Path) -> None:
-    if exchanged(temporary, path):  # the replaced folder is deleted with the temporary one
+    if exchange_names(temporary, path):  # the replaced folder is deleted with the temporary one
         return
     shutil.rmtree(replaced, ignore_errors=True)
     path.rename(replaced)
@@ -423,7 +423,7 @@ _RENAME_SWAP: Final = 2
 _UNSUPPORTED: Final = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
-def exchanged(one: Path, other: Path) -> bool:
+def exchange_names(one: Path, other: Path) -> bool:
     """Exchange two names of one file system, both of which exist.
 
     Returns:

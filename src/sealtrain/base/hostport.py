@@ -23,6 +23,6 @@ def host_and_port(text: str) -> tuple[str, int]:
     return found[1] or found[2], int(found[3])
 
 
-def written(host: str, port: int) -> str:
+def write_host_and_port(host: str, port: int) -> str:
     """The address as ``host_and_port`` reads it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

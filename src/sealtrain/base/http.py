@@ -33,9 +33,9 @@ from sealtrain.base.tunnel import (
     ProxyRefused,
     ProxySilent,
     TlsInside,
+    open_tunnel,
     reason_of,
     remedy_of,
-    tunnelled,
 )
 
 LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -478,7 +478,7 @@ class _Tunnels(_Backend):
             )
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
             raise ProxySilent from error
-        return tunnelled(stream, proxy, self._context, host, port, timeout)
+        return open_tunnel(stream, proxy, self._context, host, port, timeout)
 
 
 @contextmanager

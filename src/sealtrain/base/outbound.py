@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from sealtrain.base.files import read_bounded
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded
 
 CA_FILE: Final = "SEALTRAIN_CA_FILE"
@@ -86,7 +86,9 @@ class Outbound:
             proxy = None
             if parts.scheme == "https":
                 proxy = self.proxy_for(parts.hostname or "", parts.port or 443)
-            found[url if proxy is None else f"tcp://{written(proxy.host, proxy.port)}"] = None
+            found[
+                url if proxy is None else f"tcp://{write_host_and_port(proxy.host, proxy.port)}"
+            ] = None
         return list(found)
 
 

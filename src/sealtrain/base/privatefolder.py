@@ -100,7 +100,7 @@ def _make_folder(where: Path) -> tuple[Path, list[int]]:
     if importlib.util.find_spec("fcntl") is None:
         return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=where)), []
     remove_left_behind(where, _PREFIX)
-    folder, held = held_folder(where, _PREFIX)
+    folder, held = hold_folder(where, _PREFIX)
     return folder, [held]
 
 
@@ -124,7 +124,7 @@ def _remove(maker: int, path: Path, descriptors: list[int]) -> None:
 _UNNAMED = ".sealtrain-"
 
 
-def held_folder(where: Path, prefix: str) -> tuple[Path, int]:
+def hold_folder(where: Path, prefix: str) -> tuple[Path, int]:
     """Make a folder for this user only; it has its name only once it is locked.
 
     Args:
@@ -143,11 +143,11 @@ def held_folder(where: Path, prefix: str) -> tuple[Path, int]:
 
 
 def remove_left_behind(where: Path, prefix: str) -> None:
-    """Remove the folders of ``held_folder`` that no living process of this user holds.
+    """Remove the folders of ``hold_folder`` that no living process of this user holds.
 
     Args:
-        where: As for ``held_folder``.
-        prefix: As for ``held_folder``.
+        where: As for ``hold_folder``.
+        prefix: As for ``hold_folder``.
     """
     import fcntl
 

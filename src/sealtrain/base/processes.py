@@ -66,7 +66,7 @@ def end_with(process: int) -> None:
     threading.Thread(target=wait, name="stop-with", daemon=True).start()
 
 
-def forked() -> int:
+def fork() -> int:
     """``os.fork``: 0 in the child, the child's process id in this process.
 
     Python 3.12 warns of forking beside threads, because what they hold stays held in the child. A
@@ -77,12 +77,12 @@ def forked() -> int:
         return os.fork()
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     """Pack a value for ``answer_of``."""
     return pickle.dumps(value)
 
 
-def packed_error(error: BaseException) -> bytes:
+def pack_error(error: BaseException) -> bytes:
     """An error for ``answer_of``, with its attributes; of one that cannot be told, its kind."""
     try:
         return pickle.dumps(_Raised(type(error), error.args, vars(error)))

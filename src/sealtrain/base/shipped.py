@@ -13,7 +13,7 @@ from pathlib import Path
 from sealtrain.errors import DataInvalid
 
 
-def shipped(name: str) -> Path:
+def find_shipped(name: str) -> Path:
     """The file or folder of that name, as the checkout lays it out.
 
     Args:

@@ -101,7 +101,7 @@ class ServerCertificate:
         return context
 
 
-def secured(
+def make_tls_protocol(
     certificate: ServerCertificate,
     table: Connections,
     handshake_seconds: float,

@@ -98,7 +98,7 @@ def reason_of(error: BaseException, *, tunnelled: bool) -> str | None:
     return f"{_ALERT}: {(seen.reason or type(seen).__name__)[:60]}"
 
 
-def tunnelled(
+def open_tunnel(
     stream: httpcore2.NetworkStream,
     proxy: ProxyServer,
     context: ssl.SSLContext | None,

@@ -161,7 +161,7 @@ def cells(text: str) -> int:
     return len(text) + len(_WIDE.findall(text)) - len(_MARK.findall(text))
 
 
-def padded(text: str, width: int) -> str:
+def pad_cells(text: str, width: int) -> str:
     """Visible text with spaces behind it up to a number of cells."""
     return text + " " * (width - cells(text))
 

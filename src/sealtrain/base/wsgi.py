@@ -58,7 +58,7 @@ class ServerLimits:
     seconds: float = REQUEST_SECONDS
 
 
-def bound(
+def bind_server(
     app: App, listen: str, *, hint: str | None = None, limits: ServerLimits | None = None
 ) -> WSGIServer:
     """A server of ``app``, bound; it serves with ``serve_forever``, each request in a thread.

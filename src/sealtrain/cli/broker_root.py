@@ -9,7 +9,7 @@ import typer
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import to_base64
-from sealtrain.base.files import atomic_folder, made_folder
+from sealtrain.base.files import atomic_folder, make_folder
 from sealtrain.broker.address import places
 from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli.broker_database import Database
@@ -78,7 +78,7 @@ def split(
     if out.exists():
         raise AlreadyExists(f"{out} exists already", check="shares", hint="name a new folder")
     names = [f"share-{number}-of-{shares}.txt" for number in range(1, shares + 1)]
-    with made_folder(out.parent), atomic_folder(out) as folder:
+    with make_folder(out.parent), atomic_folder(out) as folder:
         for name, mnemonic in zip(names, made, strict=True):
             write_secret_file(folder / name, mnemonic.reveal() + b"\n")
     files = [out / name for name in names]

@@ -12,8 +12,8 @@ import typer
 from sealtrain.attest.policy import load_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import read_bounded
-from sealtrain.base.hostport import host_and_port, written
-from sealtrain.base.wsgi import App, ServerLimits, bound
+from sealtrain.base.hostport import host_and_port, write_host_and_port
+from sealtrain.base.wsgi import App, ServerLimits, bind_server
 from sealtrain.broker.errors import RequestTooLarge
 from sealtrain.cli.output import say
 from sealtrain.client.storecredentials import MAX_REQUEST_BYTES, Lender, parse_credentials
@@ -44,7 +44,9 @@ def credentials(
     )
     with lending(lender, listen) as server:
         say(f"lends credentials to {compose_hash}")
-        say(f"lender ready http://{written(host_and_port(listen)[0], server.server_port)}")
+        say(
+            f"lender ready http://{write_host_and_port(host_and_port(listen)[0], server.server_port)}"
+        )
         server.serve_forever()
 
 
@@ -59,7 +61,7 @@ def lending(lender: Lender, listen: str, *, limits: ServerLimits = LIMITS) -> WS
     Raises:
         UsageError: The place cannot be listened at.
     """
-    return bound(_page(lender), listen, limits=limits)
+    return bind_server(_page(lender), listen, limits=limits)
 
 
 def _page(lender: Lender) -> App:

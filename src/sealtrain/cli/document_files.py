@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from sealtrain.base.files import atomic_write, made_folder
+from sealtrain.base.files import atomic_write, make_folder
 from sealtrain.recipe.document import FROM_DOCUMENT, file_within
 from sealtrain.recipe.errors import LockInvalid
 
@@ -42,7 +42,7 @@ def lay_out(path: Path, app_compose: Callable[[], bytes], kept: Path) -> Path:
             got=str(folder),
             hint="start the guest with a disk of its own",
         )
-    with made_folder(folder):
+    with make_folder(folder):
         folder.chmod(0o700)
         atomic_write(folder / name, content, overwrite=True)
     return folder / name

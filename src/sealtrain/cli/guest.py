@@ -136,10 +136,10 @@ def _role(recipe: Recipe, role: str) -> Play:
 
 def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
     """Write the ticket's broker files: the run keeps their places for its resumption."""
-    from sealtrain.base.files import atomic_write, made_folder
+    from sealtrain.base.files import atomic_write, make_folder
 
     written = []
-    with made_folder(folder):
+    with make_folder(folder):
         folder.chmod(0o700)
         for number, pin in enumerate(ticket.brokers, 1):
             written.append(folder / f"{number}.yaml")

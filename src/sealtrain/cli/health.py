@@ -15,7 +15,7 @@ from typing import Any, Final
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import read_regular
 from sealtrain.base.processes import end_with_parent
-from sealtrain.base.wsgi import App, bound
+from sealtrain.base.wsgi import App, bind_server
 from sealtrain.errors import DataInvalid
 
 _MAX_BYTES: Final = 1 << 16
@@ -38,7 +38,7 @@ def health(place: str | None, status: Path) -> Iterator[None]:
     if place is None:
         yield
         return
-    server = bound(_page(status), place, hint="name a free port as health in the run ticket")
+    server = bind_server(_page(status), place, hint="name a free port as health in the run ticket")
 
     def serve() -> None:
         if end_with_parent():

@@ -19,7 +19,7 @@ import typer
 
 from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.cli.output import Json, emit, require_name, say, typed
 from sealtrain.cli.project import NAME
@@ -249,7 +249,7 @@ def _recipe(
         records: Of the sample.
     """
     name = "classify-tabular" if proposal.of_numbers else _READY[proposal.phase]
-    path = shipped("recipes") / f"{name}.yaml"
+    path = find_shipped("recipes") / f"{name}.yaml"
     recipe: Any = parse_yaml(path.read_bytes(), error=RecipeInvalid, what="recipe")
     for of_hardware in ("bf16", "activation_checkpointing", "eval_steps"):
         recipe["trainer"].pop(of_hardware, None)

@@ -19,7 +19,7 @@ import typer.core
 import typer.main
 
 from sealtrain.base import distributions
-from sealtrain.base.collector import uncollected
+from sealtrain.base.collector import pause_collection
 from sealtrain.cli.command import Command, SettledCommand
 from sealtrain.cli.options import spread
 
@@ -118,7 +118,7 @@ class LazyGroup(SettledCommand, typer.core.TyperGroup):
 def load(place: str) -> Callable[..., None]:
     """Import the function at ``module:function``."""
     module, _, _ = place.partition(":")
-    with nullcontext() if module in sys.modules else uncollected():
+    with nullcontext() if module in sys.modules else pause_collection():
         function: Callable[..., None] = distributions.load(place)
     return function
 

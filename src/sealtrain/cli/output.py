@@ -23,7 +23,7 @@ from sealtrain.base.visible_text import (
     cells,
     escape_hidden,
     escape_hidden_lines,
-    padded,
+    pad_cells,
     replace_hidden,
 )
 from sealtrain.errors import UsageError
@@ -121,7 +121,7 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:
     shown = [[escape_hidden(cell) for cell in row] for row in [header, *rows]]
     widths = [max(cells(row[i]) for row in shown) for i in range(len(header))]
     return [
-        "  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(pad_cells(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in shown
     ]
 

@@ -13,7 +13,7 @@ import typer
 
 from sealtrain.base.extras import require_extras
 from sealtrain.base.processes import end_with_starter
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 from sealtrain.cli.output import Json, emit, table
 from sealtrain.errors import UsageError
 from sealtrain.recipe.schema import load_recipe
@@ -25,7 +25,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say what an error means and what to do about it."""
-    page = shipped("docs/reference/errors.md").read_text("utf-8")
+    page = find_shipped("docs/reference/errors.md").read_text("utf-8")
     sections = re.split(r"^#{2,3} ", page, flags=re.MULTILINE)[1:]
     found = {
         head.strip(): text.strip()
@@ -44,7 +44,7 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the ready recipes, or print one to start from."""
-    found = {path.stem: path for path in sorted(shipped("recipes").glob("*.yaml"))}
+    found = {path.stem: path for path in sorted(find_shipped("recipes").glob("*.yaml"))}
     if name is None:
         loaded = {stem: load_recipe(path) for stem, path in found.items()}
         listed = [
@@ -69,7 +69,7 @@ def demo(
 ) -> None:
     """Play three hospitals that train one model together, on the simulator (about 3 minutes)."""
     require_extras("the demo", "train", "broker", "simulator")
-    story = shipped("examples/three_hospitals") / "demo.py"
+    story = find_shipped("examples/three_hospitals") / "demo.py"
     words = [sys.executable, str(story), "--out", str(out)]
     shown = sys.stderr if as_json else None
     played = subprocess.run(  # noqa: S603  # our own program, our own words

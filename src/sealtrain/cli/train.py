@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.base.collector import uncollected
+from sealtrain.base.collector import pause_collection
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.evaluate import measure
 from sealtrain.cli.output import Json, emit, metric_lines, say
@@ -72,7 +72,7 @@ def train(
     """
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    with uncollected():
+    with pause_collection():
         from sealtrain.guest.run import start
 
     def begin() -> Outcome:
@@ -163,7 +163,7 @@ def _require_one_guest(recipe: Recipe) -> None:
 def _resumption(
     held: Callable[[], tuple[RunSettings, str]], metrics_port: int | None, ranks: int | None = None
 ) -> Callable[[], Outcome]:
-    with uncollected():
+    with pause_collection():
         from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.base.files import atomic_write, made_folder
+from sealtrain.base.files import atomic_write, make_folder
 from sealtrain.errors import AlreadyExists
 from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.inventory import ANCHOR_FILE
@@ -285,7 +285,7 @@ def _proven_writable(out: Path) -> Iterator[None]:
 
     Where the run does not begin, the folder is left as it was.
     """
-    with made_folder(out):
+    with make_folder(out):
         with tempfile.TemporaryFile(dir=out) as probe:
             probe.write(bytes(_PROBE_BYTES))
             probe.flush()

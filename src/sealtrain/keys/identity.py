@@ -17,7 +17,7 @@ from pydantic import field_validator, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.files import made_folder
+from sealtrain.base.files import make_folder
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
 from sealtrain.base.ownfiles import require_own
 from sealtrain.base.secret import Random, Secret
@@ -186,7 +186,7 @@ class Identity:
         """
         private = folder / f"{self.name}.identity.json"
         public = folder / f"{self.name}.public.json"
-        with made_folder(folder):
+        with make_folder(folder):
             self.save(private, passphrase)
             try:
                 self.public.save(public)

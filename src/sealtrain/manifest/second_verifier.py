@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 
 _PAGE: Final = "page.js"
 _EMBEDDED: Final = "embedded.js"
@@ -33,7 +33,7 @@ def join_script() -> str:
 
 def join_page() -> str:
     """The page that verifies a manifest from disk, offline: ``verify.html``."""
-    folder = shipped("verify")
+    folder = find_shipped("verify")
     code = _join(_PAGE)
     look = files("sealtrain.manifest").joinpath("look.css").read_text("utf-8")
     style = look + (folder / "page.css").read_text("utf-8")
@@ -54,7 +54,7 @@ def hash_for_policy(text: str) -> str:
 
 def _join(entry: str) -> str:
     """All modules that one needs, itself the last."""
-    modules = _collect(shipped("verify"), entry, {})
+    modules = _collect(find_shipped("verify"), entry, {})
     text = "".join(_wrap(name, source) for name, source in modules.items())
     if "</script" in text or "<!--" in text:
         raise ValueError("a module holds what begins or ends a script element")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.filenames import clash, may_carry_code, portable_name
-from sealtrain.base.files import atomic_folder, made_folder
+from sealtrain.base.files import atomic_folder, make_folder
 from sealtrain.client.errors import HubUnreachable
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.lockfile import HubPin
@@ -251,7 +251,7 @@ def _is_left_out(name: str) -> bool:
 
 def _place(folder: Path, files: dict[str, _File], model: ModelFromHub) -> None:
     """Copy files into a new folder that appears when all of them are right."""
-    with made_folder(folder.parent), atomic_folder(folder, mode=0o755) as temporary:
+    with make_folder(folder.parent), atomic_folder(folder, mode=0o755) as temporary:
         for name, file in files.items():
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ from sealtrain.base.digests import file_sha256, map_sha256, tree_sha256
 from sealtrain.base.distributions import CORE, DISTRIBUTIONS, room_missing
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 from sealtrain.base.version import VERSION, own_folders
 from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.errors import EnvironmentChanged
@@ -232,7 +232,7 @@ def _closure(wanted: PackagesWanted, place: InstallationPaths) -> dict[str, Dist
     own = place.requirements()
     pending = [(f"{_OWN}[{','.join(wanted.extras)}]", "", _INSTALL)]
     for line in wanted.of_backend:
-        hint = f"sh {shipped(_BACKENDS)} BACKEND makes an environment with it"
+        hint = f"sh {find_shipped(_BACKENDS)} BACKEND makes an environment with it"
         pending.append((line, "", hint))
     pending += [(line, "", f"pip install '{line}'") for line in wanted.of_scripts]
     while pending:

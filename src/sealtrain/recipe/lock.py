@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import atomic_write, made_folder, read_bounded
+from sealtrain.base.files import atomic_write, make_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.compose import build_compose, compose_hash, launch_scripts, lock_text
@@ -148,7 +148,7 @@ class LockedRecipe:
                     hint="lock into another folder; approvals of the old one stay with it",
                 )
         fresh = [out_dir / name for name in changed if not (out_dir / name).exists()]
-        with made_folder(out_dir):
+        with make_folder(out_dir):
             try:
                 for name, data in changed.items():
                     atomic_write(out_dir / name, data, overwrite=overwrite)

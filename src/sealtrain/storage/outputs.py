@@ -18,7 +18,7 @@ from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.filenames import portable_name
-from sealtrain.base.files import opened_inside
+from sealtrain.base.files import open_inside
 from sealtrain.base.models import ErrorCode, Hex32, Hex64, StrictModel, load_json
 from sealtrain.consortium.series_block import MAX_MEMBERS
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
@@ -368,7 +368,7 @@ def _hold_open(out: Path, name: str) -> Iterator[BinaryIO]:
     Raises:
         DataInvalid: It is gone, or no regular file in folders of its own.
     """
-    with os.fdopen(opened_inside(out, PurePosixPath(name)), "rb") as file:
+    with os.fdopen(open_inside(out, PurePosixPath(name)), "rb") as file:
         yield file
 
 

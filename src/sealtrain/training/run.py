@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.base.collector import uncollected
+from sealtrain.base.collector import pause_collection
 from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
 from sealtrain.training.model_files import Trained, model_files
@@ -99,7 +99,7 @@ def load_phase(phase: str) -> Any:
     name = f"sealtrain.training.phases.{phase}"
     if name in sys.modules:
         return sys.modules[name]
-    with uncollected():
+    with pause_collection():
         return import_module(name)
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from sealtrain.base.files import read_bounded
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 
 _MAX_BYTES: Final = 1 << 20
 _LINE: Final = re.compile(r"\| (?P<number>C[0-9]+) \| (?P<promise>[^|]+) \| (?P<tests>[^|]+) \|")
@@ -37,7 +37,7 @@ def claims() -> Mapping[str, Promise]:
     Raises:
         DataInvalid: The page is neither installed nor in a checkout.
     """
-    page = read_bounded(shipped("spec/claims.md"), _MAX_BYTES).decode("utf-8")
+    page = read_bounded(find_shipped("spec/claims.md"), _MAX_BYTES).decode("utf-8")
     found = [_LINE.fullmatch(line.strip()) for line in page.splitlines()]
     return {
         line["number"]: Promise(

@@ -48,7 +48,7 @@ async def _serve(
 ) -> None:
     import uvicorn
 
-    from sealtrain.base.asgi import bounded
+    from sealtrain.base.asgi import make_bounded_protocol
 
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     with listener:
@@ -71,7 +71,7 @@ async def _serve(
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            http=bounded(Connections(_CAPS), _HEAD_SECONDS),
+            http=make_bounded_protocol(Connections(_CAPS), _HEAD_SECONDS),
             timeout_keep_alive=5,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sealtrain.base.files import made_folder
+from sealtrain.base.files import make_folder
 from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.key_holder import Asking, DataGuest
@@ -118,7 +118,7 @@ class _JoiningGuest(DataGuest):
         self._untold: list[dict[str, Any]] | None = []  # None once the lead listens
 
     def prepare(self) -> Self:
-        with self._undoing, made_folder(self.settings.out):
+        with self._undoing, make_folder(self.settings.out):
             super().prepare()
             (self.settings.out / "checkpoints").mkdir(exist_ok=True)
             self._undoing = self._undoing.pop_all()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.hostport import host_and_port, written
+from sealtrain.base.hostport import host_and_port, write_host_and_port
 from sealtrain.errors import NodeLost, Refused, SealtrainError, UsageError, error_by_code
 from sealtrain.guest.errors import TrainingFailed
 from sealtrain.recipe.collaboration import of_kind
@@ -94,7 +94,7 @@ class LeadNode:
         company = NodeCompany.opened((host, port and port + 1), ranks=ranks, first=0)
         session = os.urandom(16).hex()
         welcome = Welcome(run_id=run.run_id, session=session, nodes=how.nodes, ranks=ranks)
-        at = written(*listener.getsockname()[:2])
+        at = write_host_and_port(*listener.getsockname()[:2])
         with company:
             others = "node 1" if how.nodes == 2 else f"nodes 1 to {how.nodes - 1}"
             waiting = run.around.on_stage(f"waiting for {others} of run {run.run_id} at {at}")

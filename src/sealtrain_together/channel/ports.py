@@ -24,7 +24,7 @@ from sealtrain.base.connections import (
     ConnectionStage,
     listener_ended,
 )
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import SealtrainError, UsageError
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def bind(address: tuple[str, int], *, what: str) -> socket.socket:
     except OSError as error:
         raise UsageError(
             f"cannot listen for {what}",
-            got=f"{written(*address)}, {os.strerror(error.errno or 0)}",
+            got=f"{write_host_and_port(*address)}, {os.strerror(error.errno or 0)}",
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid
 from sealtrain_together.errors import ProductAltered
@@ -135,7 +135,7 @@ class RemoteAccelerator(ConnectedAccelerator):
 
     def __init__(self, host: str, port: int, *, seconds: float = SECONDS) -> None:
         connection = reach_accelerator((host, port), seconds=seconds)
-        super().__init__(connection, written(host, port), seconds=seconds)
+        super().__init__(connection, write_host_and_port(host, port), seconds=seconds)
 
 
 def _printable(body: memoryview) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.base.files import made_folder
-from sealtrain.base.hostport import host_and_port, written
+from sealtrain.base.files import make_folder
+from sealtrain.base.hostport import host_and_port, write_host_and_port
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
     ANYWHERE,
@@ -61,7 +61,7 @@ def accelerator(
         if alter is not None:
             say(f"fault: product {alter} will be wrong")
         say(f"multiplying by {machine.backend} on {device}")
-        say(f"accelerator ready at {written(*place)}")
+        say(f"accelerator ready at {write_host_and_port(*place)}")
         threading.Event().wait()
 
 
@@ -74,7 +74,7 @@ def deal_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
     from sealtrain_together.pads.guest.dealing import deal
 
     gpu = settings.recipe_lock.recipe.hardware.gpu
-    with made_folder(settings.out):  # stays empty: the sandbox opens it
+    with make_folder(settings.out):  # stays empty: the sandbox opens it
         deal(
             settings,
             host_and_port(ticket.listen or ANYWHERE),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid, LimitExceeded
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_together.channel.channel import reach
@@ -51,7 +51,7 @@ def reach_accelerator(address: Address, *, seconds: float) -> socket.socket:
     Raises:
         AcceleratorUnreachable: Nothing listens there.
     """
-    with accelerator_reached(written(*address)):
+    with accelerator_reached(write_host_and_port(*address)):
         return dialled(address, timeout=seconds)
 
 
@@ -69,7 +69,7 @@ def reach_dealer(
         DealerUnreachable: No dealer answers there, or it did not let this guest in.
         Refused: It is not the dealer to trust, by the class of the first check that fails.
     """
-    with dealer_reached(written(*address)):
+    with dealer_reached(write_host_and_port(*address)):
         return reach(address, conversation, timeout=seconds)
 
 

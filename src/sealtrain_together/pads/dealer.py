@@ -26,7 +26,7 @@ from pydantic import Field
 from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_hex
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, LimitExceeded, PadsRefused, UsageError
@@ -332,7 +332,7 @@ class RemoteDealer(ConnectedDealer):
         self, host: str, port: int, conversation: Conversation, *, seconds: float = SECONDS
     ) -> None:
         connection, keys = reach_dealer((host, port), conversation, seconds=seconds)
-        super().__init__(go_on(connection, keys), written(host, port))
+        super().__init__(go_on(connection, keys), write_host_and_port(host, port))
         self.peer: Peer = keys.peer
 
 

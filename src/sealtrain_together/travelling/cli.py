@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sealtrain.base.files import made_folder
+from sealtrain.base.files import make_folder
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.output import emit, say
 from sealtrain.cli.runoptions import ANYWHERE, served_alone
@@ -65,7 +65,7 @@ def accelerate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool
         say(f"writes at {write_port}")
         say(f"accelerator ready at {control}")
 
-    with made_folder(settings.out):  # stays empty: the sandbox opens it
+    with make_folder(settings.out):  # stays empty: the sandbox opens it
         accelerate(settings, ports, served_alone(), threads=ticket.threads or 1, ready=ready)
 
 

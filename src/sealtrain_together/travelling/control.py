@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.base.scrub import proof_of
 from sealtrain.errors import AcceleratorUnreachable, TripBroken
@@ -134,7 +134,7 @@ class AcceleratorLane:
             AcceleratorUnreachable: It does not answer; here and wherever it is asked something.
             SealtrainError: As ``channel.connect``.
         """
-        place = written(*address)
+        place = write_host_and_port(*address)
         with _there(place):
             return cls(connect(address, conversation, timeout=timeout), place)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 from pydantic import Field
 
-from sealtrain.base.files import locked, read_bounded, sync, system_failure
+from sealtrain.base.files import read_bounded, sync, system_failure, try_lock
 from sealtrain.base.models import Hex64, StrictModel, load_json
 from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
@@ -251,7 +251,7 @@ class GivenFile:
             AlreadyExists: Another process of this holder has it.
         """
         self._file = self._path.open("ab")
-        if not locked(self._file.fileno()):
+        if not try_lock(self._file.fileno()):
             raise AlreadyExists(
                 "another process of this holder runs in its folder",
                 got=str(self._path.parent),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.secret import Random
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_together.channel.handshake import Conversation
@@ -105,6 +105,6 @@ def joined(
             "a holder does not answer",
             check="holder",
             owner=name,
-            got=f"{error.code} at {written(*place)}",
+            got=f"{error.code} at {write_host_and_port(*place)}",
             hint="start its guest again, then the orchestrator",
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sealtrain.base.collector import uncollected
+from sealtrain.base.collector import pause_collection
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def thawed() -> Iterator[None]:
 
 def test_nothing_is_collected_inside_and_what_stays_is_frozen() -> None:
     before = gc.get_freeze_count()
-    with uncollected():
+    with pause_collection():
         assert not gc.isenabled()
         kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
     assert gc.isenabled()
@@ -26,7 +26,7 @@ def test_nothing_is_collected_inside_and_what_stays_is_frozen() -> None:
 
 
 def test_an_import_that_fails_leaves_the_collector_on() -> None:
-    with pytest.raises(ModuleNotFoundError), uncollected():
+    with pytest.raises(ModuleNotFoundError), pause_collection():
         raise ModuleNotFoundError
     assert gc.isenabled()
 
@@ -34,7 +34,7 @@ def test_an_import_that_fails_leaves_the_collector_on() -> None:
 def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with uncollected():
+        with pause_collection():
             pass
         assert not gc.isenabled()
     finally:

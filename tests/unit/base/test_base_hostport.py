@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from carrying import carries
 
-from sealtrain.base.hostport import host_and_port, written
+from sealtrain.base.hostport import host_and_port, write_host_and_port
 from sealtrain.errors import UsageError
 
 
@@ -19,7 +19,7 @@ from sealtrain.errors import UsageError
 )
 def test_an_address_is_read_as_it_is_written(text: str, host: str, port: int) -> None:
     assert host_and_port(text) == (host, port)
-    assert written(host, port) == text
+    assert write_host_and_port(host, port) == text
 
 
 @pytest.mark.parametrize(

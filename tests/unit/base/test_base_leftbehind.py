@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.base.privatefolder import PrivateFolder, held_folder, remove_left_behind
+from sealtrain.base.privatefolder import PrivateFolder, hold_folder, remove_left_behind
 
 KILLED = """
 import os, signal
@@ -23,12 +23,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_nobody_holds_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    living, held = held_folder(tmp_path, "mine-")
-    ended, let_go = held_folder(tmp_path, "mine-")
+    living, held = hold_folder(tmp_path, "mine-")
+    ended, let_go = hold_folder(tmp_path, "mine-")
     (ended / "inner").mkdir()
     (ended / "inner" / "x").symlink_to("/nowhere")
     os.close(let_go)
-    other, free = held_folder(tmp_path, "others-")
+    other, free = hold_folder(tmp_path, "others-")
     os.close(free)
     (tmp_path / "mine-link").symlink_to(other)
     (tmp_path / "mine-file").write_bytes(b"")
@@ -40,7 +40,7 @@ def test_what_nobody_holds_is_removed_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_holds_what_it_inherited(tmp_path: Path) -> None:
-    folder, held = held_folder(tmp_path, "mine-")
+    folder, held = hold_folder(tmp_path, "mine-")
     wakes, wake = os.pipe()
     child = os.fork()
     if child == 0:

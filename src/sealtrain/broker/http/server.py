@@ -18,10 +18,10 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from sealtrain.base.asgi import READ_SECONDS, bounded
+from sealtrain.base.asgi import READ_SECONDS, make_bounded_protocol
 from sealtrain.base.background import Quitters, in_background, serve_on
 from sealtrain.base.connections import Connections
-from sealtrain.base.tlsserver import ServerCertificate, secured
+from sealtrain.base.tlsserver import ServerCertificate, make_tls_protocol
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.errors import UsageError
 
@@ -80,13 +80,13 @@ async def serve_app(
 
 def _protocol(config: BrokerConfig, table: Connections) -> Any:
     """What answers a connection: HTTP, inside TLS where there is a certificate."""
-    protocol = bounded(table, config.limits.head_seconds)
+    protocol = make_bounded_protocol(table, config.limits.head_seconds)
     if config.certificate is None or config.certificate_key is None:
         return protocol
     certificate = ServerCertificate(
         config.certificate, config.certificate_key, on_renewal=_log_renewal
     )
-    return secured(certificate, table, config.limits.head_seconds, protocol)
+    return make_tls_protocol(certificate, table, config.limits.head_seconds, protocol)
 
 
 def _log_renewal(problem: str | None) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from sealtrain.base.outbound import outbound
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.sandbox.compilers import workshop
 from sealtrain.guest.sandbox.landlock import (
@@ -181,7 +181,7 @@ def _wake_driver() -> None:
     Where device files are missing it executes a program that makes them. A process that has used
     the driver cannot fork ranks any more, so a child does it.
     """
-    child = forked()
+    child = fork()
     if child == 0:
         try:
             signal.alarm(_DRIVER_SECONDS)

@@ -31,7 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 from sealtrain.guest.sandbox.landlock import leave_no_memory, restrict
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 
@@ -120,7 +120,7 @@ def workshop(scratch: Path) -> Iterator[Workshop | None]:
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     programs = tools()
-    child = forked()
+    child = fork()
     if child == 0:
         _work(theirs, scratch, programs)
     theirs.close()

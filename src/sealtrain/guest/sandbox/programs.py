@@ -30,7 +30,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.compilers import Workshop
@@ -213,7 +213,7 @@ def _start(
     pairs = [os.fsdecode(pair).partition("=") for pair in variables or ()]
     environment = {name: value for name, _, value in pairs}
     given = streams[0], streams[3], streams[5]
-    child = forked()
+    child = fork()
     if child == 0:
         _stand_in(
             given,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealtrain.base.privatefolder import held_folder, remove_left_behind
+from sealtrain.base.privatefolder import hold_folder, remove_left_behind
 from sealtrain.errors import UsageError
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # folders of our own are made in it
@@ -77,7 +77,7 @@ def scratch(*, alone: bool) -> Iterator[Scratch]:
             hint=f"mount -t tmpfs tmpfs {SHARED_MEMORY}",
         )
     remove_left_behind(SHARED_MEMORY, _PREFIX)
-    folder, lock = held_folder(SHARED_MEMORY, _PREFIX)
+    folder, lock = hold_folder(SHARED_MEMORY, _PREFIX)
     (folder / "kernels").mkdir(mode=0o700)
     owner = os.getpid()
     before = {name: os.environ.get(name) for name in _VARIABLES}

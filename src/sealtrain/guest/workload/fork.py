@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.workload.channel import ChannelEnds, connections
@@ -83,7 +83,7 @@ class WorkloadProcess:
         ours, theirs = [own for own, _ in pairs], [other for _, other in pairs]
         keep_orphans()
         keeper = os.getpid()
-        self.pid = forked()
+        self.pid = fork()
         if self.pid == 0:
             _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())})
         grouped(self.pid)
@@ -138,7 +138,7 @@ class Guard:
             group: Begun by a child of this process, which was not waited for yet.
         """
         maker = os.pidfd_open(os.getpid())
-        self._pid = forked()
+        self._pid = fork()
         if self._pid == 0:
             _guard(maker, group)
         os.close(maker)

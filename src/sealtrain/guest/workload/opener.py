@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import StrictModel
-from sealtrain.base.processes import forked
+from sealtrain.base.processes import fork
 from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.guest.workload.fork import Guard, end_group, exit_status, grouped, strip
 from sealtrain.guest.workload.frames import (
@@ -77,7 +77,7 @@ class Opener:
         pairs = [socket.socketpair() for _ in range(1 + 2 * ranks)]
         ours, theirs = [own for own, _ in pairs], [other for _, other in pairs]
         keeper = os.getpid()
-        self._pid = forked()
+        self._pid = fork()
         if self._pid == 0:
             _live(keeper, lambda ends: (live or _begin)(importable, ends), ours, theirs)
         grouped(self._pid)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from sealtrain.base.shipped import shipped
+from sealtrain.base.shipped import find_shipped
 from sealtrain.errors import ExtraMissing
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of our own is made in it
@@ -50,7 +50,7 @@ def make_ready(name: str) -> None:
             check="backend",
             got="absent",
             expected=f"an environment with {name}",
-            hint=f"sh {shipped(_INSTALL)} {name}",
+            hint=f"sh {find_shipped(_INSTALL)} {name}",
         )
     try:
         with muted():
@@ -61,7 +61,7 @@ def make_ready(name: str) -> None:
             check="backend",
             got=f"no {error.name}" if error.name else type(error).__name__,
             expected="the versions that this sealtrain names",
-            hint=f"sh {shipped(_INSTALL)} {name}",
+            hint=f"sh {find_shipped(_INSTALL)} {name}",
         ) from error
 
 

@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from sealtrain.base.processes import answer_of, packed_error
+from sealtrain.base.processes import answer_of, pack_error
 from sealtrain.training.errors import DecryptionLost
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class _Filling:
                     batch = finish(item, batch)
                 yield self._hand_over(batch, finished)
         except Exception as error:
-            yield "failed", packed_error(error), False
+            yield "failed", pack_error(error), False
         else:
             yield "over", None, False
 

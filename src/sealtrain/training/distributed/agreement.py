@@ -57,9 +57,9 @@ def exchanged(parcels: Sequence[Told]) -> list[Told]:
     import torch
     import torch.distributed as dist
 
-    from sealtrain.base.processes import answer_of, packed
+    from sealtrain.base.processes import answer_of, pack
 
-    data = [packed(parcel) for parcel in parcels]
+    data = [pack(parcel) for parcel in parcels]
     sizes = torch.tensor([len(each) for each in data])
     coming = torch.empty_like(sizes)
     dist.all_to_all_single(coming, sizes)

@@ -30,7 +30,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from sealtrain.base.processes import answer_of, end_with_parent, packed, packed_error
+from sealtrain.base.processes import answer_of, end_with_parent, pack, pack_error
 from sealtrain.errors import LeaseStale, SealtrainError, UsageError
 from sealtrain.training.errors import RankLost
 from sealtrain.training.silence import silence
@@ -393,12 +393,12 @@ def _serve(
     except EOFError:
         return
     except BaseException as error:
-        answers.send_bytes(packed_error(error))
+        answers.send_bytes(pack_error(error))
         if type(error) is LeaseStale:  # all ranks stop together: what it sent last is under way
             lifeline.join()
     else:
         company.leave()
-        answers.send_bytes(packed("done"))
+        answers.send_bytes(pack("done"))
     # Gloo's connections close with the process: here it would look like a loss to the others.
 
 

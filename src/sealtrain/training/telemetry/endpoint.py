@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
-from sealtrain.base.hostport import written
-from sealtrain.base.wsgi import bound
+from sealtrain.base.hostport import write_host_and_port
+from sealtrain.base.wsgi import bind_server
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -103,7 +103,7 @@ def page(shown: ShownMetrics, port: int) -> Iterator[MetricsPage]:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(shown)  # the registry only calls ``collect``
-    taken = MetricsPage(bound(make_wsgi_app(registry), written(_LOOPBACK, port)))
+    taken = MetricsPage(bind_server(make_wsgi_app(registry), write_host_and_port(_LOOPBACK, port)))
     try:
         yield taken
     finally:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.errors import AlreadyExists
 from sealtrain.guest.guest import Surroundings, secluded
@@ -71,7 +71,7 @@ def serve(
         SealtrainError: Whatever else fails.
     """
     with bind(listen, what="clients") as listener:  # an address in use leaves no folder
-        settings = replace(settings, listen=written(*listen))
+        settings = replace(settings, listen=write_host_and_port(*listen))
         run = LeadRun.begin(settings, around)
         return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
 
@@ -102,7 +102,7 @@ def resume_server(
     if (out / RUN_MANIFEST).exists():
         raise AlreadyExists("the run is complete", got=str(out / RUN_MANIFEST))
     with bind(listen, what="clients") as listener:
-        settings = replace(settings, listen=written(*listen))
+        settings = replace(settings, listen=write_host_and_port(*listen))
         run = LeadRun.again(settings, run_id, around)
         return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
 
@@ -120,7 +120,7 @@ def _served(
         stack.callback(run.close)
         save_run(run.settings, run.run_id)
         work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
-        ready(written(*listener.getsockname()[:2]))
+        ready(write_host_and_port(*listener.getsockname()[:2]))
         return secluded(
             run,
             lambda terminal: work.done(listener, terminal, progress=progress),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import UsageError
 from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.guest.sandbox.border import saying
@@ -70,7 +70,7 @@ def deal(
         limits,
     )
     with bind(listen, what="guests") as listener:
-        ready(written(*listener.getsockname()[:2]))
+        ready(write_host_and_port(*listener.getsockname()[:2]))
 
         def work(terminal: TextIO) -> None:
             with listening(

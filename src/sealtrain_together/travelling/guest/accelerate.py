@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sealtrain.base.collector import uncollected
-from sealtrain.base.hostport import written
+from sealtrain.base.collector import pause_collection
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling, program_of
@@ -65,7 +65,7 @@ def accelerate(
         Unreachable: The guest API did not answer.
     """
     guest = AttestedGuest(settings, around, shared_out=True).admit()
-    with uncollected():  # nor does a trip wait for a look at all of it
+    with pause_collection():  # nor does a trip wait for a look at all of it
         import torch
         import transformers
 
@@ -88,7 +88,10 @@ def accelerate(
     with ExitStack() as stack:
         control = stack.enter_context(bind(ports.control, what="orchestrators"))
         writes = stack.enter_context(bind(ports.writes, what="holders"))
-        ready(written(*control.getsockname()[:2]), written(*writes.getsockname()[:2]))
+        ready(
+            write_host_and_port(*control.getsockname()[:2]),
+            write_host_and_port(*writes.getsockname()[:2]),
+        )
 
         def work(_terminal: object) -> None:
             with accelerator.listening(

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
@@ -115,7 +115,7 @@ def hold(
     _owner_of(guest, party)
     with ExitStack() as stack:
         listener = stack.enter_context(bind(how.listen, what="orchestrators"))
-        ready(written(*listener.getsockname()[:2]))
+        ready(write_host_and_port(*listener.getsockname()[:2]))
         talk = Conversation(
             purpose=HOLDER_PURPOSE,
             context=None,
@@ -133,7 +133,7 @@ def hold(
         return secluded(
             run,
             lambda terminal: work.done(listener, channel, terminal),
-            peers=[f"tcp://{written(*how.writes)}"],
+            peers=[f"tcp://{write_host_and_port(*how.writes)}"],
         )
 
 

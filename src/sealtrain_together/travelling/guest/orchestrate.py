@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AlreadyExists, SealtrainError, UsageError
 from sealtrain.guest.guest import Surroundings, secluded
 from sealtrain.manifest.errors import ClaimContradicted
@@ -135,7 +135,8 @@ def orchestrate(
             lead,
             lambda terminal: work.done(terminal if progress else None, before is not None),
             peers=[
-                f"tcp://{written(*place)}" for place in (how.accelerator, *how.holders.values())
+                f"tcp://{write_host_and_port(*place)}"
+                for place in (how.accelerator, *how.holders.values())
             ],
             writable=[how.states],
         )

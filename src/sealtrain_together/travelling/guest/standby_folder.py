@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.base.files import atomic_write, locked, read_bounded
+from sealtrain.base.files import atomic_write, read_bounded, try_lock
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.errors import LockInvalid
@@ -90,7 +90,7 @@ def leading(folder: Path, *, wait: float, waiting: Callable[[], None]) -> Iterat
     with lock:
         until = time.monotonic() + wait
         asked = False
-        while not locked(lock.fileno()):
+        while not try_lock(lock.fileno()):
             if not wait:
                 raise AlreadyExists(
                     "another orchestrator leads this run",
