@@ -16,7 +16,7 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import Examined, examine, make_bundle, unwrap_bundle
 from sealtrain.attest.nvidia.parse import GpuClaims
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -41,7 +41,7 @@ POLICY = insecure_simulator_policy(PKI.root_der)
 
 
 def audited(data: bytes, given: Attachments, policy: AppraisalPolicy = POLICY) -> Examined:
-    inner, kept = unwrapped(recognise(data), given)
+    inner, kept = unwrap_bundle(recognise(data), given)
     return examine(inner, kept, policy, NOW)
 
 
@@ -119,7 +119,7 @@ def test_nothing_says_that_spliced_parts_belong_together() -> None:
         audited(evidence.to_bytes(), Attachments(binding=OLD), policy)
     found = audited(evidence.to_bytes(), Attachments(), policy)
     assert found.missing == ("conversation", "tie")
-    again = bundled(recognise(evidence.to_bytes()), Attachments(), policy, NOW)
+    again = make_bundle(recognise(evidence.to_bytes()), Attachments(), policy, NOW)
     assert audited(again.to_bytes(), Attachments(), policy).missing == ("conversation", "tie")
 
 

@@ -30,7 +30,7 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import examine, make_bundle, unwrap_bundle
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
 from sealtrain.attest.policy import policy_from_dict
@@ -48,7 +48,7 @@ def refused(data: bytes, policy: dict[str, Any], beside: Attachments | None = No
     rules = policy_from_dict(policy)
 
     def judge() -> None:
-        inner, kept = unwrapped(recognise(data), beside or Attachments())
+        inner, kept = unwrap_bundle(recognise(data), beside or Attachments())
         examine(inner, kept, rules, LATE)
 
     with pytest.raises(Refused) as ended:
@@ -253,7 +253,7 @@ def test_a_certificate_with_broken_evidence_in_it_is_a_refusal_and_not_just_a_ce
 def test_a_bundle_of_anything_else_is_a_refusal(shared: Path) -> None:
     one = next(one for one in accepted(shared) if one.file == "nitro/prod_2025_pubkey.cose")
     exhibit = exhibit_of(shared, one.file)
-    document = bundled(exhibit, one.beside(shared), one.rules(), one.at).to_dict()
+    document = make_bundle(exhibit, one.beside(shared), one.rules(), one.at).to_dict()
     root = (shared / "vectors/nitro/aws_nitro_root_g1.pem").read_bytes()
     for inner in (b"nothing at all", root, b'{"k256_key": "00"}', b"\0" * 100, b"{}"):
         forged = canonical_json({**document, "evidence": to_base64(inner)})
@@ -271,12 +271,12 @@ def test_keys_that_come_in_a_bundle_vouch_for_no_verdict() -> None:
     policy = policy_from_dict(gpu_rules())
     exhibit = recognise(verdict.token.encode())
     beside = Attachments(nonce=vendor.NONCE, gpu_collateral=archived)
-    made = bundled(exhibit, beside, policy, vendor.NOW)  # its maker trusts these keys
-    inner, kept = unwrapped(recognise(made.to_bytes()), Attachments())
+    made = make_bundle(exhibit, beside, policy, vendor.NOW)  # its maker trusts these keys
+    inner, kept = unwrap_bundle(recognise(made.to_bytes()), Attachments())
     with pytest.raises(RemoteVerdictRefused):
         examine(inner, kept, policy, vendor.NOW)
     # Somebody who archived the keys names them, and it counts.
-    inner, kept = unwrapped(recognise(made.to_bytes()), Attachments(gpu_collateral=archived))
+    inner, kept = unwrap_bundle(recognise(made.to_bytes()), Attachments(gpu_collateral=archived))
     assert examine(inner, kept, policy, vendor.NOW).compared
 
 

@@ -30,7 +30,7 @@ from gpu_world import (
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.errors import GpuModeRefused, GpuNonceMismatch, GpuSetRefused
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import Examined, examine, make_bundle, unwrap_bundle
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.spdm import OpaqueField
@@ -322,10 +322,10 @@ def test_a_bundle_keeps_both_files() -> None:
     gpus, switches = EVIDENCE.devices[:4], EVIDENCE.devices[4:]
     policy = insecure_simulator_policy(CPU_ROOT, gpu=GPUS.policy(reference_values="any"))
     beside = Attachments(nonce=NONCE, switches=switches)
-    made = bundled(recognise(nvat_file(gpus)), beside, policy, NOW)
-    inner, kept = unwrapped(recognise(made.to_bytes()), Attachments())
+    made = make_bundle(recognise(nvat_file(gpus)), beside, policy, NOW)
+    inner, kept = unwrap_bundle(recognise(made.to_bytes()), Attachments())
     assert kept.switches == switches
     assert examine(inner, kept, policy, NOW).bound
     lost = recognise(made.model_copy(update={"switches": ()}).to_bytes())
     with pytest.raises(EvidenceRefused):
-        examine(*unwrapped(lost, Attachments()), policy, NOW)
+        examine(*unwrap_bundle(lost, Attachments()), policy, NOW)

@@ -23,7 +23,7 @@ from sealtrain.attest.errors import (
     TcbStatusRefused,
 )
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import examine, make_bundle, unwrap_bundle
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.snp.revocation import check_revocation
@@ -148,8 +148,10 @@ def test_a_bare_report_meets_required_revocation_with_a_list_beside_it() -> None
     assert {one.outcome for one in found.submods["cpu0"].claims if one.name == "revocation"} == {
         "equal"
     }
-    kept = recognise(bundled(exhibit, beside, demanding, NOW).to_bytes())
-    assert examine(*unwrapped(kept, Attachments()), demanding, NOW).identities == found.identities
+    kept = recognise(make_bundle(exhibit, beside, demanding, NOW).to_bytes())
+    assert (
+        examine(*unwrap_bundle(kept, Attachments()), demanding, NOW).identities == found.identities
+    )
     with pytest.raises(RevocationUnknown):
         examine(exhibit, Attachments(certificates=guest.certificates()), demanding, NOW)
 

@@ -28,7 +28,7 @@ from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import Examined, examine, unwrapped
+from sealtrain.attest.explain.examine import Examined, examine, unwrap_bundle
 from sealtrain.attest.forms import Exhibit, Gpus, OwnEvidence
 from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.exhibit import Nitro
@@ -166,7 +166,7 @@ def by_broker(data: bytes, policy: AppraisalPolicy, beside: Attachments, now: in
 
 def audit(data: bytes, policy: AppraisalPolicy, beside: Attachments) -> Examined:
     """As ``attest verify`` decides over a file."""
-    inner, kept = unwrapped(recognise(data), beside)
+    inner, kept = unwrap_bundle(recognise(data), beside)
     return examine(inner, kept, policy, AT)
 
 
@@ -419,7 +419,7 @@ def test_a_bundle_persuades_nobody_of_what_it_holds(
     given_to_auditor = one.beside if named else Attachments(compose_hash=one.beside.compose_hash)
 
     def decide() -> Examined:
-        inner, kept = unwrapped(recognise(canonical_json(document)), given_to_auditor)
+        inner, kept = unwrap_bundle(recognise(canonical_json(document)), given_to_auditor)
         assert isinstance(inner, OwnEvidence)
         found = examine(inner, kept, one.policy, AT)
         assert kept.compose_hash == one.beside.compose_hash

@@ -18,7 +18,7 @@ from sealtrain.attest.rules import Rule
 from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tee import VerifiedGuest
 from sealtrain.attest.verifier import verifier_of
-from sealtrain.attest.verify import vouched_guest
+from sealtrain.attest.verify import vouch_for_guest
 
 
 def verified_guest(
@@ -54,7 +54,7 @@ def verified_guest(
     beside = Attachments(collateral=collateral, crl=crl)
     verifier = verifier_of(tee)
     prove = partial(verifier.prove, SimpleNamespace(**shown), beside, at)
-    return vouched_guest(guest_part(prove, verifier, at))
+    return vouch_for_guest(guest_part(prove, verifier, at))
 
 
 def verify_log(

@@ -116,7 +116,7 @@ def _azure_file() -> Made:
 def _rented_attestation() -> Made:
     from sealtrain.attest.dstack.msgpack import pack
     from sealtrain.attest.dstack.parse import parse_statement
-    from sealtrain.attest.gcp.collect import tpm_shown
+    from sealtrain.attest.gcp.collect import show_tpm
 
     event = {"imr": 3, "event_type": 1, "digest": b"", "event": "a", "event_payload": b""}
     stack = {
@@ -144,7 +144,7 @@ def _rented_attestation() -> Made:
     def act(data: bytes) -> None:
         found = parse_statement(data)
         if found.tpm_quote is not None:
-            tpm_shown(found.tpm_quote, ())
+            show_tpm(found.tpm_quote, ())
 
     short = b"\x04\x04a\x04x" + bytes(64) + b"\x08{}"  # one event, report data, configuration
     seeds = [pack({"version": 1, "platform": platform, "stack": stack}) for platform in platforms]

@@ -8,7 +8,7 @@ from functools import cache
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from sealtrain.attest.field import Field, shortened
+from sealtrain.attest.field import Field, shorten
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.attest.verifier import verifier_of
@@ -25,7 +25,7 @@ def certificate_fields(part: str, certificates: tuple[bytes, ...]) -> list[Field
 
 
 @cache
-def _pinned() -> dict[str, str]:
+def _index_roots() -> dict[str, str]:
     """SHA-256 of each vendor's pinned root → its name in words."""
     from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256
     from sealtrain.attest.nvidia.rim import NVIDIA_RIM_ROOT_SHA256
@@ -53,8 +53,8 @@ def _certificate(der: bytes) -> tuple[str, str]:
         dates = f"{_date(found.not_valid_before_utc)} to {_date(found.not_valid_after_utc)}"
     except X509_ERRORS:
         return f"sha256 {digest}", "A certificate that cannot be read."
-    if digest in _pinned():
-        meaning = f"This is {_pinned()[digest]}."
+    if digest in _index_roots():
+        meaning = f"This is {_index_roots()[digest]}."
     elif subject == issuer:
         meaning = "It issued itself and is not a root that this release pins."
     else:
@@ -64,4 +64,4 @@ def _certificate(der: bytes) -> tuple[str, str]:
 
 def _name(name: x509.Name) -> str:
     found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return shortened(", ".join(str(attribute.value) for attribute in found) or "(no common name)")
+    return shorten(", ".join(str(attribute.value) for attribute in found) or "(no common name)")

@@ -85,7 +85,7 @@ def equal(
         EvidenceRefused: An ``error``, where the values differ.
     """
     if expected is None:
-        return unlooked(name, got, source=source)
+        return claim_unchecked(name, got, source=source)
     if got != expected:
         raise error(message, check=name, got=got, expected=expected, hint=hint)
     return Claim(name=name, got=got, expected=expected, source=source, outcome="equal")
@@ -107,19 +107,19 @@ def among(
         EvidenceRefused: An ``error``, where the list does not hold the value.
     """
     if allowed == "any":
-        return unlooked(name, got, source=source)
+        return claim_unchecked(name, got, source=source)
     shown = ", ".join(allowed[:_SHOWN]) + (", …" if len(allowed) > _SHOWN else "")
     if got not in allowed:
         raise error(message, check=name, got=got, expected=shown, hint=hint)
     return Claim(name=name, got=got, expected=shown, source=source, outcome="allowed")
 
 
-def unlooked(name: str, got: str, *, source: str) -> Claim:
+def claim_unchecked(name: str, got: str, *, source: str) -> Claim:
     """A value that the policy does not look at."""
     return Claim(name=name, got=got, expected="any", source=source, outcome="any")
 
 
-def committed(
+def compare_commitment(
     name: str,
     expected: bytes | None,
     got: bytes | None,
@@ -128,7 +128,7 @@ def committed(
     """What a part says it was made for, compared in all its bytes."""
     shown = "none" if got is None else got.hex()
     if expected is None:
-        return unlooked(name, shown, source=source)
+        return claim_unchecked(name, shown, source=source)
     # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
     if got is None or len(got) != len(expected) or not hmac.compare_digest(got, expected):
         raise ReportDataMismatch(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import committed, single, unlooked
+from sealtrain.attest.claims import claim_unchecked, compare_commitment, single
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstacksnp.exhibit import DstackSnp
 from sealtrain.attest.facts import SignedFacts, Situation
@@ -41,9 +41,13 @@ class DstackEnclave(StatementExhibit):
         return replace(
             facts,
             asked=(
-                single(partial(unlooked, "OS image", image_hash(document), source=SOURCE)),
-                single(partial(committed, "report data", self.hosted.report_data, said, SOURCE)),
-                single(partial(committed, "report data", at.nonce, said, SOURCE)),
+                single(partial(claim_unchecked, "OS image", image_hash(document), source=SOURCE)),
+                single(
+                    partial(
+                        compare_commitment, "report data", self.hosted.report_data, said, SOURCE
+                    )
+                ),
+                single(partial(compare_commitment, "report data", at.nonce, said, SOURCE)),
             ),
         )
 
@@ -58,7 +62,7 @@ class DstackEnclave(StatementExhibit):
         return self.document.cabundle[0]
 
 
-def hosted_exhibit(blob: bytes, found: AgentStatement) -> DstackSnp | DstackEnclave | None:
+def find_hosted_exhibit(blob: bytes, found: AgentStatement) -> DstackSnp | DstackEnclave | None:
     """The file that holds a statement of these machines; ``None`` of another kind.
 
     Raises:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.attest.claims import Claim, Group, committed, equal, raising, single, unlooked
+from sealtrain.attest.claims import (
+    Claim,
+    Group,
+    claim_unchecked,
+    compare_commitment,
+    equal,
+    raising,
+    single,
+)
 from sealtrain.attest.errors import (
     AppIdMismatch,
     ComposeHashMismatch,
@@ -52,7 +60,7 @@ def guest_part(
             identity=facts.statement.quote_identity,
             eat={} if facts.document is None else verifier.eat(facts.statement),
             groups=tuple(guest_groups(facts, verifier, at)),
-            bound=tuple(_bound(facts, verifier, at)),
+            bound=tuple(_compare_binding(facts, verifier, at)),
             facts=_guest(facts, at),
         )
 
@@ -64,7 +72,7 @@ def statement_part(exhibit: StatementExhibit, beside: Attachments, at: Situation
     return guest_part(partial(exhibit.prove, beside, at), verifier_of(exhibit.tee), at)
 
 
-def _bound(
+def _compare_binding(
     facts: SignedFacts[Any], verifier: Verifier[Any, Any, Any], at: Situation
 ) -> Iterator[Group]:
     """(3) Rules that come first, what ties the statement, the document that the evidence shows."""
@@ -72,7 +80,7 @@ def _bound(
         return
     rules = {rule.name: rule for rule in verifier.rules}
     for name in verifier.early:
-        yield from _ruled(rules[name], facts, verifier, at)
+        yield from _apply_rule(rules[name], facts, verifier, at)
     yield from facts.ties
     if facts.document is not None:
         yield single(partial(_same_document, facts.document, at.shown_compose))
@@ -100,7 +108,7 @@ def guest_groups(
             yield from ties
             ties = ()
         if bare or rule.name not in verifier.early:
-            yield from _ruled(rule, facts, verifier, at)
+            yield from _apply_rule(rule, facts, verifier, at)
     yield from ties
     if facts.document is not None:
         yield from _document_groups(facts.document, at)
@@ -109,11 +117,11 @@ def guest_groups(
     if facts.asked is not None:
         yield from facts.asked
     else:
-        said = partial(committed, "report data", at.nonce, facts.report_data, facts.source)
+        said = partial(compare_commitment, "report data", at.nonce, facts.report_data, facts.source)
         yield single(said)
 
 
-def _ruled(
+def _apply_rule(
     rule: Rule, facts: SignedFacts[Any], verifier: Verifier[Any, Any, Any], at: Situation
 ) -> Iterator[Group]:
     """A rule as one comparison; none where what it is about, or who asks for it, is missing."""
@@ -227,7 +235,7 @@ def other_tee(got: str, expected: str) -> Group:
 def _document_groups(document: MeasuredDocument, at: Situation) -> Iterator[Group]:
     """The deployment documents that were named, by what the guest measured."""
     if not at.compose_hashes and at.shown_compose is None:
-        yield single(partial(unlooked, "compose hash", document.got, source=document.source))
+        yield single(partial(claim_unchecked, "compose hash", document.got, source=document.source))
     for digest in at.compose_hashes:
         yield single(partial(_same_document, document, digest))
 

@@ -24,7 +24,7 @@ from sealtrain.attest.cloudtpm.confidential_containers import azure_exhibit
 from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.parse import log_entries, parse_event_log, parse_statement
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
-from sealtrain.attest.dstack_platforms import hosted_exhibit
+from sealtrain.attest.dstack_platforms import find_hosted_exhibit
 from sealtrain.attest.errors import (
     CertificateChainInvalid,
     EvidenceMalformed,
@@ -51,7 +51,7 @@ from sealtrain.attest.forms import (
     RemoteVerdictFile,
     RevocationList,
 )
-from sealtrain.attest.gcp.collect import tpm_shown
+from sealtrain.attest.gcp.collect import show_tpm
 from sealtrain.attest.gcp.exhibit import GcpStatement
 from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
 from sealtrain.attest.nitrotpm.exhibit import NitroTpmStatement
@@ -168,9 +168,9 @@ def _json(data: bytes) -> Exhibit:
     if {"quote", "event_log"} <= names:
         return _dstack_answer(data, value)
     if "attestation" in names:
-        return _attested(_hex_field(value["attestation"]))
+        return _read_attested(_hex_field(value["attestation"]))
     if {"intel_quote", "nvidia_payload"} <= names:
-        return _quoted_gpus(data, value)
+        return _read_quoted_gpus(data, value)
     if "evidence_list" in names:
         return Gpus(raw=data, devices=of_service_request(value), claims=None)
     if {"tcb_info", "pck_crl"} <= names:
@@ -219,14 +219,14 @@ def _dstack_answer(data: bytes, value: dict[str, Any]) -> Exhibit:
     )
 
 
-def _quoted_gpus(data: bytes, value: dict[str, Any]) -> Exhibit:
+def _read_quoted_gpus(data: bytes, value: dict[str, Any]) -> Exhibit:
     """What inference servers answer with: one quote, and what NVIDIA's service is asked."""
     written, payload = value["intel_quote"], value["nvidia_payload"]
     raw = _from_text(written.encode("utf-8")) if isinstance(written, str) else None
     if raw is None:
         raise EvidenceMalformed("the quote is no hex or base64 text", check="evidence form")
     if isinstance(payload, str):
-        payload = _embedded(payload)
+        payload = _parse_embedded(payload)
     raw = canonical_quote(raw)
     quote = parse_quote(raw)
     return QuotedGpus(
@@ -237,7 +237,7 @@ def _quoted_gpus(data: bytes, value: dict[str, Any]) -> Exhibit:
     )
 
 
-def _embedded(text: str) -> Any:
+def _parse_embedded(text: str) -> Any:
     try:
         return parse_json(
             text.encode("utf-8"),
@@ -252,23 +252,23 @@ def _embedded(text: str) -> Any:
 def _attestation(data: bytes) -> Exhibit | None:
     """Dstack's attestation blob; ``None`` where it is something else."""
     try:
-        return _attested(data)
+        return _read_attested(data)
     except EvidenceMalformed:
         if data[:2] in _OF_MACHINES:
             raise
         return None  # whatever begins with such a byte
 
 
-def _attested(data: bytes) -> Exhibit:
+def _read_attested(data: bytes) -> Exhibit:
     found = parse_statement(data)
-    if (hosted := hosted_exhibit(data, found)) is not None:
+    if (hosted := find_hosted_exhibit(data, found)) is not None:
         return hosted
     if found.kind == "aws-nitro-tpm":
         document = parse_document(found.statement, NITRO_TPM)
         return NitroTpmStatement(raw=data, document=document, log=found.log, vm_config=found.config)
     parsed = parse_quote(canonical_quote(found.statement))
     if found.tpm_quote is not None:
-        shown = tpm_shown(found.tpm_quote, ())
+        shown = show_tpm(found.tpm_quote, ())
         return GcpStatement(
             raw=data, quote=parsed, log=found.log, vm_config=found.config, tpm=shown
         )

@@ -46,7 +46,7 @@ def on_off(state: bool) -> str:
     return "on" if state else "off"
 
 
-def shortened(value: str) -> str:
+def shorten(value: str) -> str:
     """A value in visible characters: the ends of long hex, the beginning of long text."""
     text = _LONG_HEX.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", value)
     text = escape_hidden(text)

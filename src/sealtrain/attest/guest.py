@@ -153,7 +153,7 @@ def open_guest(
         compose = partial(_agents_document, client)
         asked = partial(agents_devices, client)
         if platform == "simulator":
-            accelerators = partial(_simulated_gpus, client, asked if tee == "dstack" else None)
+            accelerators = partial(_simulate_gpus, client, asked if tee == "dstack" else None)
         else:
             accelerators = partial(_local_gpus, agent=asked)
         note: Callable[[str, bytes], bool] = client.emit_event
@@ -240,14 +240,14 @@ def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Sho
 
 def _asking(name: str, client: DstackClient) -> Callable[[bytes], Shown]:
     """How a guest behind a socket is asked: by its agent, or as a simulated driver."""
-    return partial(verifier_of(name).ask_agent or _simulated_driver, client)
+    return partial(verifier_of(name).ask_agent or _simulate_driver, client)
 
 
 def _agents_document(client: DstackClient) -> bytes:
     return client.info().app_compose
 
 
-def _simulated_driver(client: DstackClient, report_data: bytes) -> Shown:
+def _simulate_driver(client: DstackClient, report_data: bytes) -> Shown:
     return client.call("/simulator/Attest", {"report_data": report_data.hex()})
 
 
@@ -264,7 +264,7 @@ def _local_gpus(
         return collect_gpus(nvml, nonce, switches=switches, agent=agent())
 
 
-def _simulated_gpus(
+def _simulate_gpus(
     client: DstackClient, agent: Callable[[], Asked | None] | None, nonce: bytes
 ) -> GpuEvidence | None:
     """As ``_local_gpus``, with a simulated driver: an app of dstack 0.6 does not see switches."""

@@ -86,20 +86,20 @@ def show(parts: Iterable[Part]) -> Iterator[CheckOutcome]:
     """Make every check of every part in order, past failures."""
     postponed: list[tuple[str, Vouched]] = []
     for part in parts:
-        yield from _compared(part.name, part.before)
+        yield from _compare(part.name, part.before)
         try:
             vouched = part.verify()
         except EvidenceRefused as error:
             yield CheckOutcome(part=part.name, error=error, signature=True)
             continue
         yield CheckOutcome(part=part.name, vouched=vouched, signature=True)
-        yield from _compared(part.name, vouched.bound)
+        yield from _compare(part.name, vouched.bound)
         if part.last:
             postponed.append((part.name, vouched))
         else:
-            yield from _compared(part.name, vouched.groups)
+            yield from _compare(part.name, vouched.groups)
     for name, vouched in postponed:
-        yield from _compared(name, vouched.groups)
+        yield from _compare(name, vouched.groups)
 
 
 def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]]:
@@ -120,7 +120,7 @@ def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]
     return {name: (found, tuple(claims.get(name, ()))) for name, found in vouched.items()}
 
 
-def _compared(part: str, groups: Iterable[Group]) -> Iterator[CheckOutcome]:
+def _compare(part: str, groups: Iterable[Group]) -> Iterator[CheckOutcome]:
     for group in groups:
         try:
             claims = group()

@@ -83,11 +83,11 @@ class SimulatorRoot(StrictModel):
     @property
     def der(self) -> bytes:
         """The certificate."""
-        return _decoded(self.insecure_simulator_root)
+        return _decode(self.insecure_simulator_root)
 
 
 @lru_cache(maxsize=16)
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return from_base64(text)
 
 

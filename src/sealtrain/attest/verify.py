@@ -88,7 +88,7 @@ def verify(
         EvidenceRefused: Any other leaf of that branch; see each platform's ``verify``.
     """
     here = Situation(policy=policy, root=policy.simulator_root, now=now)
-    cpu = vouched_guest(own_part(evidence, Attachments(collateral=collateral, crl=crl), here))
+    cpu = vouch_for_guest(own_part(evidence, Attachments(collateral=collateral, crl=crl), here))
     if gpu_collateral is None and evidence.gpu_collateral is not None:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     return Verified(
@@ -148,7 +148,7 @@ def own_part(evidence: Evidence, beside: Attachments, at: Situation) -> Part:
     return replace(part, before=before)
 
 
-def vouched_guest(part: Part) -> VerifiedGuest[Any]:
+def vouch_for_guest(part: Part) -> VerifiedGuest[Any]:
     """(2) Facts about a guest that shows its deployment document; its rules come in an appraisal.
 
     Raises:

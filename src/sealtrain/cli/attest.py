@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.attest.bundle import Bundle
-from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import Examined, examine, make_bundle, unwrap_bundle
 from sealtrain.attest.explain.explanation import explain as explained
 from sealtrain.attest.forms import Gpus, OwnEvidence, QuotedGpus
 from sealtrain.attest.guest import open_guest, platform_of
@@ -91,7 +91,7 @@ def verify(
     Confidential Containers writes it, and reports of NVIDIA's accelerators.
     """
     exhibit = recognised(file)
-    inner, beside = unwrapped(exhibit, given.read(exhibit))
+    inner, beside = unwrap_bundle(exhibit, given.read(exhibit))
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))
     if not found.bound:
         say("not bound to a conversation: name what it was made for with --nonce")
@@ -142,9 +142,9 @@ def bundle(
     What does not verify is not bundled. Without a policy only signatures and roots are verified.
     """
     exhibit = recognised(file)
-    inner, beside = unwrapped(exhibit, given.read(exhibit))
+    inner, beside = unwrap_bundle(exhibit, given.read(exhibit))
     rules = None if policy is None else policy_of(policy)
-    data = bundled(inner, beside, rules, time_of(at, exhibit)).to_bytes()
+    data = make_bundle(inner, beside, rules, time_of(at, exhibit)).to_bytes()
     atomic_write(out, data)
     emit(
         as_json,
@@ -239,7 +239,7 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
 
 
 def _verdict(found: Examined) -> Iterator[str]:
-    from sealtrain.attest.field import shortened
+    from sealtrain.attest.field import shorten
 
     yield f"{found.label}: {found.title} at {to_rfc3339(found.verified_at)}"
     header = ("claim", "got", "expected", "source", "outcome")
@@ -247,9 +247,9 @@ def _verdict(found: Examined) -> Iterator[str]:
         yield ""
         yield name
         for claim, value in part.eat.items():
-            yield f"  {claim} {shortened(value)}"
+            yield f"  {claim} {shorten(value)}"
         rows = [
-            (row.name, shortened(row.got), shortened(row.expected), row.source, row.outcome)
+            (row.name, shorten(row.got), shorten(row.expected), row.source, row.outcome)
             for row in part.claims
         ]
         yield from (f"  {line}" for line in table(rows, header=header))

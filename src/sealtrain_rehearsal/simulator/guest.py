@@ -93,7 +93,7 @@ class SimulatedGuest:
         self._app_key = keys.derive_app_key(root, self.app_id)
         self.root_public_key = keys.public_half(root, "secp256k1")
         app_public = keys.public_half(self._app_key, "secp256k1")
-        self._issued = sign_recoverable(root, keys.issued_claim(self.app_id, app_public))
+        self._issued = sign_recoverable(root, keys.write_app_key_claim(self.app_id, app_public))
         self.key_provider = _key_provider(document, seed)
         self._log: list[dict[str, Any]] = []
         self._registers = (bytes(48), bytes(48), bytes(48), bytes(48))

@@ -16,7 +16,7 @@ from manifest_world import make_world
 from sealtrain.attest.bundle import Attachments, Bundle
 from sealtrain.attest.errors import EvidenceMalformed, GpuNonceMismatch, ReportDataMismatch
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import examine, make_bundle, unwrap_bundle
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
@@ -29,7 +29,7 @@ def nonce_of(one: Real) -> bytes | None:
 
 def bundle_of(shared: Path, one: Real, **changed: Any) -> Bundle:
     beside = one.beside(shared, **{"nonce": nonce_of(one), **changed})
-    return bundled(exhibit_of(shared, one.file), beside, one.rules(), one.at)
+    return make_bundle(exhibit_of(shared, one.file), beside, one.rules(), one.at)
 
 
 def test_everything_that_verifies_can_be_bundled_and_verifies_from_the_bundle(
@@ -38,7 +38,7 @@ def test_everything_that_verifies_can_be_bundled_and_verifies_from_the_bundle(
     for one in accepted(shared):
         data = bundle_of(shared, one).to_bytes()
         exhibit = recognise(data)
-        inner, beside = unwrapped(exhibit, Attachments())
+        inner, beside = unwrap_bundle(exhibit, Attachments())
         bundle = Bundle.from_bytes(data)
         assert bundle.time == one.at
         first = examine(exhibit_of(shared, one.file), one.beside(shared), one.rules(), one.at)
@@ -61,20 +61,20 @@ def test_a_bundle_of_what_does_not_verify_is_never_made(shared: Path) -> None:
     rim = exhibit_of(shared, "nvidia/rim/driver_GH100_550.144.03.xml")
     for exhibit in (root, rim):  # no evidence, though the second is signed
         with pytest.raises(DataInvalid):
-            bundled(exhibit, Attachments(), None, 1_780_000_000)
+            make_bundle(exhibit, Attachments(), None, 1_780_000_000)
 
 
 def test_without_a_policy_a_bundle_holds_signature_and_root(shared: Path) -> None:
     [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
-    bundle = bundled(exhibit_of(shared, one.file), one.beside(shared), None, one.at)
+    bundle = make_bundle(exhibit_of(shared, one.file), one.beside(shared), None, one.at)
     assert bundle.policy is None
-    inner, beside = unwrapped(recognise(bundle.to_bytes()), Attachments())
+    inner, beside = unwrap_bundle(recognise(bundle.to_bytes()), Attachments())
     found = examine(inner, beside, None, bundle.time)
     assert found.label.startswith("SIGNATURE AND ROOT VERIFIED")
     data = bytearray((shared / "vectors" / one.file).read_bytes())
     data[200] ^= 1
     with pytest.raises(EvidenceRefused):
-        bundled(recognise(bytes(data)), one.beside(shared), None, one.at)
+        make_bundle(recognise(bytes(data)), one.beside(shared), None, one.at)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_a_bundle_of_another_form_is_refused(
 ) -> None:
     data = canonical_json({**document, **change})
     with pytest.raises(SealtrainError) as refused:
-        unwrapped(recognise(data), Attachments())
+        unwrap_bundle(recognise(data), Attachments())
     assert refused.value.code in ("evidence-malformed", "format-unknown")
 
 
@@ -138,13 +138,13 @@ def test_a_bundle_in_another_spelling_is_refused(document: dict[str, Any]) -> No
 def test_a_bundle_inside_a_bundle_is_refused(document: dict[str, Any]) -> None:
     nested = {**document, "evidence": to_base64(canonical_json(document))}
     with pytest.raises(EvidenceMalformed, check=carries(check="bundle", got="bundle")):
-        unwrapped(recognise(canonical_json(nested)), Attachments())
+        unwrap_bundle(recognise(canonical_json(nested)), Attachments())
 
 
 def test_what_a_person_names_counts_more_than_what_the_bundle_holds(shared: Path) -> None:
     [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
     exhibit = recognise(bundle_of(shared, one).to_bytes())
-    inner, beside = unwrapped(exhibit, Attachments(nonce=bytes(64)))
+    inner, beside = unwrap_bundle(exhibit, Attachments(nonce=bytes(64)))
     assert beside.collateral is not None
     with pytest.raises(ReportDataMismatch):
         examine(inner, beside, one.rules(), one.at)

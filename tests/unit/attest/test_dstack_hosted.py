@@ -34,7 +34,7 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import Examined, examine, make_bundle, unwrap_bundle
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.forms import Certificates
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
@@ -339,8 +339,8 @@ def test_it_comes_as_json_as_text_and_in_a_bundle() -> None:
     answer = json.dumps({"attestation": blob.hex()}).encode()
     assert recognise(answer).kind == recognise(blob.hex().encode()).kind == "dstack-snp-report"
     beside = Attachments(nonce=ASKED, app_compose=COMPOSE)
-    kept = bundled(recognise(answer), beside, policy("snp"), NOW)
-    inner, with_it = unwrapped(recognise(kept.to_bytes()), Attachments())
+    kept = make_bundle(recognise(answer), beside, policy("snp"), NOW)
+    inner, with_it = unwrap_bundle(recognise(kept.to_bytes()), Attachments())
     assert examine(inner, with_it, policy("snp"), kept.time).bound
 
 

@@ -24,7 +24,7 @@ from sealtrain.attest.errors import PlatformMismatch
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import Explanation, explain
-from sealtrain.attest.field import shortened
+from sealtrain.attest.field import shorten
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
@@ -327,9 +327,9 @@ class TestSimulated:
 
 def test_long_values_are_shortened_for_people_and_whole_in_json() -> None:
     digest = "0123456789abcdef" * 6
-    assert shortened(f"mrtd {digest}") == "mrtd 0123456789abcdef…89abcdef"
-    assert len(shortened("x y " * 100)) == 96
-    assert shortened("a\x1b[31mb\n") == "a\\u{1b}[31mb\\u{a}"
+    assert shorten(f"mrtd {digest}") == "mrtd 0123456789abcdef…89abcdef"
+    assert len(shorten("x y " * 100)) == 96
+    assert shorten("a\x1b[31mb\n") == "a\\u{1b}[31mb\\u{a}"
 
 
 def test_a_files_text_cannot_draw_on_the_terminal(shared: Path) -> None:

@@ -17,7 +17,7 @@ from sealtrain.attest.errors import (
     ReportDataMismatch,
 )
 from sealtrain.attest.exhibits import recognise
-from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.examine import Examined, examine, make_bundle, unwrap_bundle
 from sealtrain.attest.explain.explanation import explain
 from sealtrain.attest.forms import Certificates, Gpus, QuotedGpus
 from sealtrain.attest.nvidia.parse import GpuDevice
@@ -94,8 +94,8 @@ def test_a_report_with_its_hosts_table_needs_nothing_beside_it() -> None:
     named = {field.name for field in explain(recognise(whole), Attachments(), None, None).fields}
     assert "MEASUREMENT" in named
     policy = insecure_simulator_policy(GUEST.root_der, tee="snp")
-    kept = bundled(recognise(whole), Attachments(nonce=ASKED), policy, NOW)
-    inner, beside = unwrapped(recognise(kept.to_bytes()), Attachments())
+    kept = make_bundle(recognise(whole), Attachments(nonce=ASKED), policy, NOW)
+    inner, beside = unwrap_bundle(recognise(kept.to_bytes()), Attachments())
     assert examine(inner, beside, policy, NOW).bound
 
 
@@ -209,8 +209,8 @@ def test_it_is_compared_part_by_part() -> None:
     assert found.missing == ("document", "guest")
     assert judged(data, NONCE).bound
     assert not judged(data).bound
-    kept = bundled(recognise(data), Attachments(collateral=PKI.collateral(NOW)), rules(), NOW)
-    inner, beside = unwrapped(recognise(kept.to_bytes()), Attachments())
+    kept = make_bundle(recognise(data), Attachments(collateral=PKI.collateral(NOW)), rules(), NOW)
+    inner, beside = unwrap_bundle(recognise(kept.to_bytes()), Attachments())
     assert examine(inner, beside, rules(), NOW).kind == "quote-with-gpus"
 
 

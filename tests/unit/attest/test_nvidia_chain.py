@@ -19,7 +19,7 @@ from gpu_world import NOW, captured
 
 from sealtrain.attest.errors import CertificateChainInvalid, QuoteRootUntrusted, SimulatedEvidence
 from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256, verify_chain
-from sealtrain.attest.nvidia.fwid import certified_fwid, composite_fwid, tcb_info_fwid
+from sealtrain.attest.nvidia.fwid import composite_fwid, read_fwid, tcb_info_fwid
 from sealtrain.base.digests import sha256_hex
 from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
 
@@ -294,7 +294,7 @@ def test_blackwell_lists_its_firmware_first() -> None:
     second = b"\x30\x3d" + SHA384 + b"\x04\x30" + bytes(48)
     assert tcb_info_fwid(tcb_info(FWID, second)) == DIGEST
     made = build(changed(0, extra=(("2.23.133.5.4.1.1", tcb_info(FWID), True),)))
-    assert certified_fwid(made[0]) == DIGEST
+    assert read_fwid(made[0]) == DIGEST
 
 
 MALFORMED = {

@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from nvidia_world import HOUR, NOW, PKI, answer, authority, responder
 
 from sealtrain.attest.errors import CertificateRevoked, RevocationUnknown
-from sealtrain.attest.nvidia.ocsp import asked_certificates, check_answers, ocsp_request
+from sealtrain.attest.nvidia.ocsp import check_answers, list_asked, ocsp_request
 from sealtrain.attest.nvidia.parse import from_nvat
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain_rehearsal.simulator.gpu_pki import Signed
@@ -40,9 +40,9 @@ def check(answers: list[bytes], *, now: int = NOW, max_age: int = DAY) -> str:
 
 
 def test_every_certificate_that_an_authority_issued_is_asked_about() -> None:
-    asked = [certificate.subject for certificate, _ in asked_certificates(CHAIN)]
+    asked = [certificate.subject for certificate, _ in list_asked(CHAIN)]
     assert asked == [DEVICE.chain[place].certificate.subject for place in ASKED]
-    question = ocsp.load_der_ocsp_request(ocsp_request(*asked_certificates(CHAIN)[0]))
+    question = ocsp.load_der_ocsp_request(ocsp_request(*list_asked(CHAIN)[0]))
     assert question.serial_number == DEVICE.chain[1].certificate.serial_number
     assert isinstance(question.hash_algorithm, hashes.SHA384)
 
@@ -231,7 +231,7 @@ def test_answers_under_another_vendor_do_not_clear_a_held_gpu(shared: Path) -> N
         with pytest.raises(RevocationUnknown):
             check_answers(chain, answers, now=NOW, max_age=DAY)
     # Somebody who answers for the held certificate itself, and is not its issuer.
-    certificate, issuer = asked_certificates(chain)[0]
+    certificate, issuer = list_asked(chain)[0]
     forger = authority("Nobody", None)
     for status in (ocsp.OCSPCertStatus.GOOD, ocsp.OCSPCertStatus.REVOKED):
         forged = answer(certificate, Signed(issuer, forger.key), signer=forger, status=status)

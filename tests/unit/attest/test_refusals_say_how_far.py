@@ -34,7 +34,7 @@ from sealtrain.attest.nvidia.rim import check_reference_values
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.attest.tdx.security_versions import Levels, named_shortfalls
+from sealtrain.attest.tdx.security_versions import Levels, name_shortfalls
 from sealtrain.errors import EvidenceRefused
 from sealtrain_rehearsal.simulator.pki import SimulatedPki
 from sealtrain_rehearsal.simulator.snp import SNP_TCB, SimulatedSnp
@@ -86,7 +86,7 @@ def test_a_status_without_a_component_has_an_action_of_its_own(status: str) -> N
     beside = Attachments(collateral=INTEL.collateral(NOW, tcb_status=status))
     error = refused(INTEL.quote(ASKED), beside, tdx(tcb_status=["UpToDate"]))
     assert (error.got, error.expected) == (status, "UpToDate")
-    other = named_shortfalls("OutOfDate", None, ["UpToDate"])
+    other = name_shortfalls("OutOfDate", None, ["UpToDate"])
     assert error.hint != other[2]
 
 

@@ -48,7 +48,7 @@ from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.explanation import line_of
 from sealtrain.attest.facts import Situation
 from sealtrain.attest.forms import StatementExhibit
-from sealtrain.attest.gcp.collect import fetch_issuers, gcp_shown, tpm_shown
+from sealtrain.attest.gcp.collect import collect_gcp, fetch_issuers, show_tpm
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import preset
 from sealtrain.attest.registry import tee_of
@@ -343,10 +343,10 @@ def test_an_agents_answer_becomes_evidence(park: MachinePark) -> None:
     cpu = cpu_of(park, GOOGLE)
     found = parse_statement(message_pack(cpu))
     with pytest.raises(CollateralUnreachable):  # simulated certificates name no issuer
-        gcp_shown(found, lambda url: b"")
+        collect_gcp(found, lambda url: b"")
     issuers = tuple(base64.b64decode(one) for one in cpu["tpm"]["certificates"][1:])
     assert found.tpm_quote is not None
-    shown = tpm_shown(found.tpm_quote, issuers)
+    shown = show_tpm(found.tpm_quote, issuers)
     assert shown.to_dict() == cpu["tpm"]
     of_agent = verifier_of(AMAZON).of_agent
     assert of_agent is not None
@@ -414,7 +414,7 @@ def test_a_tpm_quote_of_another_form_is_refused(park: MachinePark) -> None:
         {"ak_cert": b""},
     ):
         with pytest.raises(EvidenceMalformed):
-            tpm_shown(parts | change, ())
+            show_tpm(parts | change, ())
 
 
 def test_the_simulated_agent_of_an_instance_answers_as_one_on_ec2(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sealtrain.attest.errors import (
     TcbStatusRefused,
 )
 from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.tdx.cache import DAY, cached_collateral
+from sealtrain.attest.tdx.cache import DAY, obtain_collateral
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, platform_of
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
@@ -216,7 +216,7 @@ class Service:
 def asked(
     folder: Path, service: Service, quote: TdxQuote, pki: SimulatedPki, now: int = NOW
 ) -> Collateral:
-    return cached_collateral(
+    return obtain_collateral(
         folder,
         "https://pccs.example",
         quote,
@@ -347,7 +347,7 @@ def test_quotes_of_another_root_reach_neither_service_nor_disk(
         with pytest.raises(QuoteRootUntrusted):
             asked(tmp_path / "cache", service, stranger, pki)
     with pytest.raises(SimulatedEvidence):
-        cached_collateral(tmp_path / "cache", "https://p.example", quote, now=NOW, fetch=service)
+        obtain_collateral(tmp_path / "cache", "https://p.example", quote, now=NOW, fetch=service)
     assert service.calls == 0
     assert not (tmp_path / "cache").exists()
 
@@ -365,7 +365,7 @@ def test_the_cache_fills_from_a_real_server(
     tmp_path: Path, pccs: Pccs, pki: SimulatedPki, quote: TdxQuote
 ) -> None:
     for _ in range(2):
-        got = cached_collateral(tmp_path, pccs.url, quote, now=NOW, simulator_root=pki.root_der)
+        got = obtain_collateral(tmp_path, pccs.url, quote, now=NOW, simulator_root=pki.root_der)
         assert got == pccs.collateral
     assert sorted(urlsplit(target).path.rpartition("/")[2] for target in pccs.asked) == [
         "identity",

@@ -35,12 +35,12 @@ from sealtrain.attest.snp.exhibit import (
     report_chain,
     report_fields,
     report_root,
-    signed_report,
+    verify_signed_report,
 )
 from sealtrain.attest.snp.parse import SnpReport, parse_report
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx import appraise as tdx
-from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, signed_quote
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, verify_signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tpm.fields import tpm_fields
 from sealtrain.attest.tpm.form import (
@@ -117,7 +117,7 @@ def _azure_snp(
     report_data: bytes | None,
     at: Situation,
 ) -> SignedFacts[AnyGuest]:
-    report = signed_report(raw, certificates, crl, at)
+    report = verify_signed_report(raw, certificates, crl, at)
     guest, asked, tied = _azure(report, report.report.report_data, tpm, runtime(), report_data)
     return _facts(guest, report_root(report), asked, tied)
 
@@ -132,14 +132,14 @@ def _azure_tdx(
 ) -> SignedFacts[AnyGuest]:
     rules = None if at.policy is None else at.policy.cpu
     own = rules if isinstance(rules, AzureTdxPolicy) else None
-    quote = signed_quote(raw, collateral, own, at)
+    quote = verify_signed_quote(raw, collateral, own, at)
     guest, asked, tied = _azure(quote, quote.report_data, tpm, runtime(), report_data)
     return _facts(guest, quote_root(quote), asked, tied)
 
 
 def _gcp_snp(evidence: GcpSnpEvidence, beside: Attachments, at: Situation) -> SignedFacts[AnyGuest]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
-    report = signed_report(evidence.report_bytes, evidence.certificates_der, crl, at)
+    report = verify_signed_report(evidence.report_bytes, evidence.certificates_der, crl, at)
     tpm = verify_tpm(evidence.tpm, simulator_root=at.root, now=at.now)
     tied = check_quoted(tpm, evidence.report_bytes)
     guest = CloudGuest(processor=report, boot=tpm, place=tpm.machine)

@@ -23,13 +23,13 @@ from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import Hex64, StrictModel
 
 
-def _extended(value: str) -> str:
+def _extend_register(value: str) -> str:
     if not value.strip("0"):
         raise ValueError("a register of zeros was never extended; never accept it")
     return value
 
 
-_Pcr = Annotated[Hex64, AfterValidator(_extended)]
+_Pcr = Annotated[Hex64, AfterValidator(_extend_register)]
 _VmId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 
 

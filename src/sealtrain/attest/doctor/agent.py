@@ -56,7 +56,7 @@ def agent_findings(
     try:
         version, generation = client.version(), client.api
     except SealtrainError as error:
-        yield _refused("version", error)
+        yield _report_refused("version", error)
     else:
         yield _version(version, generation)
         yield _document(client)
@@ -86,7 +86,7 @@ def _document(client: DstackClient) -> Finding:
     try:
         info = client.info()
     except SealtrainError as error:
-        return _refused("document", error)
+        return _report_refused("document", error)
     digest = hashlib.sha256(info.app_compose).hexdigest()
     same = digest == info.compose_hash
     return Finding(
@@ -137,7 +137,7 @@ def _events(exhibit: DstackQuote) -> Finding:
     try:
         measured = replay_log(exhibit.log, quote.rtmr, quote.mr_config_id)
     except SealtrainError as error:
-        return _refused("RTMR3 events", error)
+        return _report_refused("RTMR3 events", error)
     return Finding(
         topic=_TOPIC,
         name="RTMR3 events",
@@ -187,7 +187,7 @@ def _disk(root: Path) -> Finding:
     )
 
 
-def _refused(name: str, error: SealtrainError) -> Finding:
+def _report_refused(name: str, error: SealtrainError) -> Finding:
     return Finding(
         topic=_TOPIC,
         name=name,

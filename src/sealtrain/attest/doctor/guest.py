@@ -61,7 +61,7 @@ def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
     """The TEE, the place to ask it, and notes about it; ``None`` without a TEE."""
     for name in _SOCKETS:
         if _is_socket(root / name):
-            return _found("dstack", root / name, f"--platform dstack --guest /{name}")
+            return _report_place("dstack", root / name, f"--platform dstack --guest /{name}")
     if _is_socket(root / _TAPPD):
         return None, None, [_tappd()]
     flags = _flags(root)
@@ -77,11 +77,11 @@ def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
             return tee.name, None, [_no_reports(tee.name, device.path)]
         place = reports if device.reports and reports.is_dir() else here
         shown = f"{tee.name}:/{place.relative_to(root)}"
-        return _found(tee.name, place, f"--platform {tee.name} --guest {shown}?compose=FILE")
+        return _report_place(tee.name, place, f"--platform {tee.name} --guest {shown}?compose=FILE")
     return None, None, [_none(flags)]
 
 
-def _found(tee: str, place: Path, words: str) -> tuple[str, Path | None, list[Finding]]:
+def _report_place(tee: str, place: Path, words: str) -> tuple[str, Path | None, list[Finding]]:
     if os.access(place, os.R_OK | os.W_OK):
         return tee, place, [Finding(topic="tee", name="guest", level="ok", found=words)]
     closed = Finding(

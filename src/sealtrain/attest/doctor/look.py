@@ -25,7 +25,7 @@ from sealtrain.attest.doctor.guest import (
 from sealtrain.attest.doctor.surroundings import (
     Installed,
     clock_findings,
-    installed_version,
+    find_version,
     memory_findings,
     own_requirements,
     software_findings,
@@ -70,7 +70,7 @@ def look(
     show: Show = show_guest,
     driver: Driver = open_nvml,
     requirements: Sequence[str] | None = None,
-    installed: Installed = installed_version,
+    installed: Installed = find_version,
     agent: AskAgent = agent_findings,
 ) -> Seen:
     """Look at a machine.

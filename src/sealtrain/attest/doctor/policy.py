@@ -67,21 +67,23 @@ def _lines(policy: AppraisalPolicy) -> Iterator[tuple[str, Any]]:
 
 def _platform(seen: Seen, policy: AppraisalPolicy) -> Iterator[Finding]:
     if seen.tee is None:
-        yield _refused("platform", "no TEE", f"{policy.cpu.tee} is asked for", "platform-mismatch")
+        yield _report_refused(
+            "platform", "no TEE", f"{policy.cpu.tee} is asked for", "platform-mismatch"
+        )
     elif seen.tee != policy.cpu.tee:
         said = f"{policy.cpu.tee} is asked for"
-        yield _refused("platform", seen.tee, said, "platform-mismatch")
-        yield _refused("cpu.tee", seen.tee, said, "platform-mismatch")
+        yield _report_refused("platform", seen.tee, said, "platform-mismatch")
+        yield _report_refused("cpu.tee", seen.tee, said, "platform-mismatch")
     else:
         # The line `root` compares whether hardware signed it.
-        yield _met("platform", policy.platform)
-        yield _met("cpu.tee", seen.tee)
+        yield _report_met("platform", policy.platform)
+        yield _report_met("cpu.tee", seen.tee)
     if seen.tee is not None:
         proven = tier_of(seen.tee)
         if reaches(proven, policy.tier):
-            yield _met("tier", proven)
+            yield _report_met("tier", proven)
         else:
-            yield _refused(
+            yield _report_refused(
                 "tier", proven, f"{or_stronger(policy.tier)} is asked for", TierRefused.code
             )
 
@@ -91,17 +93,19 @@ def _cpu(seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int) -> 
         return
     exhibit = seen.shown.exhibit
     if isinstance(exhibit, Quote | DstackQuote) and beside.collateral is None:
-        yield from _unsigned(exhibit, policy, now)
+        yield from _examine_unsigned(exhibit, policy, now)
         return
     given = replace(beside, certificates=seen.shown.certificates, crl=seen.shown.crl)
-    yield from _explained(explain(exhibit, given, policy, now).lines)
+    yield from _explain_lines(explain(exhibit, given, policy, now).lines)
 
 
-def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> Iterator[Finding]:
+def _examine_unsigned(
+    quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int
+) -> Iterator[Finding]:
     """What a quote says of itself; that it says so truly is for collateral to show."""
     from sealtrain.attest.dstack import appraise as dstack
     from sealtrain.attest.dstack.policy import DstackPolicy
-    from sealtrain.attest.dstack.verify import MeasuredQuote, replay_log, unmeasured
+    from sealtrain.attest.dstack.verify import MeasuredQuote, describe_unmeasured, replay_log
     from sealtrain.attest.tdx import appraise as tdx
     from sealtrain.attest.tdx.verify import check_root
 
@@ -112,13 +116,13 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
     try:
         simulated = check_root(quote.quote, policy.simulator_root)
     except EvidenceRefused as error:
-        yield _broken("root", error)
+        yield _report_broken("root", error)
     else:
-        yield _met("root", "as the policy names it, if its signatures hold")
+        yield _report_met("root", "as the policy names it, if its signatures hold")
     open_words = "not known without collateral"
     log = quote.log if isinstance(quote, DstackQuote) else ()
     read = MeasuredQuote(
-        measured=unmeasured(log),
+        measured=describe_unmeasured(log),
         quote=quote.quote,
         simulated=simulated,
         tcb_status=open_words,
@@ -128,16 +132,16 @@ def _unsigned(quote: Quote | DstackQuote, policy: AppraisalPolicy, now: int) -> 
         ppid=open_words,
         fmspc=open_words,
     )
-    for finding in _ruled(tdx.RULES, read, rules, now):
+    for finding in _apply_rules(tdx.RULES, read, rules, now):
         if finding.name in {line_of(rules.tee, "cpu0", name) for name in _UNSIGNED}:
             yield finding
     if isinstance(quote, DstackQuote) and isinstance(rules, DstackPolicy):
         try:
             measured = replay_log(quote.log, quote.quote.rtmr, quote.quote.mr_config_id)
         except EvidenceRefused as error:
-            yield _broken("cpu.measurements", error)
+            yield _report_broken("cpu.measurements", error)
         else:
-            yield from _ruled(dstack.MEASURED_RULES, measured, rules, now)
+            yield from _apply_rules(dstack.MEASURED_RULES, measured, rules, now)
 
 
 def _gpu(seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int) -> Iterator[Finding]:
@@ -145,58 +149,58 @@ def _gpu(seen: Seen, policy: AppraisalPolicy, beside: Attachments, now: int) -> 
     count = 0 if seen.driver is None else seen.driver.gpu_count
     if not isinstance(rules, NvidiaPolicy):
         if rules == "none" and count:
-            yield _refused("gpu", f"{count} GPUs", "none is asked for", "gpu-set-refused")
+            yield _report_refused("gpu", f"{count} GPUs", "none is asked for", "gpu-set-refused")
         else:
-            yield _met("gpu", f"{count} GPUs" if count else "none")
+            yield _report_met("gpu", f"{count} GPUs" if count else "none")
         return
     if seen.driver is None:
         said = f"{rules.gpu_count} are asked for"
-        yield _refused("gpu.gpu_count", "no GPU", said, "gpu-set-refused")
+        yield _report_refused("gpu.gpu_count", "no GPU", said, "gpu-set-refused")
         return
     if seen.gpus is not None:
         exhibit = Gpus(raw=seen.gpus.to_bytes(), devices=seen.gpus.devices, claims=seen.gpus.claims)
         given = replace(beside, nonce=ASKED.gpu_nonce())
-        yield from _explained(explain(exhibit, given, policy, now).lines)
+        yield from _explain_lines(explain(exhibit, given, policy, now).lines)
         return
     checks = [*protection_checks(seen.driver), lambda: count_check("GPUs", count, rules.gpu_count)]
-    yield from _made(checks, policy.cpu.tee, part="gpus")
+    yield from _run_checks(checks, policy.cpu.tee, part="gpus")
 
 
-def _explained(lines: Iterable[Line]) -> Iterator[Finding]:
+def _explain_lines(lines: Iterable[Line]) -> Iterator[Finding]:
     for line in lines:
         if not line.policy:
             continue
         if line.standing == "broken":
-            yield _refused(line.policy, line.got, line.message or line.name, line.code or "")
+            yield _report_refused(line.policy, line.got, line.message or line.name, line.code or "")
         elif line.standing != "not reached":
-            yield _met(line.policy, line.got)
+            yield _report_met(line.policy, line.got)
 
 
-def _ruled(
+def _apply_rules(
     table: Iterable[Rule], statement: object, rules: QuotePolicy, now: int
 ) -> Iterator[Finding]:
     for rule in table:
-        yield from _made([partial(rule.compare, statement, rules, now)], rules.tee)
+        yield from _run_checks([partial(rule.compare, statement, rules, now)], rules.tee)
 
 
-def _made(
+def _run_checks(
     checks: Iterable[Callable[[], Claim | None]], tee: str, *, part: str = "cpu0"
 ) -> Iterator[Finding]:
     for check in checks:
         try:
             claim = check()
         except EvidenceRefused as error:
-            yield _broken(line_of(tee, part, error.check or ""), error)
+            yield _report_broken(line_of(tee, part, error.check or ""), error)
         else:
             if claim is not None:
-                yield _met(line_of(tee, part, claim.name), claim.got)
+                yield _report_met(line_of(tee, part, claim.name), claim.got)
 
 
-def _met(name: str, found: str) -> Finding:
+def _report_met(name: str, found: str) -> Finding:
     return Finding(topic="policy", name=name, level="ok", found=found)
 
 
-def _broken(name: str, error: EvidenceRefused) -> Finding:
+def _report_broken(name: str, error: EvidenceRefused) -> Finding:
     got = "" if error.got is None else str(error.got)
     return Finding(
         topic="policy",
@@ -208,7 +212,7 @@ def _broken(name: str, error: EvidenceRefused) -> Finding:
     )
 
 
-def _refused(name: str, found: str, message: str, code: str) -> Finding:
+def _report_refused(name: str, found: str, message: str, code: str) -> Finding:
     return Finding(
         topic="policy", name=name, level="refused", found=found, refused=f"{message} ({code})"
     )
@@ -216,7 +220,7 @@ def _refused(name: str, found: str, message: str, code: str) -> Finding:
 
 def _open(name: str, wanted: Any, seen: Seen, policy: AppraisalPolicy) -> Finding:
     if wanted == "any":
-        return _met(name, "any: not compared")
+        return _report_met(name, "any: not compared")
     return Finding(topic="policy", name=name, level="note", found=_why_open(name, seen, policy))
 
 

@@ -139,7 +139,7 @@ def software_findings(
         )
 
 
-def installed_version(name: str) -> str | None:
+def find_version(name: str) -> str | None:
     """Version of a package in this environment."""
     try:
         return importlib.metadata.version(name)

@@ -134,7 +134,7 @@ class DstackClient:
             document = _text(answer, "app_compose")
         else:
             answer = self.call("/Info", {})
-            document = _text(_embedded(_text(answer, "tcb_info")), "app_compose")
+            document = _text(_parse_embedded(_text(answer, "tcb_info")), "app_compose")
         return GuestInfo(
             app_id=_text(answer, "app_id"),
             instance_id=_text(answer, "instance_id"),
@@ -410,7 +410,7 @@ def _devices(bundle: Any) -> list[dict[str, str]]:
     return [{name: device[name] for name in names} for device in value]
 
 
-def _embedded(text: str) -> dict[str, Any]:
+def _parse_embedded(text: str) -> dict[str, Any]:
     try:
         value = parse_json(text.encode("utf-8"), max_bytes=MAX_ANSWER_BYTES, max_values=_MAX_VALUES)
     except DataInvalid as error:

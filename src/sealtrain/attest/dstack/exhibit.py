@@ -17,15 +17,15 @@ from sealtrain.attest.dstack.verify import (
     LOG,
     MeasuredGuest,
     MeasuredQuote,
+    describe_unmeasured,
     replay_log,
-    unmeasured,
 )
 from sealtrain.attest.errors import PlatformMismatch
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.statement import Collateral, LogEntry
-from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, signed_quote
+from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, verify_signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 from sealtrain.attest.tee import Shown
@@ -73,7 +73,7 @@ def agent_quote(
         policy: The rules that this kind of guest is compared with.
     """
     rules = None if at.policy is None else at.policy.cpu
-    return signed_quote(raw, collateral, rules if isinstance(rules, policy) else None, at)
+    return verify_signed_quote(raw, collateral, rules if isinstance(rules, policy) else None, at)
 
 
 def agent_facts(
@@ -91,7 +91,7 @@ def agent_facts(
         ties: Of a second statement about the same guest, that it is of this quote and log.
     """
     facts: SignedFacts[Joined] = SignedFacts(
-        statement=joined(signed, unmeasured(log)),
+        statement=joined(signed, describe_unmeasured(log)),
         root=quote_root(signed),
         report_data=signed.report_data,
         source=QUOTE,
@@ -210,12 +210,12 @@ def _ask_agent(client: DstackClient, report_data: bytes) -> Shown:
         if shown is not None:
             return shown(found)
     if found is not None:
-        return _shown(found.statement, found.log, found.config)
+        return _write_shown(found.statement, found.log, found.config)
     answer = client.get_quote(report_data)
-    return _shown(answer.quote, answer.event_log, answer.vm_config)
+    return _write_shown(answer.quote, answer.event_log, answer.vm_config)
 
 
-def _shown(quote: bytes, log: tuple[LogEntry, ...], config: str | None) -> Shown:
+def _write_shown(quote: bytes, log: tuple[LogEntry, ...], config: str | None) -> Shown:
     return {
         "tee": "dstack",
         "quote": to_base64(canonical_quote(quote)),

@@ -42,7 +42,7 @@ def derive_v0(app_key: Secret, path: str) -> Secret:
 
 def derive_v1(app_key: Secret, domain: str, algorithm: Algorithm) -> Secret:
     """Key of guest API v1 ``GetKey``: 32 bytes for one algorithm."""
-    info = _framed(b"dstack-guest-v1-key", algorithm.encode("ascii"), domain.encode("utf-8"))
+    info = _frame_parts(b"dstack-guest-v1-key", algorithm.encode("ascii"), domain.encode("utf-8"))
     return _hkdf(app_key, b"dstack-guest-v1", info)
 
 
@@ -60,12 +60,12 @@ def claim_v0(purpose: str, public_key: bytes) -> bytes:
 
 def claim_v1(domain: str, algorithm: Algorithm, public_key: bytes) -> bytes:
     """Message the app key signs about a v1 key."""
-    return _framed(
+    return _frame_parts(
         b"dstack-guest-v1-key-claim", algorithm.encode("ascii"), domain.encode("utf-8"), public_key
     )
 
 
-def issued_claim(app_id: bytes, app_public_key: bytes) -> bytes:
+def write_app_key_claim(app_id: bytes, app_public_key: bytes) -> bytes:
     """Message the key provider's root signs about an app key."""
     return b"dstack-kms-issued:" + app_id + app_public_key
 
@@ -90,7 +90,7 @@ def verify_chain(
             "key has no signature chain of two links", check="key chain", got=len(chain), expected=2
         )
     app_key = recover(chain[0], claim)
-    found = recover(chain[1], issued_claim(app_id, app_key))
+    found = recover(chain[1], write_app_key_claim(app_id, app_key))
     if found != root_key:
         raise KeyProviderMismatch(
             "key was issued by another key provider",
@@ -101,7 +101,7 @@ def verify_chain(
     return KeyChain(app_key=app_key, root_key=found)
 
 
-def _framed(*parts: bytes) -> bytes:
+def _frame_parts(*parts: bytes) -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 

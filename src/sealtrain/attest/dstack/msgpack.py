@@ -54,18 +54,18 @@ def pack(value: Any) -> bytes:
                 return bytes([code]) + struct.pack(form, value)
     if isinstance(value, str):
         text = value.encode("utf-8")
-        return _sized(len(text), 0xA0, 32, _TEXT) + text
+        return _encode_head(len(text), 0xA0, 32, _TEXT) + text
     if isinstance(value, bytes):
-        return _sized(len(value), 0, 0, _BYTES) + value
+        return _encode_head(len(value), 0, 0, _BYTES) + value
     if isinstance(value, list):
-        return _sized(len(value), 0x90, 16, _ARRAY) + b"".join(map(pack, value))
+        return _encode_head(len(value), 0x90, 16, _ARRAY) + b"".join(map(pack, value))
     if isinstance(value, dict):
         items = (pack(key) + pack(item) for key, item in value.items())
-        return _sized(len(value), 0x80, 16, _MAP) + b"".join(items)
+        return _encode_head(len(value), 0x80, 16, _MAP) + b"".join(items)
     raise TypeError(f"cannot pack {type(value).__name__}")
 
 
-def _sized(length: int, fixed: int, below: int, forms: dict[int, str]) -> bytes:
+def _encode_head(length: int, fixed: int, below: int, forms: dict[int, str]) -> bytes:
     if length < below:
         return bytes([fixed | length])
     for code, form in forms.items():

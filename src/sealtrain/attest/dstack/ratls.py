@@ -136,7 +136,7 @@ def _evidence(
 ) -> tuple[bytes, tuple[LogEntry, ...], str | None]:
     blob, quote = extensions.get(_ATTESTATION), extensions.get(_QUOTE)
     if blob is not None:
-        blob = _inflated(blob, _MAX_ATTESTATION_BYTES)
+        blob = _inflate(blob, _MAX_ATTESTATION_BYTES)
         inner, log, config, _ = parse_attestation(blob)
         if quote not in (None, inner):
             raise EvidenceMalformed("certificate carries two different quotes", check="RA-TLS")
@@ -148,14 +148,14 @@ def _evidence(
             expected=f"extension {_ATTESTATION}, or {_QUOTE} and {_LOG}",
             hint="ask the guest for a certificate with usage_ra_tls",
         )
-    text = _inflated(extensions[_LOG], _MAX_LOG_BYTES)
+    text = _inflate(extensions[_LOG], _MAX_LOG_BYTES)
     try:
         return quote, parse_event_log(text.decode("utf-8")), None
     except UnicodeDecodeError as error:
         raise EvidenceMalformed("event log is not JSON", check="event log") from error
 
 
-def _inflated(data: bytes, limit: int) -> bytes:
+def _inflate(data: bytes, limit: int) -> bytes:
     """The value itself, or what it unpacks to: one whole gzip stream of bounded length."""
     if data.startswith(_GZIP):
         stream = zlib.decompressobj(wbits=31)

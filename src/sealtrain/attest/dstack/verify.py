@@ -126,10 +126,10 @@ def boot_measurements(log: tuple[LogEntry, ...]) -> MeasuredGuest:
         EventLogMismatch: The log breaks rule 3 above.
         KeyProviderMismatch: The key provider's event is malformed.
     """
-    return _measured(_boot_events(log), firmware_logged=shows_firmware(log))
+    return _read_measurements(_boot_events(log), firmware_logged=shows_firmware(log))
 
 
-def unmeasured(log: tuple[LogEntry, ...]) -> MeasuredGuest:
+def describe_unmeasured(log: tuple[LogEntry, ...]) -> MeasuredGuest:
     """What is known of a guest whose log does not hold: nothing but whether firmware is in it."""
     return MeasuredGuest(
         app_id="",
@@ -201,15 +201,15 @@ def _boot_events(log: tuple[LogEntry, ...]) -> dict[str, str]:
     raise EventLogMismatch(f"event log has no {_READY}", check="event log")
 
 
-def _measured(events: dict[str, str], *, firmware_logged: bool) -> MeasuredGuest:
-    name, identifier = _key_provider(_required(events, "key-provider", None))
+def _read_measurements(events: dict[str, str], *, firmware_logged: bool) -> MeasuredGuest:
+    name, identifier = _key_provider(_require_event(events, "key-provider", None))
     image = events.get("os-image-hash")
     if image is not None and len(image) != 64:
         raise EventLogMismatch("event 'os-image-hash' has the wrong length", check="event log")
     return MeasuredGuest(
-        app_id=_required(events, "app-id", (40,)),
-        compose_hash=_required(events, "compose-hash", (64,)),
-        instance_id=_required(events, "instance-id", (0, 40)),
+        app_id=_require_event(events, "app-id", (40,)),
+        compose_hash=_require_event(events, "compose-hash", (64,)),
+        instance_id=_require_event(events, "instance-id", (0, 40)),
         key_provider_name=name,
         key_provider=identifier,
         os_image_hash=image,
@@ -217,7 +217,7 @@ def _measured(events: dict[str, str], *, firmware_logged: bool) -> MeasuredGuest
     )
 
 
-def _required(events: dict[str, str], name: str, lengths: tuple[int, ...] | None) -> str:
+def _require_event(events: dict[str, str], name: str, lengths: tuple[int, ...] | None) -> str:
     payload = events.get(name)
     if payload is None:
         raise EventLogMismatch(

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.claims import committed, raising, single
+from sealtrain.attest.claims import compare_commitment, raising, single
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstacksnp.launch import RULES, ConfiguredReport, launch_config
 from sealtrain.attest.errors import GuestApiUnreachable
@@ -16,13 +16,13 @@ from sealtrain.attest.field import Field, rows_of
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.rented import DstackSnpEvidence
 from sealtrain.attest.snp import appraise as snp
-from sealtrain.attest.snp.collect import ordered_chain, parse_table
+from sealtrain.attest.snp.collect import order_chain, parse_table
 from sealtrain.attest.snp.exhibit import (
     AMD_ROOTS,
     report_chain,
     report_fields,
     report_root,
-    signed_report,
+    verify_signed_report,
 )
 from sealtrain.attest.snp.parse import SnpReport, parse_report
 from sealtrain.attest.snp.policy import SnpRules
@@ -47,10 +47,12 @@ class DstackSnp(StatementExhibit):
         """The report's signature and its launch; report data stand beside it, too."""
         crl = _table(self.hosted).get("crl") if beside.crl is None else beside.crl
         chain = _chain(self.report, self.hosted, beside)
-        facts = _launched(signed_report(self.report.raw, chain, crl, at), self.hosted.mr_config)
+        facts = _verify_launch(
+            verify_signed_report(self.report.raw, chain, crl, at), self.hosted.mr_config
+        )
         signed = facts.report_data
-        stated = partial(committed, "report data", self.hosted.report_data, signed, REPORT)
-        asked = partial(committed, "report data", at.nonce, signed, REPORT)
+        stated = partial(compare_commitment, "report data", self.hosted.report_data, signed, REPORT)
+        asked = partial(compare_commitment, "report data", at.nonce, signed, REPORT)
         return replace(facts, asked=(single(stated), single(asked)))
 
     def fields(self, beside: Attachments) -> list[Field]:
@@ -85,7 +87,7 @@ def _chain(report: SnpReport, hosted: AgentStatement, beside: Attachments) -> tu
     return report_chain(report, _table(hosted), inside, beside.certificates)
 
 
-def _launched(verified: VerifiedReport, mr_config: str) -> SignedFacts[VerifiedReport]:
+def _verify_launch(verified: VerifiedReport, mr_config: str) -> SignedFacts[VerifiedReport]:
     """HOST_DATA through the text that it commits to."""
     report = verified.report
     facts: SignedFacts[VerifiedReport] = SignedFacts(
@@ -115,7 +117,7 @@ def _prove(
 ) -> SignedFacts[VerifiedReport]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
     raw, chain = evidence.report_bytes, evidence.certificates_der
-    return _launched(signed_report(raw, chain, crl, at), evidence.mr_config)
+    return _verify_launch(verify_signed_report(raw, chain, crl, at), evidence.mr_config)
 
 
 def _own_fields(evidence: DstackSnpEvidence) -> list[Field]:
@@ -136,7 +138,7 @@ def _of_agent(found: AgentStatement) -> Shown:
     return {
         "tee": "dstack-amd-sev-snp",
         "report": to_base64(report.raw),
-        "certificates": [to_base64(der) for der in ordered_chain(report, table, inside)],
+        "certificates": [to_base64(der) for der in order_chain(report, table, inside)],
         "crl": None if crl is None else to_base64(crl),
         "mr_config": found.mr_config,
     }

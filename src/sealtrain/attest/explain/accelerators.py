@@ -8,14 +8,14 @@ from functools import partial
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.claims import Claim, Group, committed, single
+from sealtrain.attest.claims import Claim, Group, compare_commitment, single
 from sealtrain.attest.errors import (
     CertificateChainInvalid,
     ReferenceValueInvalid,
     RemoteVerdictRefused,
 )
 from sealtrain.attest.facts import Situation
-from sealtrain.attest.nvidia.chain import named_architecture
+from sealtrain.attest.nvidia.chain import read_architecture
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
 from sealtrain.attest.nvidia.nras import verify_remote_verdict
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
@@ -39,7 +39,7 @@ _SERVICE = "key set archived beside the verdict"
 _REFERENCE = "NVIDIA CoRIM signing Root CA"
 
 
-def shown_parts(
+def explain_devices(
     devices: Sequence[GpuDevice],
     claims: GpuClaims | None,
     collateral: GpuCollateral | None,
@@ -93,12 +93,12 @@ def one_device(
             x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in certificates
         )
         raw = report.signed + report.signature
-        device = GpuDevice.build(named_architecture(certificates), raw, pem)
-        return shown_parts((device, *others), None, collateral, at)
+        device = GpuDevice.build(read_architecture(certificates), raw, pem)
+        return explain_devices((device, *others), None, collateral, at)
 
     return (
         Part(name=f"{report.kind}0", verify=lambda: built()[0].verify()),
-        *shown_parts(others, None, collateral, at)[:-1],
+        *explain_devices(others, None, collateral, at)[:-1],
         Part(name=SET, verify=lambda: built()[-1].verify()),
     )
 
@@ -126,7 +126,7 @@ def verdict_part(token: str, collateral: GpuCollateral | None, at: Situation) ->
             source="NRAS token",
             outcome="equal",
         )
-        nonce = partial(committed, "GPU nonce", at.nonce, at.nonce, "NRAS token")
+        nonce = partial(compare_commitment, "GPU nonce", at.nonce, at.nonce, "NRAS token")
         groups = [single(lambda: claim), single(nonce)]
         if at.policy is not None and rules is None:
             groups.append(no_rules(count))
@@ -154,7 +154,7 @@ def reference_part(xml: bytes, rim: Rim, at: Situation) -> Part:
         if at.policy is not None and rules is None:
             groups.append(no_rules(0))
         if isinstance(pins, dict):
-            groups.append(single(partial(_pinned, rim, pinned)))
+            groups.append(single(partial(_compare_pin, rim, pinned)))
         return Vouched(
             root=root_name(verified.simulated, _REFERENCE),
             simulated=verified.simulated,
@@ -166,7 +166,7 @@ def reference_part(xml: bytes, rim: Rim, at: Situation) -> Part:
     return Part(name="reference values", verify=verify)
 
 
-def _pinned(rim: Rim, pinned: bool) -> Claim:
+def _compare_pin(rim: Rim, pinned: bool) -> Claim:
     if not pinned:
         raise ReferenceValueInvalid(
             "file of reference values is not one that the policy pins",

@@ -86,7 +86,7 @@ class Examined:
         }
 
 
-def unwrapped(exhibit: Exhibit, given: Attachments) -> tuple[Exhibit, Attachments]:
+def unwrap_bundle(exhibit: Exhibit, given: Attachments) -> tuple[Exhibit, Attachments]:
     """What a bundle holds and what lies beside it; anything else as it is.
 
     Args:
@@ -204,7 +204,7 @@ def _missing(
             yield "accelerators"
 
 
-def bundled(
+def make_bundle(
     exhibit: Exhibit, beside: Attachments, policy: AppraisalPolicy | None, now: int
 ) -> Bundle:
     """A bundle of a verification that was made just now.

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sealtrain.attest.bundle import Attachments
-from sealtrain.attest.explain.examine import unwrapped
+from sealtrain.attest.explain.examine import unwrap_bundle
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.parts import parts_of
-from sealtrain.attest.field import Field, shortened
+from sealtrain.attest.field import Field, shorten
 from sealtrain.attest.forms import Exhibit
 from sealtrain.attest.parts import CheckOutcome, show
 from sealtrain.attest.policy import AppraisalPolicy
@@ -134,14 +134,14 @@ class Explanation:
             if field.part != part:
                 part = field.part
                 yield ""
-                yield shortened(part)
-            yield f"  {shortened(field.name):<22}  {shortened(field.value)}"
+                yield shorten(part)
+            yield f"  {shorten(field.name):<22}  {shorten(field.value)}"
             yield f"  {'':<22}    {field.meaning}"
         if self.lines:
             yield ""
             yield "compared"
         for line in self.lines:
-            yield from _shown(line)
+            yield from _show(line)
 
 
 def explain(
@@ -159,7 +159,7 @@ def explain(
         EvidenceRefused: A part inside sealtrain's own document does not even parse.
         DataInvalid: A bundle's content is nothing this release knows.
     """
-    inner, beside = unwrapped(exhibit, given)
+    inner, beside = unwrap_bundle(exhibit, given)
     if at is None:
         at = getattr(getattr(exhibit, "bundle", None), "time", None)
     title = exhibit.title if inner is exhibit else f"{exhibit.title} of: {inner.title}"
@@ -188,9 +188,9 @@ def explain(
 def _lines_of(outcome: CheckOutcome, tee: str) -> Iterator[Line]:
     part = outcome.part
     if outcome.error is not None and not outcome.signature:
-        yield _broken(part, tee, outcome.error)
+        yield _write_broken(part, tee, outcome.error)
     elif outcome.error is not None:
-        yield _broken(part, tee, outcome.error, name=_SIGNATURE)
+        yield _write_broken(part, tee, outcome.error, name=_SIGNATURE)
         yield Line(
             part=part,
             policy="",
@@ -204,15 +204,17 @@ def _lines_of(outcome: CheckOutcome, tee: str) -> Iterator[Line]:
         )
     elif outcome.vouched is not None:
         root = outcome.vouched.root
-        yield _held(part, tee, _SIGNATURE, (root, root, "signature"), "met")
+        yield _write_held(part, tee, _SIGNATURE, (root, root, "signature"), "met")
     elif outcome.claim is not None:
         claim = outcome.claim
         values = (claim.got, claim.expected, claim.source)
         standing: Standing = "any" if claim.outcome == "any" else "met"
-        yield _held(part, tee, claim.name, values, standing)
+        yield _write_held(part, tee, claim.name, values, standing)
 
 
-def _held(part: str, tee: str, name: str, values: tuple[str, str, str], standing: Standing) -> Line:
+def _write_held(
+    part: str, tee: str, name: str, values: tuple[str, str, str], standing: Standing
+) -> Line:
     got, expected, source = values
     return Line(
         part=part,
@@ -227,7 +229,7 @@ def _held(part: str, tee: str, name: str, values: tuple[str, str, str], standing
     )
 
 
-def _broken(part: str, tee: str, error: EvidenceRefused, *, name: str | None = None) -> Line:
+def _write_broken(part: str, tee: str, error: EvidenceRefused, *, name: str | None = None) -> Line:
     check = error.check or error.code
     return Line(
         part=part,
@@ -265,13 +267,13 @@ def _heading(
     return f"{SIMULATED_LABEL}; {said}" if simulated else said
 
 
-def _shown(line: Line) -> Iterator[str]:
+def _show(line: Line) -> Iterator[str]:
     where = f"  [{line.policy}]" if line.policy else ""
     code = f"  {line.code}" if line.code else ""
-    yield f"{_MARKS[line.standing]} {line.part}  {shortened(line.name)}{where}{code}"
+    yield f"{_MARKS[line.standing]} {line.part}  {shorten(line.name)}{where}{code}"
     if line.message is not None:
-        yield f"    {shortened(line.message)}"
+        yield f"    {shorten(line.message)}"
     if line.got:
-        yield f"    got       {shortened(line.got)}"
+        yield f"    got       {shorten(line.got)}"
     if line.standing != "any" and line.expected and line.expected != line.got:
-        yield f"    expected  {shortened(line.expected)}"
+        yield f"    expected  {shorten(line.expected)}"

@@ -21,7 +21,7 @@ from sealtrain.attest.explain.fields_gpu import (
     rim_fields,
     token_fields,
 )
-from sealtrain.attest.field import Field, shortened, time_of
+from sealtrain.attest.field import Field, shorten, time_of
 from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import parse_json
@@ -54,10 +54,10 @@ def fields_of(exhibit: forms.Exhibit, beside: Attachments) -> list[Field]:
             return token_fields(token)
         case forms.Claims(claims=claims):
             return claims_fields(claims)
-    return _published(exhibit)
+    return _list_published(exhibit)
 
 
-def _published(exhibit: forms.Exhibit) -> list[Field]:
+def _list_published(exhibit: forms.Exhibit) -> list[Field]:
     """Files that belong to evidence but are not evidence."""
     match exhibit:
         case forms.ReferenceValues(rim=rim):
@@ -80,7 +80,7 @@ def _published(exhibit: forms.Exhibit) -> list[Field]:
                     value=register,
                     meaning=f"What its {count} events lead to; compare with a verified quote.",
                 )
-                for index, (count, register) in sorted(replayed_boot_log(raw).items())
+                for index, (count, register) in sorted(replay_boot_log(raw).items())
             ]
         case forms.DeploymentExhibit(raw=raw):
             return _deployment(raw)
@@ -152,7 +152,7 @@ def _revocations(name: str, crl: bytes, part: str = "revocation") -> list[Field]
         with quiet():
             count = len({revoked.serial_number for revoked in listed})
         end = "no end" if until is None else time_of(int(until.timestamp()))
-        issuer = shortened(listed.issuer.rfc4514_string())
+        issuer = shorten(listed.issuer.rfc4514_string())
     except X509_ERRORS:
         return [_field(part, name, "cannot be read", "List of revoked certificates.")]
     value = f"{count} revoked, from {time_of(int(start.timestamp()))} to {end}"
@@ -170,7 +170,7 @@ _FIRST = 32  # the header's own event: register, type, SHA-1, size
 _END = 0xFFFFFFFF
 
 
-def replayed_boot_log(data: bytes) -> dict[int, tuple[int, str]]:
+def replay_boot_log(data: bytes) -> dict[int, tuple[int, str]]:
     """Register (0 is RTMR0) → number of events and the SHA-384 they lead to, hex.
 
     Raises:

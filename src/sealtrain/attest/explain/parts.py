@@ -18,9 +18,9 @@ from sealtrain.attest.engine import check_tier, other_tee, statement_part
 from sealtrain.attest.errors import GpuSetRefused, PlatformMismatch
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
+    explain_devices,
     one_device,
     reference_part,
-    shown_parts,
     verdict_part,
 )
 from sealtrain.attest.facts import Situation
@@ -73,9 +73,9 @@ def parts_of(
         case forms.SgxQuote(raw=raw):
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
         case forms.Gpus(devices=devices, claims=claims):
-            return shown_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
+            return explain_devices((*devices, *beside.switches), claims, beside.gpu_collateral, at)
         case forms.QuotedGpus():
-            return _quoted(exhibit, beside, at)
+            return _explain_quote(exhibit, beside, at)
         case forms.GpuReportFile(report=report):
             return one_device(
                 report, beside.certificates, beside.switches, beside.gpu_collateral, at
@@ -110,10 +110,12 @@ def _own(evidence: Evidence, beside: Attachments, at: Situation) -> tuple[Part, 
     if gpu_collateral is None and evidence.gpu_collateral is not None:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
-    return offered, *shown_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
+    return offered, *explain_devices(
+        evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there
+    )
 
 
-def _quoted(shown: forms.QuotedGpus, beside: Attachments, at: Situation) -> tuple[Part, ...]:
+def _explain_quote(shown: forms.QuotedGpus, beside: Attachments, at: Situation) -> tuple[Part, ...]:
     """The quote, then accelerators whose nonce is the second half of what it signed."""
     first, second = shown.report_data[:_HALF], shown.report_data[_HALF:]
     named = at.nonce
@@ -122,7 +124,7 @@ def _quoted(shown: forms.QuotedGpus, beside: Attachments, at: Situation) -> tupl
     cpu = statement_part(shown.quote, beside, at.with_(nonce=named))
     devices = (*shown.devices, *beside.switches)
     there = at.with_(nonce=second)
-    gpus = shown_parts(devices, None, beside.gpu_collateral, there)
+    gpus = explain_devices(devices, None, beside.gpu_collateral, there)
     return _of_its_tee(cpu, shown.quote.tee, at.policy), *gpus
 
 

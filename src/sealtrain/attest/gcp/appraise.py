@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from sealtrain.attest.claims import Claim, among, unlooked
+from sealtrain.attest.claims import Claim, among, claim_unchecked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.verify import LOG, MeasuredQuote, replay_register
 from sealtrain.attest.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
@@ -105,15 +105,15 @@ def _place(name: str, got: Callable[[GoogleMachine], str], listed: str) -> Rule:
     return Rule(name=name, compare=compare)
 
 
-def _unrevoked(machine: GoogleMachine, policy: PlaceRules, now: int) -> Claim:
-    return unlooked("vTPM revocation", "not looked at", source=_MACHINE)
+def _check_revocation(machine: GoogleMachine, policy: PlaceRules, now: int) -> Claim:
+    return claim_unchecked("vTPM revocation", "not looked at", source=_MACHINE)
 
 
 PLACE_RULES: Final = (
     _place("project", lambda machine: machine.project, "projects"),
     _place("zone", lambda machine: machine.zone, "zones"),
     _place("instance", lambda machine: str(machine.instance_id), "instances"),
-    Rule(name="vTPM revocation", compare=_unrevoked),
+    Rule(name="vTPM revocation", compare=_check_revocation),
 )
 """Project, zone and machine of a vTPM's key.
 
@@ -125,7 +125,7 @@ def _boot(tpm: VerifiedTpm, policy: GcpPolicy, now: int) -> Claim:
     found = tuple(tpm.registers.get(index, b"").hex() for index in (_FIRMWARE_PCR, _IMAGE_PCR))
     got = f"pcr0 {found[0] or 'not quoted'} pcr2 {found[1] or 'not quoted'}"
     if policy.boots == "any":
-        return unlooked("vTPM boot", got, source=QUOTE)
+        return claim_unchecked("vTPM boot", got, source=QUOTE)
     if tpm.quote.bank == "sha256" and any(found == (boot.pcr0, boot.pcr2) for boot in policy.boots):
         return Claim(name="vTPM boot", got=got, expected=got, source=QUOTE, outcome="equal")
     raise MeasurementMismatch(

@@ -35,7 +35,7 @@ _PEM_FACTOR: Final = 2
 Fetch = Callable[[str], bytes]
 
 
-def gcp_shown(found: AgentStatement, fetch: Fetch | None = None) -> Shown:
+def collect_gcp(found: AgentStatement, fetch: Fetch | None = None) -> Shown:
     """Evidence in this TEE's form.
 
     Args:
@@ -56,13 +56,13 @@ def gcp_shown(found: AgentStatement, fetch: Fetch | None = None) -> Shown:
 
 
 def gcp_tpm(found: AgentStatement, fetch: Fetch | None = None) -> TpmShown:
-    """The vTPM's part of an agent's statement, with the issuers of its key; as ``gcp_shown``."""
+    """The vTPM's part of an agent's statement, with the issuers of its key; as ``collect_gcp``."""
     parts = {} if found.tpm_quote is None else found.tpm_quote
     leaf = octets_of(parts.get("ak_cert"))
-    return tpm_shown(parts, _issuers(leaf) if fetch is None else fetch_issuers(leaf, fetch))
+    return show_tpm(parts, _issuers(leaf) if fetch is None else fetch_issuers(leaf, fetch))
 
 
-def tpm_shown(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:
+def show_tpm(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:
     """The vTPM's quote in the form of evidence.
 
     Args:

@@ -17,7 +17,7 @@ from sealtrain.attest.field import Field
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp import appraise as gcp
 from sealtrain.attest.gcp.appraise import GcpQuote
-from sealtrain.attest.gcp.collect import gcp_shown, gcp_tpm, with_issuers
+from sealtrain.attest.gcp.collect import collect_gcp, gcp_tpm, with_issuers
 from sealtrain.attest.gcp.policy import GcpPolicy
 from sealtrain.attest.rented import GcpEvidence
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
@@ -47,7 +47,7 @@ class GcpStatement(StatementExhibit):
     def prove(self, beside: Attachments, at: Situation) -> SignedFacts[GcpQuote]:
         """Both signatures, and the log's replays."""
         shown = with_issuers(self.tpm, beside.certificates)
-        return _proven(self.quote.raw, self.log, shown, beside.collateral, at)
+        return _verify_facts(self.quote.raw, self.log, shown, beside.collateral, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Of quote, log, the host's statement and the vTPM's quote."""
@@ -58,7 +58,7 @@ class GcpStatement(StatementExhibit):
         return self.quote.root_der
 
 
-def _proven(
+def _verify_facts(
     raw: bytes,
     log: tuple[LogEntry, ...],
     shown: TpmShown,
@@ -89,7 +89,7 @@ def _fields(
 
 def _prove(evidence: GcpEvidence, beside: Attachments, at: Situation) -> SignedFacts[GcpQuote]:
     raw, log = evidence.quote_bytes, evidence.event_log
-    return _proven(raw, log, evidence.tpm, beside.collateral, at)
+    return _verify_facts(raw, log, evidence.tpm, beside.collateral, at)
 
 
 def _own_fields(evidence: GcpEvidence) -> list[Field]:
@@ -114,7 +114,7 @@ VERIFIER: Verifier[GcpEvidence, GcpPolicy, GcpQuote] = Verifier(
     eat=dstack.eat,
     fields=_own_fields,
     show=_show,
-    of_agent=gcp_shown,
+    of_agent=collect_gcp,
     pinned_roots={
         **PINNED_ROOTS,
         GOOGLE_EKAK_ROOT_SHA256: "Google's pinned root of vTPM keys",

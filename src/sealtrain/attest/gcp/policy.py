@@ -16,13 +16,15 @@ from sealtrain.base.models import StrictModel
 _NAME: Final = "dstack-gcp-tdx"
 
 
-def _extended(value: str) -> str:
+def _extend_register(value: str) -> str:
     if not value.strip("0"):
         raise ValueError("a register of zeros was never extended; never accept it")
     return value
 
 
-_Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), AfterValidator(_extended)]
+_Pcr = Annotated[
+    str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), AfterValidator(_extend_register)
+]
 _Named = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.:-]{0,127}$")]
 Names = Annotated[tuple[_Named, ...], Field(max_length=1024)]
 """Projects or zones of Google Cloud."""

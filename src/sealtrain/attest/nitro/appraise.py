@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, claim_unchecked, equal
 from sealtrain.attest.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import PARENT_PCR, SOURCE, VerifiedDocument, check_age
@@ -54,7 +54,7 @@ def _image(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     found = tuple(verified.pcrs[index] for index in (0, 1, 2))
     got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
     if policy.images == "any":
-        return unlooked("guest image", got, source=SOURCE)
+        return claim_unchecked("guest image", got, source=SOURCE)
     for image in policy.images:
         if found == (image.pcr0, image.pcr1, image.pcr2):
             return Claim(name="guest image", got=got, expected=got, source=SOURCE, outcome="equal")
@@ -113,7 +113,7 @@ def _role(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
 def _unknown(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim | None:
     if not verified.unknown_fields:
         return None
-    return unlooked("unknown fields", ", ".join(verified.unknown_fields), source=SOURCE)
+    return claim_unchecked("unknown fields", ", ".join(verified.unknown_fields), source=SOURCE)
 
 
 RULES: Final = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
-from sealtrain.attest.claims import Claim, committed, single, unlooked
+from sealtrain.attest.claims import Claim, claim_unchecked, compare_commitment, single
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
@@ -56,9 +56,9 @@ class Nitro(StatementExhibit):
         """Its signature and chain; its nonce is whatever its maker chose."""
         facts = document_facts(self.raw, at)
         document = facts.statement.document
-        nonce = partial(committed, "nonce", at.nonce, document.nonce, SOURCE)
+        nonce = partial(compare_commitment, "nonce", at.nonce, document.nonce, SOURCE)
         data = "none" if document.user_data is None else document.user_data.hex()
-        said = partial(unlooked, "user data", data, source=SOURCE)
+        said = partial(claim_unchecked, "user data", data, source=SOURCE)
         return replace(facts, asked=(single(nonce), single(said)))
 
     def fields(self, beside: Attachments) -> list[Field]:

@@ -12,7 +12,7 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from sealtrain.attest.claims import Claim, among, unlooked
+from sealtrain.attest.claims import Claim, among, claim_unchecked
 from sealtrain.attest.dstack.appraise import key_provider
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, config_ids, replay_register
 from sealtrain.attest.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
@@ -84,7 +84,7 @@ def _age(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
 def _config(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
     got = guest.document.document.pcrs.get(_CONFIG_PCR, bytes(PCR_BYTES))
     if policy.config_id == "any" and not any(got):
-        return unlooked("configuration id", got.hex(), source=DOCUMENT)
+        return claim_unchecked("configuration id", got.hex(), source=DOCUMENT)
     ids = (found.ljust(PCR_BYTES, b"\0") for found in config_ids(guest.measured))
     if not any(got == extended(bytes(PCR_BYTES), found) for found in ids):
         raise EventLogMismatch(

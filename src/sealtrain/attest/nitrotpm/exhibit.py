@@ -13,7 +13,7 @@ from sealtrain.attest.claims import raising, single
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.dstack.parse import AgentStatement
-from sealtrain.attest.dstack.verify import LOG, boot_measurements, unmeasured
+from sealtrain.attest.dstack.verify import LOG, boot_measurements, describe_unmeasured
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, rows_of, time_of
 from sealtrain.attest.forms import StatementExhibit
@@ -47,7 +47,7 @@ class NitroTpmStatement(StatementExhibit):
 
     def prove(self, beside: Attachments, at: Situation) -> SignedFacts[NitroTpmGuest]:
         """Its signature and chain, and the log's replay."""
-        return _proven(self.document.raw, self.log, at)
+        return _verify_facts(self.document.raw, self.log, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature, and the log."""
@@ -58,11 +58,13 @@ class NitroTpmStatement(StatementExhibit):
         return self.document.cabundle[0]
 
 
-def _proven(raw: bytes, log: tuple[LogEntry, ...], at: Situation) -> SignedFacts[NitroTpmGuest]:
+def _verify_facts(
+    raw: bytes, log: tuple[LogEntry, ...], at: Situation
+) -> SignedFacts[NitroTpmGuest]:
     verified = verify_document(raw, simulator_root=at.root, now=at.now, form=NITRO_TPM)
     events = single(partial(nitrotpm.check_events, verified, log))
     facts: SignedFacts[NitroTpmGuest] = SignedFacts(
-        statement=NitroTpmGuest(document=verified, measured=unmeasured(log)),
+        statement=NitroTpmGuest(document=verified, measured=describe_unmeasured(log)),
         root=root_name(verified.simulated, _AWS),
         report_data=verified.document.user_data,
         source=DOCUMENT,
@@ -120,7 +122,7 @@ def _fields(document: NitroDocument, log: tuple[LogEntry, ...]) -> list[Field]:
 def _prove(
     evidence: NitroTpmEvidence, beside: Attachments, at: Situation
 ) -> SignedFacts[NitroTpmGuest]:
-    return _proven(evidence.document_bytes, evidence.event_log, at)
+    return _verify_facts(evidence.document_bytes, evidence.event_log, at)
 
 
 def _own_fields(evidence: NitroTpmEvidence) -> list[Field]:

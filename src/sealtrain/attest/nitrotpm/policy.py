@@ -16,14 +16,14 @@ from sealtrain.base.models import StrictModel
 _NAME: Final = "dstack-aws-nitro-tpm"
 
 
-def _extended(value: str) -> str:
+def _extend_register(value: str) -> str:
     if not value.strip("0"):
         raise ValueError("a register of zeros was never extended; never accept it")
     return value
 
 
 _Register = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$")]
-_Pcr = Annotated[_Register, AfterValidator(_extended)]
+_Pcr = Annotated[_Register, AfterValidator(_extend_register)]
 _Instance = Annotated[str, StringConstraints(pattern=r"^i-[0-9a-f]{8,32}$")]
 
 
@@ -76,7 +76,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _simulated(what: str) -> str:
+def _extend_once(what: str) -> str:
     """A register that was extended once, with the hash of what a simulator boots."""
     measured = hashlib.sha384(f"SIMULATED {what}".encode("ascii")).digest()
     return hashlib.sha384(bytes(48) + measured).hexdigest()
@@ -86,8 +86,8 @@ SIMULATED: Final[dict[str, Any]] = {
     **_RULES,
     "boots": [
         {
-            "pcr4": _simulated("image"),
-            "pcr7": _simulated("Secure Boot"),
+            "pcr4": _extend_once("image"),
+            "pcr7": _extend_once("Secure Boot"),
             "pcr12": "00" * 48,
         }
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, unlooked
+from sealtrain.attest.claims import Check, Claim, among, claim_unchecked
 from sealtrain.attest.errors import PlatformMismatch, TcbStatusRefused
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import (
@@ -51,7 +51,7 @@ def checks_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Chec
             error=PlatformMismatch,
             message="accelerator is not one that the policy lists",
         ),
-        partial(unlooked, "signed report", device.report.identity, source=_REPORT),
+        partial(claim_unchecked, "signed report", device.report.identity, source=_REPORT),
     ]
     if device.kind == "gpu":
         checks.append(partial(_driver, device, policy))
@@ -90,13 +90,13 @@ def _fwid(fwid: str) -> Claim:
 def _driver(device: VerifiedDevice, policy: NvidiaPolicy) -> Claim:
     floor = policy.driver_versions
     if floor == "any":
-        return unlooked("driver version", device.driver_version, source=_REPORT)
+        return claim_unchecked("driver version", device.driver_version, source=_REPORT)
     return _floor("driver version", device.driver_version, floor, driver_key)
 
 
 def _vbios(device: VerifiedDevice, policy: NvidiaPolicy) -> Claim:
     if policy.vbios_versions == "any":
-        return unlooked("VBIOS version", device.vbios_version, source=_REPORT)
+        return claim_unchecked("VBIOS version", device.vbios_version, source=_REPORT)
     for floor in policy.vbios_versions:
         if floor.architecture == device.architecture:
             return _floor("VBIOS version", device.vbios_version, floor, vbios_key)

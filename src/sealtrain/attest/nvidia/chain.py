@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID, NameOID, SignatureAlgorithmOID
 
 from sealtrain.attest.errors import CertificateChainInvalid
-from sealtrain.attest.nvidia.fwid import certified_fwid, is_dice
+from sealtrain.attest.nvidia.fwid import is_dice, read_fwid
 from sealtrain.attest.nvidia.parse import Architecture
 from sealtrain.attest.roots import (
     X509_ERRORS,
@@ -133,12 +133,12 @@ def verify_chain(pem: str, *, simulator_root: bytes | None, now: int) -> DeviceC
         ueid=_serial(leaf),
         device_serial=device_serial,
         pdi="" if identity is None else identity[1],
-        fwid=certified_fwid(leaf),
+        fwid=read_fwid(leaf),
         simulated=simulator_root is not None,
     )
 
 
-def named_architecture(certificates: tuple[bytes, ...]) -> Architecture:
+def read_architecture(certificates: tuple[bytes, ...]) -> Architecture:
     """Family that a chain's second certificate names; a claim until the chain is verified.
 
     Raises:

@@ -65,7 +65,7 @@ def open_nvml() -> Iterator[Nvml]:
             "reading GPUs needs pynvml", check=_CHECK, hint="pip install 'sealtrain[train]'"
         ) from error
     nvml: Nvml = pynvml
-    with _named(nvml, "opening the driver"):
+    with _name_failures(nvml, "opening the driver"):
         nvml.nvmlInit()
     try:
         yield nvml
@@ -82,7 +82,7 @@ def confidential_mode(nvml: Nvml) -> GpuClaims:
         GuestApiUnreachable: The driver does not answer, or is too old to know its mode.
         EvidenceMalformed: It answers with something unknown.
     """
-    with _named(nvml, "reading the driver's version"):
+    with _name_failures(nvml, "reading the driver's version"):
         version, count = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlDeviceGetCount()
     environment, feature, devtools, multi = _settings(nvml)
     return load_model(
@@ -162,7 +162,7 @@ def devices_of(
 
 
 def _device(nvml: Nvml, index: int, nonce: bytes) -> GpuDevice:
-    with _named(nvml, f"reading GPU {index}"):
+    with _name_failures(nvml, f"reading GPU {index}"):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         architecture = _ARCHITECTURES.get(nvml.nvmlDeviceGetArchitecture(handle))
     if architecture is None:
@@ -172,7 +172,7 @@ def _device(nvml: Nvml, index: int, nonce: bytes) -> GpuDevice:
             expected=" or ".join(_ARCHITECTURES.values()),
             hint="confidential training needs Hopper or Blackwell GPUs",
         )
-    with _named(nvml, f"making a report of GPU {index}"):
+    with _name_failures(nvml, f"making a report of GPU {index}"):
         report = nvml.nvmlDeviceGetConfComputeGpuAttestationReport(handle, nonce)
         chain = nvml.nvmlDeviceGetConfComputeGpuCertificate(handle)
     device = GpuDevice.build(
@@ -190,7 +190,7 @@ def _device(nvml: Nvml, index: int, nonce: bytes) -> GpuDevice:
 def _settings(nvml: Nvml) -> tuple[int, int, int, int]:
     """Environment, feature, developer mode, multi-GPU mode; all off where CC does not exist."""
     settings = nvml.c_nvmlSystemConfComputeSettings_v1_t()
-    with _named(nvml, "reading the confidential-computing settings"):
+    with _name_failures(nvml, "reading the confidential-computing settings"):
         # The binding neither passes this structure by reference nor looks at what is returned.
         code = nvml.nvmlSystemGetConfComputeSettings(ctypes.byref(settings))
     if code == _NOT_SUPPORTED:
@@ -231,7 +231,7 @@ def _switch(name: str, value: int) -> bool:
 
 
 @contextmanager
-def _named(nvml: Nvml, doing: str) -> Iterator[None]:
+def _name_failures(nvml: Nvml, doing: str) -> Iterator[None]:
     try:
         yield
     except nvml.NVMLError as error:

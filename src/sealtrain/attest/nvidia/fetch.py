@@ -23,7 +23,7 @@ from sealtrain.attest.nvidia.collateral import (
     RemoteVerdict,
 )
 from sealtrain.attest.nvidia.device import VerifiedDevice
-from sealtrain.attest.nvidia.ocsp import asked_certificates, ocsp_request
+from sealtrain.attest.nvidia.ocsp import list_asked, ocsp_request
 from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.attest.nvidia.rim import rim_ids
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -133,7 +133,7 @@ def fetch_collateral(
         for rim_id in rim_ids(device):
             if rim_id not in rims:
                 rims[rim_id] = _fetch_rim(services, rim_url, rim_id)
-        for certificate, issuer in asked_certificates(device.certificates):
+        for certificate, issuer in list_asked(device.certificates):
             questions[ocsp_request(certificate, issuer)] = None
     answers = tuple(
         services.post(ocsp_url, question, "application/ocsp-request", MAX_OCSP_BYTES)

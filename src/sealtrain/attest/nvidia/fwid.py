@@ -26,7 +26,7 @@ def is_dice(oid: x509.ObjectIdentifier) -> bool:
     return oid.dotted_string == _DICE or oid.dotted_string.startswith(_DICE + ".")
 
 
-def certified_fwid(leaf: x509.Certificate) -> bytes | None:
+def read_fwid(leaf: x509.Certificate) -> bytes | None:
     """Digest of the firmware a leaf names, ``None`` where it names none.
 
     Raises:

@@ -26,7 +26,7 @@ from typing import Any, TypeGuard
 import jwt
 from cryptography import x509
 
-from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.claims import Claim, claim_unchecked
 from sealtrain.attest.errors import RemoteVerdictRefused
 from sealtrain.attest.nvidia.collateral import (
     MAX_JWKS_CHARS,
@@ -103,7 +103,7 @@ def check_remote_verdict(
         RemoteVerdictRefused: Missing, not authentic, about other devices, or negative.
     """
     if policy.nras == "local":
-        return (unlooked("remote verdict", "not asked for", source="NRAS token"),)
+        return (claim_unchecked("remote verdict", "not asked for", source="NRAS token"),)
     if collateral is None or collateral.nras is None:
         raise _refused("policy asks for NVIDIA's verdict; there is none")
     gpus = [device for device in devices if device.kind == "gpu"]

@@ -74,7 +74,7 @@ class Switches:
     def report(self, name: str, nonce: bytes) -> bytes:
         """Report of a switch over a nonce. Raises as ``names``."""
         given = (ctypes.c_uint8 * NONCE_BYTES).from_buffer_copy(nonce)
-        _answered(
+        _check_answer(
             "taking the nonce",
             self._library.nscq_session_set_input(
                 self._session, ctypes.c_uint32(0), ctypes.byref(given), ctypes.c_uint32(NONCE_BYTES)
@@ -92,7 +92,7 @@ class Switches:
         uuid, label = _Uuid.from_buffer_copy(octets), _Label()
         asked = self._library.nscq_uuid_to_label
         code = asked(ctypes.byref(uuid), ctypes.byref(label), ctypes.c_uint32(0))
-        _answered("naming a switch", code)
+        _check_answer("naming a switch", code)
         name = bytes(label.text).decode("ascii", "replace")
         if not _LABEL.fullmatch(name):
             raise EvidenceMalformed(
@@ -125,7 +125,7 @@ class Switches:
             self._session, ctypes.c_char_p(path.encode()), heard, None, ctypes.c_uint32(0)
         )
         for answered in (code, *codes):
-            _answered(f"reading {path}", answered)
+            _check_answer(f"reading {path}", answered)
         return told
 
 
@@ -152,7 +152,7 @@ def open_switches(library: str = LIBRARY) -> Iterator[Switches]:
             hint="install libnvidia-nscq of the same version as the driver",
         ) from error
     opened = loaded.nscq_session_create(ctypes.c_uint32(_MOUNT_DEVICES))
-    _answered("opening a session", opened.code)
+    _check_answer("opening a session", opened.code)
     try:
         yield Switches(loaded, opened.session)
     finally:
@@ -213,7 +213,7 @@ def _octets(answer: Any) -> bytes:
     return bytes(answer.data)[: answer.size] if answer.size <= len(answer.data) else b""
 
 
-def _answered(doing: str, code: int) -> None:
+def _check_answer(doing: str, code: int) -> None:
     """Negative codes are errors; positive ones warn of what concerns other callers."""
     if code < 0:
         raise GuestApiUnreachable(

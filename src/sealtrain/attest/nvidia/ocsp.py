@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID, SignatureAlgorithmOID
 
-from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.claims import Claim, claim_unchecked
 from sealtrain.attest.errors import CertificateRevoked, RevocationUnknown
 from sealtrain.attest.nvidia.collateral import MAX_OCSP_BYTES, GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice
@@ -78,7 +78,7 @@ def check_revocation(
         RevocationUnknown: No usable answer for a certificate.
     """
     if policy.revocation == "any":
-        return (unlooked("revocation", "not looked up", source="OCSP"),)
+        return (claim_unchecked("revocation", "not looked up", source="OCSP"),)
     answers = () if collateral is None else collateral.ocsp_answers
     return (check_answers(device.certificates, answers, now=now, max_age=policy.max_ocsp_age_s),)
 
@@ -95,7 +95,7 @@ def check_answers(
         max_age: Seconds an answer may be old.
     """
     parsed = [(answer, _parse(answer)) for answer in answers]
-    asked = asked_certificates(certificates)
+    asked = list_asked(certificates)
     if not asked:
         raise _unknown("no authority answers for a chain of this length")
     made = [
@@ -111,7 +111,7 @@ def check_answers(
     )
 
 
-def asked_certificates(
+def list_asked(
     certificates: Sequence[bytes],
 ) -> tuple[tuple[x509.Certificate, x509.Certificate], ...]:
     """Certificates that an authority answers for, each with its issuer.

@@ -151,7 +151,7 @@ def from_nvat(data: bytes) -> tuple[GpuDevice, ...]:
         raise EvidenceMalformed(
             f"GPU evidence file cannot be parsed: {error.message}", check="evidence form"
         ) from error
-    return listed_devices(items)
+    return parse_devices(items)
 
 
 def of_service_request(value: Any) -> tuple[GpuDevice, ...]:
@@ -163,12 +163,10 @@ def of_service_request(value: Any) -> tuple[GpuDevice, ...]:
         raise EvidenceMalformed("GPU evidence has no evidence_list", check="evidence form")
     common = {"arch": value["arch"]} if "arch" in value else {}
     items = value["evidence_list"]
-    return listed_devices(
-        [{**common, **item} if isinstance(item, dict) else item for item in items]
-    )
+    return parse_devices([{**common, **item} if isinstance(item, dict) else item for item in items])
 
 
-def listed_devices(items: Any) -> tuple[GpuDevice, ...]:
+def parse_devices(items: Any) -> tuple[GpuDevice, ...]:
     """The same of a parsed list. Raises as ``from_nvat``."""
     try:
         found = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 
-from sealtrain.attest.claims import Claim, equal, unlooked
+from sealtrain.attest.claims import Claim, claim_unchecked, equal
 from sealtrain.attest.errors import ReferenceValueInvalid, ReferenceValueMismatch
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice
@@ -128,11 +128,11 @@ def check_reference_values(
         ReferenceValueMismatch: A file is missing, for another version, or differs.
     """
     if policy.reference_values == "any":
-        return (unlooked("reference values", "not compared", source=_SOURCE),)
+        return (claim_unchecked("reference values", "not compared", source=_SOURCE),)
     claims: list[Claim] = []
     taken: set[int] = set()
     for rim_id, version in _files(device):
-        verified = _verified(rim_id, collateral, policy, simulator_root=simulator_root, now=now)
+        verified = _verify_rim(rim_id, collateral, policy, simulator_root=simulator_root, now=now)
         claims.append(
             equal(
                 f"{rim_id} version",
@@ -204,7 +204,7 @@ def _files(device: VerifiedDevice) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _verified(
+def _verify_rim(
     rim_id: str,
     collateral: GpuCollateral | None,
     policy: NvidiaPolicy,

@@ -163,7 +163,7 @@ def parse_report(raw: bytes) -> GpuReport:
         project_sku=_text(opaque, OpaqueField.PROJECT_SKU),
         chip=_text(opaque, OpaqueField.CHIP),
         fwid=_fwid(opaque),
-        protected_pcie=_switched(opaque, OpaqueField.PROTECTED_PCIE),
+        protected_pcie=_read_switch(opaque, OpaqueField.PROTECTED_PCIE),
         # A GPU spells the identities of its switches backwards.
         switch_pdis=frozenset(pdi[::-1].hex() for pdi in pdis if any(pdi)) if driver else _NONE,
         own_pdi="" if driver else b"".join(pdis).hex(),
@@ -262,7 +262,7 @@ def _vbios(value: bytes) -> str:
     return text
 
 
-def _switched(opaque: Mapping[int, bytes], field: OpaqueField) -> bool | None:
+def _read_switch(opaque: Mapping[int, bytes], field: OpaqueField) -> bool | None:
     value = opaque.get(field)
     if value is not None and value not in (_ON, _OFF):
         raise _refusal(f"opaque field {field.value} is neither on nor off", got=value[:8].hex())
@@ -270,7 +270,7 @@ def _switched(opaque: Mapping[int, bytes], field: OpaqueField) -> bool | None:
 
 
 def _nvdec0(opaque: Mapping[int, bytes]) -> Literal["on", "off"] | None:
-    state = _switched(opaque, OpaqueField.NVDEC0_STATUS)
+    state = _read_switch(opaque, OpaqueField.NVDEC0_STATUS)
     if state is None:
         return None
     return "on" if state else "off"

@@ -215,7 +215,7 @@ def _certificates(signature: etree._Element) -> list[x509.Certificate]:
     ):
         raise _invalid("signer's chain has the wrong form", got=f"{len(parts)} parts")
     try:
-        return [load_certificate(_decoded(part)) for part in parts]
+        return [load_certificate(_decode(part)) for part in parts]
     except (DataInvalid, *X509_ERRORS) as error:
         raise _invalid("signer's chain cannot be parsed") from error
 
@@ -225,12 +225,12 @@ def _check_value(signature: etree._Element) -> None:
     values = signature.findall(f"{_DS}SignatureValue")
     try:
         for value in values:
-            _decoded(value)
+            _decode(value)
     except DataInvalid as error:
         raise _invalid("signature is not written in base64") from error
 
 
-def _decoded(element: etree._Element) -> bytes:
+def _decode(element: etree._Element) -> bytes:
     return from_base64(_SPACE.sub("", element.text or ""))
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, Group, among, equal, single, unlooked
+from sealtrain.attest.claims import Check, Claim, Group, among, claim_unchecked, equal, single
 from sealtrain.attest.errors import GpuModeRefused, GpuNonceMismatch, GpuSetRefused
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.parse import GpuClaims
@@ -47,7 +47,7 @@ def protection_checks(claims: GpuClaims | None) -> tuple[Check, ...]:
     """
     names = ("GPU environment", "GPU confidential computing", "GPU developer tools")
     if claims is None:
-        return tuple(partial(unlooked, name, _UNSAID, source=_DRIVER) for name in names)
+        return tuple(partial(claim_unchecked, name, _UNSAID, source=_DRIVER) for name in names)
     # Protected PCIe is a mode beside the plain feature, which then reads as off.
     protected = claims.cc_feature or claims.multi_gpu_mode == "protected_pcie"
     read = (
@@ -81,7 +81,7 @@ def count_checks(
 
     Each check raises ``GpuSetRefused`` where devices are missing or too many.
     """
-    seen = partial(unlooked, "GPUs of the driver", _UNSAID, source=_DRIVER)
+    seen = partial(claim_unchecked, "GPUs of the driver", _UNSAID, source=_DRIVER)
     if claims is not None:
         seen = partial(
             equal,
@@ -213,7 +213,7 @@ def _check_nonces(devices: Sequence[VerifiedDevice]) -> Claim:
 def _check_driver(devices: Sequence[VerifiedDevice], claims: GpuClaims | None) -> Claim:
     """The driver that the guest read is the one that GPUs report."""
     if claims is None:
-        return unlooked("GPU driver of the guest", _UNSAID, source=_DRIVER)
+        return claim_unchecked("GPU driver of the guest", _UNSAID, source=_DRIVER)
     return equal(
         "GPU driver of the guest",
         claims.driver_version,
@@ -308,14 +308,14 @@ def _names(
         raise GpuSetRefused(
             f"{who} names other {whom} than those shown",
             check=f"{who} topology",
-            got=_listed(wrong or ()),
-            expected=_listed(identities),
+            got=_join_values(wrong or ()),
+            expected=_join_values(identities),
             hint="show every GPU and NVSwitch of the machine, and only those",
         )
     return Claim(
         name=f"{who} topology",
-        got=_listed(identities),
-        expected=_listed(identities),
+        got=_join_values(identities),
+        expected=_join_values(identities),
         source="GPU and NVSwitch reports",
         outcome="equal",
     )
@@ -336,11 +336,11 @@ def _mode_refusal(
     *,
     hint: str | None = None,
 ) -> GpuModeRefused:
-    flags = _listed(
+    flags = _join_values(
         "no flag" if gpu.report.feature_flag is None else gpu.report.feature_flag.name
         for gpu in gpus
     )
-    statuses = _listed(
+    statuses = _join_values(
         "not reported" if gpu.report.protected_pcie is None else _on(gpu.report.protected_pcie)
         for gpu in gpus
     )
@@ -358,5 +358,5 @@ def _on(state: bool) -> str:
     return "on" if state else "off"
 
 
-def _listed(values: Iterable[str]) -> str:
+def _join_values(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(values))) or "none"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from types import MappingProxyType
 
-from sealtrain.attest.claims import Claim, Group, raising, require_groups, single, unlooked
+from sealtrain.attest.claims import Claim, Group, claim_unchecked, raising, require_groups, single
 from sealtrain.attest.errors import GpuNonceMismatch, GpuSetRefused
 from sealtrain.attest.nvidia.appraise import checks_of_device, eat
 from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -286,7 +286,7 @@ def check_nonce(device: VerifiedDevice, nonce: bytes | None) -> Claim:
     """
     got = device.report.nonce
     if nonce is None:
-        return unlooked("nonce", got.hex(), source="GPU report")
+        return claim_unchecked("nonce", got.hex(), source="GPU report")
     # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
     if len(nonce) != NONCE_BYTES or not hmac.compare_digest(got, nonce):
         raise GpuNonceMismatch(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, claim_unchecked, equal
 from sealtrain.attest.errors import (
     DebugGuest,
     MeasurementMismatch,
@@ -157,7 +157,7 @@ def _floor(platform: VerifiedReport, policy: SnpRules) -> Tcb | None:
     return None if listed is None else listed.tcb
 
 
-def _reported_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+def _check_reported_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     return _at_least(
         "reported TCB",
         platform.reported_tcb,
@@ -177,7 +177,7 @@ def _launch_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     )
 
 
-def _committed_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+def _check_committed_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     """What is reported can no longer be undone."""
     return _at_least(
         "committed TCB",
@@ -234,7 +234,7 @@ def _mitigations(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     ]
     shown = f"launch {got[0]}, current {got[1]}"
     if policy.mitigations == "any":
-        return unlooked("mitigations", shown, source=REPORT)
+        return claim_unchecked("mitigations", shown, source=REPORT)
     asked = policy.mitigations.get(product_name(platform.product))
     wanted = None if asked is None else int(asked, 16)
     held_at = [
@@ -270,11 +270,11 @@ def _missing_bits(report: SnpReport, wanted: int) -> str:
     return ", ".join(str(bit) for bit in range(64) if lacking >> bit & 1)
 
 
-def _extended_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+def _check_extended_tcb(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     report, listed = platform.report, policy.extended_tcb
     found = report.extended_tcb or ("not reported",)
     if listed == "any":
-        return unlooked("extended TCB", ", ".join(found), source=REPORT)
+        return claim_unchecked("extended TCB", ", ".join(found), source=REPORT)
     # One claim for all three: the first that is not listed, or the last.
     when = ("current", "launch", "committed")
     at = next((place for place, value in enumerate(found) if value not in listed), None)
@@ -300,7 +300,7 @@ def _flags(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     found = platform.report.platform_flags
     shown = ", ".join(found) or "none"
     if policy.platform_flags == "any":
-        return unlooked("platform flags", shown, source=REPORT)
+        return claim_unchecked("platform flags", shown, source=REPORT)
     expected = ", ".join(policy.platform_flags)
     if not set(policy.platform_flags) <= set(found):
         raise PlatformMismatch(
@@ -327,14 +327,14 @@ def _image(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     )
 
 
-def _authorised(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
+def _check_signer(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     """The key that signed the launch: the ID key, or the author key above it."""
     report = platform.report
     found = [report.id_key_digest]
     if report.author_key_enabled:
         found.append(report.author_key_digest)
     if policy.id_keys == "any":
-        return unlooked("launch authority", found[-1], source=REPORT)
+        return claim_unchecked("launch authority", found[-1], source=REPORT)
     known = next((digest for digest in found if digest in policy.id_keys), found[-1])
     return among(
         "launch authority",
@@ -348,7 +348,7 @@ def _authorised(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
 
 def _revocation(platform: VerifiedReport, policy: SnpRules, now: int) -> Claim:
     if policy.revocation == "any":
-        return unlooked("revocation", "not looked at", source=_CHAIN)
+        return claim_unchecked("revocation", "not looked at", source=_CHAIN)
     made = check_revocation(platform.certificates, platform.crl, now=now)
     return Claim(
         name="revocation",
@@ -367,14 +367,14 @@ RULES: Final = (
     Rule(name="chip", compare=_chip),
     Rule(name="VMPL", compare=_privilege),
     Rule(name="simultaneous threads", compare=_threads),
-    Rule(name="reported TCB", compare=_reported_tcb),
+    Rule(name="reported TCB", compare=_check_reported_tcb),
     Rule(name="launch TCB", compare=_launch_tcb),
-    Rule(name="committed TCB", compare=_committed_tcb),
+    Rule(name="committed TCB", compare=_check_committed_tcb),
     Rule(name="mitigations", compare=_mitigations),
-    Rule(name="extended TCB", compare=_extended_tcb),
+    Rule(name="extended TCB", compare=_check_extended_tcb),
     Rule(name="platform flags", compare=_flags),
     Rule(name="guest image", compare=_image),
-    Rule(name="launch authority", compare=_authorised),
+    Rule(name="launch authority", compare=_check_signer),
     Rule(name="revocation", compare=_revocation),
 )
 """In the order of decisions. A report carries no date of its own; its challenge is its age."""

@@ -150,7 +150,7 @@ def _endorsement(leaf: bytes, issuer: bytes, root: bytes, simulated: bool) -> En
     """The chain's verdict without its dates; remembered by exact bytes, refusals never are."""
     authority, product, signing_key, begins, ends = check_authority(issuer, root, simulated)
     found = load_certificate(leaf)
-    _issued(found, authority, simulated)
+    _check_issuer(found, authority, simulated)
     extensions = _extensions(found)
     constraints = extensions.get(ExtensionOID.BASIC_CONSTRAINTS.dotted_string)
     if isinstance(constraints, x509.BasicConstraints) and constraints.ca:
@@ -162,7 +162,7 @@ def _endorsement(leaf: bytes, issuer: bytes, root: bytes, simulated: bool) -> En
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
         raise _broken("leaf has another kind of key", type(key).__name__, "P-384")
     name = f"SEV-{signing_key.upper()}"
-    _named(found, name, simulated)
+    _check_name(found, name, simulated)
     said = _text(extensions, f"{_AMD}.2")
     if said.split("-")[0] != product:
         raise _broken("leaf is of another product than its issuer", said, product)
@@ -207,8 +207,8 @@ def check_authority(
             of the root's product.
     """
     above, found = load_certificate(root), load_certificate(issuer)
-    _issued(above, above, simulated)
-    _issued(found, above, simulated)
+    _check_issuer(above, above, simulated)
+    _check_issuer(found, above, simulated)
     for certificate in (above, found):
         extensions = _extensions(certificate)
         constraints = extensions.get(ExtensionOID.BASIC_CONSTRAINTS.dotted_string)
@@ -228,14 +228,14 @@ def check_authority(
         elif name == f"SEV-VLEK-{product}":
             signing_key = "vlek"
         if signing_key is not None:
-            _named(found, name, simulated)
+            _check_name(found, name, simulated)
             begins = max(int(signer.not_valid_before_utc.timestamp()) for signer in (above, found))
             ends = min(int(signer.not_valid_after_utc.timestamp()) for signer in (above, found))
             return found, product, signing_key, begins, ends
     raise _broken("issuer is not of this root's product", name[:64], " or ".join(products))
 
 
-def _issued(certificate: x509.Certificate, issuer: x509.Certificate, simulated: bool) -> None:
+def _check_issuer(certificate: x509.Certificate, issuer: x509.Certificate, simulated: bool) -> None:
     """Check one link: names, signature, and that hardware's authorities are RSA-4096 with PSS."""
     key = _public_key(issuer)
     try:
@@ -269,7 +269,7 @@ def _extensions(certificate: x509.Certificate) -> dict[str, x509.ExtensionType]:
     return {extension.oid.dotted_string: extension.value for extension in certificate.extensions}
 
 
-def _named(certificate: x509.Certificate, name: str, simulated: bool) -> None:
+def _check_name(certificate: x509.Certificate, name: str, simulated: bool) -> None:
     expected = (_SIMULATED if simulated else "") + name
     if common_name(certificate) != expected:
         raise _broken("certificate has another name", common_name(certificate)[:64], expected)

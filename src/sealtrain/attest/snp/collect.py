@@ -117,7 +117,7 @@ def collect(
         answer = tsm_report(report_data, provider="sev_guest", base=device, folders=folders)
         raw, table = answer.outblob, answer.auxblob
     else:
-        raw, table = _extended_report(device, report_data, ioctl)
+        raw, table = _read_extended_report(device, report_data, ioctl)
     report = parse_report(raw[:REPORT_BYTES])
     if any(raw[REPORT_BYTES:]) or report.report_data != report_data:
         raise EvidenceMalformed(
@@ -126,7 +126,7 @@ def collect(
     found = parse_table(table)
     return Collected(
         report=report.raw,
-        certificates=ordered_chain(report, found, certificates),
+        certificates=order_chain(report, found, certificates),
         crl=None if "crl" not in found else crl_der(found["crl"]),
     )
 
@@ -149,7 +149,7 @@ def distribution_addresses(report: SnpReport) -> tuple[str, str] | None:
     return f"{base}/{chip}?{query}", f"{base}/cert_chain"
 
 
-def _extended_report(device: Path, report_data: bytes, ioctl: Ioctl) -> tuple[bytes, bytes]:
+def _read_extended_report(device: Path, report_data: bytes, ioctl: Ioctl) -> tuple[bytes, bytes]:
     if len(report_data) != 64:
         raise EvidenceMalformed(
             "report data has the wrong length", got=len(report_data), expected=64
@@ -194,7 +194,7 @@ def _extended_report(device: Path, report_data: bytes, ioctl: Ioctl) -> tuple[by
     return report, bytes(certificates)
 
 
-def ordered_chain(
+def order_chain(
     report: SnpReport, table: dict[str, bytes], more: tuple[bytes, ...]
 ) -> tuple[bytes, bytes, bytes]:
     """Leaf by its kind, issuer and root by their names; whether they fit is verified elsewhere.

@@ -19,7 +19,7 @@ from sealtrain.attest.snp.collect import (
     certificates_in,
     collect,
     is_table,
-    ordered_chain,
+    order_chain,
     parse_table,
     revocations_in,
 )
@@ -52,7 +52,7 @@ class Snp(StatementExhibit):
         """Its signature under its certificates."""
         crl = self.table.get("crl") if beside.crl is None else beside.crl
         chain = report_chain(self.report, self.table, (), beside.certificates)
-        return _of_document(signed_report(self.report.raw, chain, crl, at))
+        return _of_document(verify_signed_report(self.report.raw, chain, crl, at))
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature, and its certificates."""
@@ -105,7 +105,7 @@ def report_chain(
     if len(beside) == _CHAIN:
         return beside
     try:
-        return ordered_chain(report, dict(table), (*inside, *beside))
+        return order_chain(report, dict(table), (*inside, *beside))
     except CollateralUnreachable as error:
         raise CertificateChainInvalid(
             error.message,
@@ -130,7 +130,7 @@ def _of_document(verified: VerifiedReport) -> SignedFacts[VerifiedReport]:
     )
 
 
-def signed_report(
+def verify_signed_report(
     raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation
 ) -> VerifiedReport:
     """A report whose signature holds; raises as ``verify_report``."""
@@ -214,7 +214,7 @@ def _prove(
 ) -> SignedFacts[VerifiedReport]:
     crl = evidence.crl_der if beside.crl is None else beside.crl
     raw, chain = evidence.report_bytes, evidence.certificates_der
-    return _of_document(signed_report(raw, chain, crl, at))
+    return _of_document(verify_signed_report(raw, chain, crl, at))
 
 
 def _own_fields(evidence: SnpEvidence) -> list[Field]:

@@ -240,7 +240,7 @@ def parse_report(raw: bytes) -> SnpReport:
         committed_firmware=_firmware(raw, 0x1EC),
         launch_mitigations=_mitigations(raw, 0x1F8, version),
         current_mitigations=_mitigations(raw, 0x200, version),
-        extended_tcb=_extended_tcb(raw, version),
+        extended_tcb=_parse_extended_tcb(raw, version),
         r=int.from_bytes(raw[SIGNED_BYTES : SIGNED_BYTES + 72], "little"),
         s=int.from_bytes(raw[SIGNED_BYTES + 72 : _SIGNATURE_END], "little"),
     )
@@ -266,7 +266,7 @@ def _mitigations(raw: bytes, at: int, version: int) -> int | None:
     return int.from_bytes(raw[at : at + 8], "little")
 
 
-def _extended_tcb(raw: bytes, version: int) -> tuple[str, str, str] | None:
+def _parse_extended_tcb(raw: bytes, version: int) -> tuple[str, str, str] | None:
     if version < _WITH_EXTENDED_TCB:
         return None
     current, launch, committed = (

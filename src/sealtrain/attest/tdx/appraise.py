@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.claims import Claim, among, claim_unchecked, equal
 from sealtrain.attest.errors import (
     CollateralExpired,
     DebugGuest,
@@ -15,7 +15,7 @@ from sealtrain.attest.errors import (
 )
 from sealtrain.attest.rules import Rule
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.security_versions import named_shortfalls
+from sealtrain.attest.tdx.security_versions import name_shortfalls
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote
 
 _COLLATERAL, _CERTIFICATE = "DCAP collateral", "PCK certificate"
@@ -33,7 +33,7 @@ def eat(signed: VerifiedQuote) -> dict[str, str]:
 def _status(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     status, listed = signed.tcb_status, policy.tcb_status
     if status not in listed:
-        got, expected, hint = named_shortfalls(status, signed.levels, listed)
+        got, expected, hint = name_shortfalls(status, signed.levels, listed)
         raise TcbStatusRefused(
             "platform's TCB status is not acceptable",
             check="TCB status",
@@ -50,7 +50,7 @@ def _status(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
 def _advisories(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     got = ", ".join(signed.advisories) or "none"
     if policy.advisories == "any":
-        return unlooked("advisories", got, source=_COLLATERAL)
+        return claim_unchecked("advisories", got, source=_COLLATERAL)
     allowed = () if policy.advisories == "none" else policy.advisories
     expected = ", ".join(allowed) or "none"
     if not set(signed.advisories) <= set(allowed):
@@ -59,7 +59,7 @@ def _advisories(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
             check="advisories",
             got=", ".join(found for found in signed.advisories if found not in allowed),
             expected=expected,
-            hint=named_shortfalls(signed.tcb_status, signed.levels, ("UpToDate",))[2]
+            hint=name_shortfalls(signed.tcb_status, signed.levels, ("UpToDate",))[2]
             + "; or read the advisories, and list those that the policy shall accept",
         )
     return Claim(
@@ -89,7 +89,7 @@ def _collateral_floor(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> C
 def _collateral_age(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
     age, most = now - signed.collateral_issued, policy.max_collateral_age_s
     if most == "any":
-        return unlooked("collateral age", f"{age} s", source=_COLLATERAL)
+        return claim_unchecked("collateral age", f"{age} s", source=_COLLATERAL)
     if age > most:
         raise CollateralExpired(
             "collateral was issued too long ago for this policy",
@@ -148,7 +148,7 @@ def _measurements(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim
         for name, value in zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), found, strict=True)
     )
     if policy.measurements == "any":
-        return unlooked("guest image", got, source=QUOTE)
+        return claim_unchecked("guest image", got, source=QUOTE)
     named = quote.rtmr[0]
     for measurement in policy.measurements:
         by_log = measurement.rtmr0 == "log" and signed.firmware_logged

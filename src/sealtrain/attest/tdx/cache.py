@@ -34,7 +34,7 @@ DAY = 24 * 3600
 _MAX_CACHE_BYTES = 16 << 20
 
 
-def cached_collateral(
+def obtain_collateral(
     folder: Path,
     base_url: str,
     quote: TdxQuote,
@@ -65,14 +65,14 @@ def cached_collateral(
         CollateralMismatch: The answer is not signed under that root.
         CollateralUnreachable: As ``fetch_collateral``, whose other errors are passed on too.
     """
-    platform = trusted_platform(quote, simulator_root)
+    platform = verify_platform(quote, simulator_root)
     key = f"tdx-{sha256_hex(quote.root_der)[:16]}-{platform.fmspc}-{platform.ca}"
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, floor = folder / f"{key}.json", folder / f"{key}.highest.json"
     # One process at a time reads, asks and writes; the floor can then only rise.
     with FileLock(folder / f"{key}.lock"):
-        kept = _kept(path, quote, now, min(max_age, DAY))
+        kept = _read_kept(path, quote, now, min(max_age, DAY))
         if kept is not None:
             _check_floor(_numbers(kept), _floor(floor))
             return kept
@@ -87,7 +87,7 @@ def cached_collateral(
     return fresh
 
 
-def trusted_platform(quote: TdxQuote, simulator_root: bytes | None) -> Platform:
+def verify_platform(quote: TdxQuote, simulator_root: bytes | None) -> Platform:
     """The platform a quote names, where a trusted root vouches for it.
 
     Raises:
@@ -112,7 +112,7 @@ def _check_issued(*chain: bytes) -> None:
         ) from error
 
 
-def _kept(path: Path, quote: TdxQuote, now: int, max_age: int) -> Collateral | None:
+def _read_kept(path: Path, quote: TdxQuote, now: int, max_age: int) -> Collateral | None:
     """What the cache holds, where it is young and still in date; a damaged file is no cache."""
     try:
         document = parse_json(read_bounded(path, _MAX_CACHE_BYTES), max_depth=8)

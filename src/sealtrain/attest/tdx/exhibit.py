@@ -52,7 +52,7 @@ class Quote(StatementExhibit):
 
     def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedQuote]:
         """Its signature under collateral."""
-        return _proven(self.quote.raw, beside.collateral, at)
+        return _verify_facts(self.quote.raw, beside.collateral, at)
 
     def fields(self, beside: Attachments) -> list[Field]:
         """Every field but its signature."""
@@ -74,10 +74,14 @@ def _recognise(data: bytes) -> Exhibit | None:
     return Quote(raw=raw, quote=parse_quote(raw))
 
 
-def _proven(raw: bytes, collateral: Collateral | None, at: Situation) -> SignedFacts[VerifiedQuote]:
+def _verify_facts(
+    raw: bytes, collateral: Collateral | None, at: Situation
+) -> SignedFacts[VerifiedQuote]:
     """A TDX quote whose MRCONFIGID names the deployment document."""
     rules = None if at.policy is None else at.policy.cpu
-    signed = signed_quote(raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at)
+    signed = verify_signed_quote(
+        raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at
+    )
     return SignedFacts(
         statement=signed,
         root=quote_root(signed),
@@ -87,7 +91,7 @@ def _proven(raw: bytes, collateral: Collateral | None, at: Situation) -> SignedF
     )
 
 
-def signed_quote(
+def verify_signed_quote(
     raw: bytes, collateral: Collateral | None, rules: QuotePolicy | None, at: Situation
 ) -> VerifiedQuote:
     """A quote whose signature holds; raises as ``verify_quote``."""
@@ -156,7 +160,7 @@ def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Sh
 
 PINNED_ROOTS = {INTEL_ROOT_SHA256: "Intel's pinned root"}
 VERIFIER: Verifier[TdxEvidence, TdxPolicy, VerifiedQuote] = Verifier(
-    prove=lambda evidence, beside, at: _proven(evidence.quote_bytes, beside.collateral, at),
+    prove=lambda evidence, beside, at: _verify_facts(evidence.quote_bytes, beside.collateral, at),
     form=TdxPolicy,
     rules=tdx.RULES,
     eat=tdx.eat,

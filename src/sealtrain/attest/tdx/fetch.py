@@ -92,8 +92,8 @@ def fetch_collateral(
             "/tdx/certification/v4/tcb", fmspc=platform.fmspc.upper(), update=update
         )
         identity, identity_headers = get("/tdx/certification/v4/qe/identity", update=update)
-    tcb_info, tcb_signature = _signed("tcbInfo", tcb)
-    qe_identity, qe_signature = _signed("enclaveIdentity", identity)
+    tcb_info, tcb_signature = _split_signed("tcbInfo", tcb)
+    qe_identity, qe_signature = _split_signed("enclaveIdentity", identity)
     tcb_chain = ("TCB-Info-Issuer-Chain", "SGX-TCB-Info-Issuer-Chain")
     return Collateral.from_dict(
         {
@@ -178,7 +178,7 @@ def _unreachable(url: httpx2.URL, got: str) -> CollateralUnreachable:
     )
 
 
-def _signed(name: str, body: bytes) -> tuple[str, str]:
+def _split_signed(name: str, body: bytes) -> tuple[str, str]:
     """The exact text that is signed, and its signature. Re-serialising it would break it."""
     try:
         parse_json(body, max_bytes=MAX_ANSWER_BYTES, max_depth=16)  # one value, no key twice

@@ -133,7 +133,7 @@ def _report_span(raw: bytes) -> tuple[int, int]:
             got=version,
             expected="4 or 5",
         )
-    _known("attestation key type", key_type, 2)
+    _require_known("attestation key type", key_type, 2)
     start, kind, size = _HEADER_BYTES, 2, _REPORT_BYTES[2]
     if version == 5:
         kind, size = struct.unpack_from("<HI", raw, start)
@@ -156,14 +156,14 @@ def _chain(raw: bytes, auth: int) -> bytes:
     outer = auth + 128
     cert_type, cert_size = _header(raw, outer)
     _exact("certification data", outer + 6 + cert_size, len(raw))
-    _known("certification data type", cert_type, 6)
+    _require_known("certification data type", cert_type, 6)
     qe_auth = outer + 6 + 384 + 64
     if len(raw) < qe_auth + 2:
         raise _truncated()
     inner = qe_auth + 2 + int.from_bytes(raw[qe_auth : qe_auth + 2], "little")
     chain_type, chain_size = _header(raw, inner)
     _exact("certificate chain", inner + 6 + chain_size, len(raw))
-    _known("certificate chain type", chain_type, 5)
+    _require_known("certificate chain type", chain_type, 5)
     return raw[inner + 6 :]
 
 
@@ -189,7 +189,7 @@ def _exact(what: str, end: int, length: int) -> None:
         )
 
 
-def _known(what: str, got: int, expected: int) -> None:
+def _require_known(what: str, got: int, expected: int) -> None:
     if got != expected:
         raise QuoteInvalid(
             f"quote has an unsupported {what}", check="quote structure", got=got, expected=expected

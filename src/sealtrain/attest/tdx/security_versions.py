@@ -81,7 +81,7 @@ class Levels:
 
     def _platform(self, info: dict[str, Any], statuses: Collection[str]) -> tuple[Shortfall, ...]:
         """SGX and TDX components and the PCE, by the level with the fewest of them to go."""
-        sgx, pce = _certified(self.quote)
+        sgx, pce = _read_certified(self.quote)
         tdx, skipped = self.quote.tee_tcb_svn, 2 if self.quote.tee_tcb_svn[1] else 0
         ways = []
         for level in info["tcbLevels"]:
@@ -113,7 +113,7 @@ class Levels:
         yield from _nearest("quoting enclave", found, identity["tcbLevels"], statuses)
 
 
-def named_shortfalls(
+def name_shortfalls(
     status: str, levels: Levels | None, statuses: Collection[str]
 ) -> tuple[str, str, str]:
     """What was found, what is needed, and what to do, for an error's fields.
@@ -141,7 +141,7 @@ def _document(text: str) -> dict[str, Any]:
     return value
 
 
-def _certified(quote: TdxQuote) -> tuple[tuple[int, ...], int]:
+def _read_certified(quote: TdxQuote) -> tuple[tuple[int, ...], int]:
     """Security versions in the platform's certificate: 16 components, and the PCE."""
     import dcap_qvl  # loads a compiled library
 

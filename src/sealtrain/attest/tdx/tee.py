@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from sealtrain.attest.statement import MAX_QUOTE_BYTES, GuestEvidence, encoded
+from sealtrain.attest.statement import MAX_QUOTE_BYTES, GuestEvidence, bound_base64
 from sealtrain.attest.tdx.policy import RULES
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
@@ -14,7 +14,7 @@ from sealtrain.base.models import ONE_SPELLING, Base64
 class QuoteEvidence(GuestEvidence):
     """Any guest on TDX."""
 
-    quote: Annotated[Base64, encoded(MAX_QUOTE_BYTES), ONE_SPELLING]
+    quote: Annotated[Base64, bound_base64(MAX_QUOTE_BYTES), ONE_SPELLING]
 
     @property
     def quote_bytes(self) -> bytes:

@@ -47,7 +47,7 @@ from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.quote_cache import KNOWN, JudgedMachine, machine_key, signs_quote
-from sealtrain.attest.tdx.security_versions import Levels, named_shortfalls
+from sealtrain.attest.tdx.security_versions import Levels, name_shortfalls
 from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import DataInvalid, EvidenceRefused
@@ -180,7 +180,7 @@ def _judge(
         )
     except ValueError as error:
         _check_revocation(quote, collateral)  # the library calls it a chain that does not hold
-        raise _typed(str(error), policy, Levels(quote=quote, collateral=collateral)) from error
+        raise _classify(str(error), policy, Levels(quote=quote, collateral=collateral)) from error
     _check_agreement(quote, claims)
     return JudgedMachine(
         tcb_status=str(claims["tcb"]["status"]),
@@ -345,7 +345,7 @@ _STATUS = re.compile(r"TCB status (?:is invalid: )?(\w+)")
 _NUMBER = re.compile(r"eval data number (\d+)")
 
 
-def _typed(message: str, policy: QuotePolicy, levels: Levels) -> EvidenceRefused:
+def _classify(message: str, policy: QuotePolicy, levels: Levels) -> EvidenceRefused:
     detail = " ".join(message.removeprefix("Verification failed: ").split())[:200]
     for pattern, error, check, text in _REASONS:
         if not re.search(pattern, detail, re.IGNORECASE):
@@ -362,7 +362,7 @@ def _typed(message: str, policy: QuotePolicy, levels: Levels) -> EvidenceRefused
         if error is TcbStatusRefused:
             found = _STATUS.search(detail)
             status = found[1] if found else "no TCB level"
-            got, expected, hint = named_shortfalls(status, levels, policy.tcb_status)
+            got, expected, hint = name_shortfalls(status, levels, policy.tcb_status)
             return error(text, check=check, got=got, expected=expected, hint=hint)
         return error(text, check=check, got=detail)
     return QuoteInvalid("quote does not verify", check="quote signature", got=detail)

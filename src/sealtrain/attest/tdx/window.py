@@ -45,7 +45,7 @@ def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -
         CollateralMismatch: A date, certificate or revocation list cannot be parsed.
     """
     try:
-        issued, start, end = _published(collateral)
+        issued, start, end = _read_window(collateral)
         for der in certificates:
             first, last = _period(der)
             start, end = max(start, first), min(end, last + 1)  # inclusive, RFC 5280
@@ -58,7 +58,7 @@ def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -
 
 
 @lru_cache(maxsize=8)
-def _published(collateral: Collateral) -> tuple[int, int, int]:
+def _read_window(collateral: Collateral) -> tuple[int, int, int]:
     """Older issue date, latest start and earliest end of what the vendor signed."""
     starts: list[int] = []
     ends: list[int] = []

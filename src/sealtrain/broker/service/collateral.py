@@ -13,7 +13,7 @@ from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import load_gpu_collateral
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.tdx.cache import cached_collateral, trusted_platform
+from sealtrain.attest.tdx.cache import obtain_collateral, verify_platform
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import parse_quote
@@ -45,11 +45,11 @@ def guests_collateral(
         return None
     quote = parse_quote(shown.quote_bytes) if services_of(uri) else None
     if quote is not None:
-        trusted_platform(quote, policy.simulator_root)
+        verify_platform(quote, policy.simulator_root)
     try:
         if quote is None:
             return load_collateral(uri)
-        return cached_collateral(
+        return obtain_collateral(
             config.state / "collateral",
             uri,
             quote,
