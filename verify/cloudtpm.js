@@ -12,13 +12,22 @@ const any = literal("any");
 const DOCUMENT_PCR = 14;
 const BOOT = [4, 7, 8, 9, 11, 12];
 
+const reportData = match(/^[0-9a-f]{128}$/);
+
 const AZURE = {
   runtime: match(/^[\t\n\r -~]{2,16384}$/),
   tpm: tpm.WHOLE_FORM,
-  report_data: match(/^[0-9a-f]{128}$/),
+  report_data: reportData,
 };
 export const AZURE_SNP_FORM = record({ tee: literal("azure-snp"), ...snp.REPORT, ...AZURE });
 export const GCP_SNP_FORM = record({ tee: literal("gcp-snp"), ...snp.REPORT, tpm: tpm.WHOLE_SHOWN_FORM });
+
+export const TEST_VTPM_FORM = record({
+  tee: literal("test-vtpm"),
+  app_compose: shape.compose,
+  tpm: tpm.WHOLE_SHOWN_FORM,
+  report_data: reportData,
+});
 
 /** Evidence of an Azure guest with TDX, of the form of a quote. */
 export const azureTdxForm = (quote) =>
@@ -42,6 +51,11 @@ export const AZURE_SNP_RULES = snp.rulesOf("azure-snp", AZURE_RULES);
 export const GCP_SNP_RULES = snp.rulesOf("gcp-snp", {
   boots: list(record({ pcr0: extended, ...BOOT_RULE }), { max: 1024 }),
   ...PLACE_RULES,
+});
+
+export const TEST_VTPM_RULES = record({
+  tee: literal("test-vtpm"),
+  boots: list(record(BOOT_RULE), { max: 1024 }),
 });
 
 const malformed = (condition, message) => demand(condition, "evidence-malformed", `runtime data: ${message}`);
@@ -114,6 +128,19 @@ export async function verifyGcpSnp(cpu, { rules, root, now }) {
   await snp.checkRevocation(cpu, signed, rules, now);
   return { ...signed, ...facts, quoted };
 }
+
+/** Facts about a machine whose TPM's key a test root certified; never under a root of hardware. */
+export async function verifyTestVtpm(cpu, { root, now }) {
+  demand(root !== null, "simulated-evidence", "evidence under a test root");
+  const quoted = await tpm.verifyTpm(cpu.tpm, root, now);
+  const reportData = fromHex(cpu.report_data);
+  const asked = equal(await sha256(reportData), quoted.quote.qualifying);
+  demand(asked, "report-data-mismatch", "the TPM signed for another conversation");
+  return { ...(await bound(cpu, quoted)), quoted, reportData, simulated: true };
+}
+
+/** The rules of a policy for a machine with a TPM under a test root. */
+export const appraiseTestVtpm = ({ quoted }, rules) => appraiseBoot(quoted, rules, BOOT);
 
 function appraiseBoot({ registers }, rules, indexes) {
   const boot = (one) => indexes.every((index) => one[`pcr${index}`] === registers.get(index));

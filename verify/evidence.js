@@ -97,6 +97,7 @@ const TEES = {
     },
   },
   "gcp-snp": { form: cloud.GCP_SNP_FORM, verify: cloud.verifyGcpSnp, appraise: cloud.appraiseGcpSnp },
+  "test-vtpm": { form: cloud.TEST_VTPM_FORM, verify: cloud.verifyTestVtpm, appraise: cloud.appraiseTestVtpm },
 };
 /** Kinds of evidence that a platform of another name shows. */
 const SHOWN_BY = {
@@ -106,6 +107,7 @@ const SHOWN_BY = {
   "azure-snp": "snp",
   "azure-tdx": "tdx",
   "gcp-snp": "snp",
+  "test-vtpm": "simulator",
 };
 const DCAP = ["dstack", "tdx", "dstack-gcp-tdx", "azure-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;

@@ -28,6 +28,7 @@ export const TIER_OF_KIND = {
   "azure-snp": "processor-and-paravisor",
   "azure-tdx": "processor-and-paravisor",
   "gcp-snp": "cloud-tpm",
+  "test-vtpm": "cloud",
 };
 
 /** Whether a tier is at least the lowest that is taken. */

@@ -2,7 +2,7 @@
 
 import { Refusal, demand, equal, fromBase64 } from "./bytes.js";
 import { isTrustedChain } from "./chainword.js";
-import { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } from "./cloudtpm.js";
+import { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES, TEST_VTPM_RULES } from "./cloudtpm.js";
 import { Malformed } from "./json.js";
 import { RULES as NITRO } from "./nitro.js";
 import { RULES as NVIDIA } from "./nvidia.js";
@@ -72,8 +72,9 @@ const TEES = {
   "azure-snp": { platform: "snp", vendor: "amd" },
   "azure-tdx": { platform: "tdx", vendor: "intel" },
   "gcp-snp": { platform: "snp", vendor: "amd" },
+  "test-vtpm": { platform: "simulator", vendor: null }, // under a test root alone
 };
-const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
+const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))].filter((name) => name !== null);
 const CPU = {
   dstack: (value) => DSTACK(value) && namesImage(value),
   "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
@@ -82,6 +83,7 @@ const CPU = {
   "azure-tdx": (value) => AZURE_TDX(value) && namesRegisters(value),
   "azure-snp": AZURE_SNP_RULES,
   "gcp-snp": GCP_SNP_RULES,
+  "test-vtpm": TEST_VTPM_RULES,
   nitro: NITRO,
   snp: SNP,
   "dstack-amd-sev-snp": DSTACK_SNP,

@@ -47,6 +47,7 @@ MACHINES = {
     "azure-snp": Machine(tee="azure-snp"),
     "azure-tdx": Machine(tee="azure-tdx"),
     "gcp-snp": Machine(tee="gcp-snp"),
+    "test-vtpm": Machine(tee="test-vtpm"),
 }
 BARE = tuple(name for name, machine in MACHINES.items() if not machine.gpus)
 """Machines without accelerators: one of each TEE."""
@@ -148,6 +149,12 @@ _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
         "tpm-other-quote": "report-data-mismatch",
         "tpm-not-confidential": "measurement-mismatch",
         "tpm-other-zone": "platform-mismatch",
+        "tpm-test-key": "debug-guest",
+        "tpm-foreign-root": "quote-root-untrusted",
+    },
+    "test-vtpm": {
+        **_OF_CLOUD_TPM,
+        "tpm-other-conversation": "report-data-mismatch",
         "tpm-test-key": "debug-guest",
         "tpm-foreign-root": "quote-root-untrusted",
     },
@@ -280,6 +287,8 @@ def _pin(evidence: Evidence, policy: AppraisalPolicy) -> AppraisalPolicy:
             "images": [{f"pcr{index}": signed.pcrs[index] for index in (0, 1, 2)}],
             "parents": [signed.parent_id],
         }
+    elif tee == "test-vtpm":
+        rules = _boot_rules(signed.boot, (4, 7, 8, 9, 11, 12))
     else:
         rules = _report_rules(processor)
     if tee == "dstack-gcp-tdx":

@@ -333,6 +333,7 @@ KINDS = {
     "azure-snp": "processor-and-paravisor",
     "azure-tdx": "processor-and-paravisor",
     "gcp-snp": "cloud-tpm",
+    "test-vtpm": "cloud",
 }
 
 

@@ -19,8 +19,10 @@ from sealtrain.attest.rented import (
     GcpEvidence,
     GcpSnpEvidence,
     NitroTpmEvidence,
+    VtpmEvidence,
 )
-from sealtrain.attest.tee import Tee
+from sealtrain.attest.tee import TEST_VENDOR, Tee
+from sealtrain.attest.testvtpm import policy as testvtpm
 
 TEES: Final = (
     Tee(
@@ -78,5 +80,13 @@ TEES: Final = (
         vendor="amd",
         evidence=GcpSnpEvidence,
         rules=cloudtpm.RULES["gcp-snp"],
+    ),
+    Tee(
+        name="test-vtpm",
+        of="simulator",
+        folder="testvtpm",
+        vendor=TEST_VENDOR,
+        evidence=VtpmEvidence,
+        rules=testvtpm.RULES,
     ),
 )

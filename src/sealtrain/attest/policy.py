@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union
 from pydantic import Field, model_validator
 
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.registry import TEES, VENDORS, tee_of
 from sealtrain.attest.roots import SimulatorRoot
 from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.canonical import JsonValue
@@ -38,7 +38,7 @@ else:
         Union[tuple(tee.rules.form for tee in TEES)],  # noqa: UP007  # of a table
         Field(discriminator="tee"),
     ]
-    Vendor = Literal[tuple(dict.fromkeys(tee.vendor for tee in TEES))]
+    Vendor = Literal[VENDORS]
 
 
 class AppraisalPolicy(StrictModel):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
-from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.registry import TEES, VENDORS, tee_of
 from sealtrain.attest.tee import NONE, SHOWN
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.platforms import either
@@ -71,7 +71,7 @@ def insecure_simulator_policy(
 _COMMENTS: Final[dict[str, str]] = {
     "platform": "Evidence of this platform and no other.",
     "tier": f"Lowest that is taken: {either(TIERS)} (spec/evidence.md, 6.1).",
-    "root": f"Whose hardware is trusted: {', '.join(dict.fromkeys(tee.vendor for tee in TEES))}.",
+    "root": f"Whose hardware is trusted: {', '.join(VENDORS)}.",
     "cpu": "What the processor's statement must show.",
     "gpu": "What accelerators must show; none refuses guests that show any, any does not look.",
     "gpu.root": "Who certifies devices.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-from sealtrain.attest.tee import Tee
+from sealtrain.attest.tee import TEST_VENDOR, Tee
 from sealtrain.base.tiers import tier_of
 from sealtrain.errors import UsageError
 
@@ -22,6 +22,8 @@ TEES: Final[tuple[Tee, ...]] = (
 )
 _TIERS: Final = {tee.name: tier_of(tee.name) for tee in TEES}
 """A TEE without a tier is an error here, at import."""
+VENDORS: Final = tuple(dict.fromkeys(tee.vendor for tee in TEES if tee.vendor != TEST_VENDOR))
+"""Whose hardware a policy can trust."""
 _BY_NAME: Final = {tee.name: tee for tee in TEES}
 
 

@@ -65,6 +65,15 @@ class AzureTdxEvidence(QuoteEvidence, AzureEvidence):
     tee: Literal["azure-tdx"]
 
 
+class VtpmEvidence(GuestEvidence):
+    """A machine whose TPM's key a test root certified; nothing vouches for its hardware."""
+
+    tee: Literal["test-vtpm"]
+    tpm: WholeTpmShown
+    report_data: _ReportData
+    """What the quote's qualifying data are SHA-256 of, hex."""
+
+
 class GcpSnpEvidence(ReportEvidence):
     """A guest on Google Cloud with SEV-SNP, and its vTPM's quote of the report."""
 

@@ -21,7 +21,14 @@ NONE = "Empty accepts none."
 SHOWN = "as sealtrain attest explain shows it"
 """In comments on values that a machine's own evidence shows."""
 
-_ROOTS: Final = {"intel": "Intel's root", "amd": "AMD's root", "aws": "the root of AWS"}
+TEST_VENDOR: Final = "test"
+"""Of kinds that no hardware shows: no policy can name it, only a root that says SIMULATED."""
+_ROOTS: Final = {
+    "intel": "Intel's root",
+    "amd": "AMD's root",
+    "aws": "the root of AWS",
+    TEST_VENDOR: "a test root",
+}
 """Vendor, as a policy calls it → its root in words."""
 
 Shown = dict[str, JsonValue]

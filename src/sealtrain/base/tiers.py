@@ -44,6 +44,7 @@ TIER_OF_KIND: Final[dict[str, Tier]] = {
     "azure-snp": "processor-and-paravisor",
     "azure-tdx": "processor-and-paravisor",
     "gcp-snp": "cloud-tpm",
+    "test-vtpm": "cloud",
 }
 """The tier of each kind of evidence, by the ``tee`` of its processor's part: a line for each."""
 

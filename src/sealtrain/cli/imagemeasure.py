@@ -222,6 +222,7 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
         algorithm=_algorithm(unified.tpm),
         stub_loads_kernel=unified.stub < 258,
         early_stub=unified.stub == 252,
+        shows_release=unified.stub >= 257,
         command_line=command_line,
     )
     values = {f"pcr{n}": value for n, value in measure_unified(_read(uki), how).items()}

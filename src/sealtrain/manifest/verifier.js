@@ -1421,6 +1421,7 @@ const TIER_OF_KIND = {
   "azure-snp": "processor-and-paravisor",
   "azure-tdx": "processor-and-paravisor",
   "gcp-snp": "cloud-tpm",
+  "test-vtpm": "cloud",
 };
 
 /** Whether a tier is at least the lowest that is taken. */
@@ -4335,13 +4336,22 @@ const any = literal("any");
 const DOCUMENT_PCR = 14;
 const BOOT = [4, 7, 8, 9, 11, 12];
 
+const reportData = match(/^[0-9a-f]{128}$/);
+
 const AZURE = {
   runtime: match(/^[\t\n\r -~]{2,16384}$/),
   tpm: tpm.WHOLE_FORM,
-  report_data: match(/^[0-9a-f]{128}$/),
+  report_data: reportData,
 };
 const AZURE_SNP_FORM = record({ tee: literal("azure-snp"), ...snp.REPORT, ...AZURE });
 const GCP_SNP_FORM = record({ tee: literal("gcp-snp"), ...snp.REPORT, tpm: tpm.WHOLE_SHOWN_FORM });
+
+const TEST_VTPM_FORM = record({
+  tee: literal("test-vtpm"),
+  app_compose: shape.compose,
+  tpm: tpm.WHOLE_SHOWN_FORM,
+  report_data: reportData,
+});
 
 /** Evidence of an Azure guest with TDX, of the form of a quote. */
 const azureTdxForm = (quote) =>
@@ -4365,6 +4375,11 @@ const AZURE_SNP_RULES = snp.rulesOf("azure-snp", AZURE_RULES);
 const GCP_SNP_RULES = snp.rulesOf("gcp-snp", {
   boots: list(record({ pcr0: extended, ...BOOT_RULE }), { max: 1024 }),
   ...PLACE_RULES,
+});
+
+const TEST_VTPM_RULES = record({
+  tee: literal("test-vtpm"),
+  boots: list(record(BOOT_RULE), { max: 1024 }),
 });
 
 const malformed = (condition, message) => demand(condition, "evidence-malformed", `runtime data: ${message}`);
@@ -4438,6 +4453,19 @@ async function verifyGcpSnp(cpu, { rules, root, now }) {
   return { ...signed, ...facts, quoted };
 }
 
+/** Facts about a machine whose TPM's key a test root certified; never under a root of hardware. */
+async function verifyTestVtpm(cpu, { root, now }) {
+  demand(root !== null, "simulated-evidence", "evidence under a test root");
+  const quoted = await tpm.verifyTpm(cpu.tpm, root, now);
+  const reportData = fromHex(cpu.report_data);
+  const asked = equal(await sha256(reportData), quoted.quote.qualifying);
+  demand(asked, "report-data-mismatch", "the TPM signed for another conversation");
+  return { ...(await bound(cpu, quoted)), quoted, reportData, simulated: true };
+}
+
+/** The rules of a policy for a machine with a TPM under a test root. */
+const appraiseTestVtpm = ({ quoted }, rules) => appraiseBoot(quoted, rules, BOOT);
+
 function appraiseBoot({ registers }, rules, indexes) {
   const boot = (one) => indexes.every((index) => one[`pcr${index}`] === registers.get(index));
   demand(rules.boots.some(boot), "measurement-mismatch", "another image was booted");
@@ -4455,7 +4483,7 @@ function appraiseGcpSnp(facts, rules) {
   appraiseBoot(facts.quoted, rules, [0, ...BOOT]);
   appraisePlace(facts.quoted.machine, rules);
 }
-return { AZURE_SNP_FORM, GCP_SNP_FORM, azureTdxForm, AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES, verifyAzure, verifyAzureSnp, verifyGcpSnp, appraiseAzure, appraiseGcpSnp };
+return { AZURE_SNP_FORM, GCP_SNP_FORM, TEST_VTPM_FORM, azureTdxForm, AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES, TEST_VTPM_RULES, verifyAzure, verifyAzureSnp, verifyGcpSnp, verifyTestVtpm, appraiseTestVtpm, appraiseAzure, appraiseGcpSnp };
 })();
 const module_spdm = (() => {
 // Reports of NVIDIA's GPUs and switches (spec/evidence-nvidia.md, "The report"); no trust yet.
@@ -5964,6 +5992,7 @@ const TEES = {
     },
   },
   "gcp-snp": { form: cloud.GCP_SNP_FORM, verify: cloud.verifyGcpSnp, appraise: cloud.appraiseGcpSnp },
+  "test-vtpm": { form: cloud.TEST_VTPM_FORM, verify: cloud.verifyTestVtpm, appraise: cloud.appraiseTestVtpm },
 };
 /** Kinds of evidence that a platform of another name shows. */
 const SHOWN_BY = {
@@ -5973,6 +6002,7 @@ const SHOWN_BY = {
   "azure-snp": "snp",
   "azure-tdx": "tdx",
   "gcp-snp": "snp",
+  "test-vtpm": "simulator",
 };
 const DCAP = ["dstack", "tdx", "dstack-gcp-tdx", "azure-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;
@@ -8553,7 +8583,7 @@ const module_trust = (() => {
 
 const { Refusal, demand, equal, fromBase64 } = module_bytes;
 const { isTrustedChain } = module_chainword;
-const { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES } = module_cloudtpm;
+const { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES, TEST_VTPM_RULES } = module_cloudtpm;
 const { Malformed } = module_json;
 const { RULES: NITRO } = module_nitro;
 const { RULES: NVIDIA } = module_nvidia;
@@ -8623,8 +8653,9 @@ const TEES = {
   "azure-snp": { platform: "snp", vendor: "amd" },
   "azure-tdx": { platform: "tdx", vendor: "intel" },
   "gcp-snp": { platform: "snp", vendor: "amd" },
+  "test-vtpm": { platform: "simulator", vendor: null }, // under a test root alone
 };
-const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))];
+const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))].filter((name) => name !== null);
 const CPU = {
   dstack: (value) => DSTACK(value) && namesImage(value),
   "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
@@ -8633,6 +8664,7 @@ const CPU = {
   "azure-tdx": (value) => AZURE_TDX(value) && namesRegisters(value),
   "azure-snp": AZURE_SNP_RULES,
   "gcp-snp": GCP_SNP_RULES,
+  "test-vtpm": TEST_VTPM_RULES,
   nitro: NITRO,
   snp: SNP,
   "dstack-amd-sev-snp": DSTACK_SNP,

@@ -74,7 +74,13 @@ def cloud_machine(
         compose: The deployment document.
         clock: Time of revocation lists.
     """
-    make = {"azure-snp": _azure_snp, "azure-tdx": _azure_tdx, "gcp-snp": _gcp_snp}.get(machine.tee)
+    makers = {
+        "azure-snp": _azure_snp,
+        "azure-tdx": _azure_tdx,
+        "gcp-snp": _gcp_snp,
+        "test-vtpm": _test_vtpm,
+    }
+    make = makers.get(machine.tee)
     if make is None:
         return None
     return partial(make, state, os.urandom(16), compose, clock, machine.cpu_fault or "")
@@ -160,6 +166,28 @@ def _gcp_snp(
         "certificates": [to_base64(der) for der in guest.certificates(fault=inner)],
         "crl": to_base64(guest.revocations(clock(), issuer_revoked=inner == "revoked-issuer")),
         "tpm": {**shown, "events": events, "certificates": certificates},
+    }
+
+
+def _test_vtpm(
+    state: SimulatorState,
+    launch: bytes,
+    compose: bytes,
+    clock: Clock,
+    fault: str,
+    report_data: bytes,
+) -> dict[str, JsonValue]:
+    named = SimulatedMachine(production=fault != "tpm-test-key")
+    vendor = state.snp(launch=launch) if fault == "tpm-foreign-root" else state.pki
+    tpm = SimulatedTpm(vendor, machine=named)
+    events = _boot(tpm, compose, fault)
+    asked = hashlib.sha256(_require_length(report_data)).digest()
+    shown = _quote(tpm, asked[::-1] if fault == "tpm-other-conversation" else asked, fault)
+    certificates = [to_base64(der) for der in tpm.certificates]
+    return {
+        "tee": "test-vtpm",
+        "tpm": {**shown, "events": events, "certificates": certificates},
+        "report_data": report_data.hex(),
     }
 
 

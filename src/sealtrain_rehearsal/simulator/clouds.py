@@ -51,3 +51,10 @@ GOOGLE_SNP_FAULT_MEANINGS: dict[str, str] = {
     "tpm-foreign-root": "another vendor's chain under the vTPM's key (quote-root-untrusted)",
 }
 """Of a guest on Google Cloud with SEV-SNP, besides those of its processor."""
+TEST_VTPM_FAULT_MEANINGS: dict[str, str] = {
+    **_CLOUD_TPM,
+    "tpm-other-conversation": "the TPM signed for another nonce (report-data-mismatch)",
+    "tpm-test-key": "the TPM's key was not made for production (debug-guest)",
+    "tpm-foreign-root": "another vendor's chain under the TPM's key (quote-root-untrusted)",
+}
+"""Of a machine with a TPM under a test root."""

@@ -20,6 +20,7 @@ SimulatedTee = Literal[
     "azure-snp",
     "azure-tdx",
     "gcp-snp",
+    "test-vtpm",
 ]
 GPU_FAULT: Final = "gpu-"
 """Before the names of lies that accelerators tell."""
@@ -34,7 +35,7 @@ class Machine:
     Attributes:
         tee: A dstack guest on TDX, a TDX guest without dstack, a Nitro enclave, a SEV-SNP guest, a
             dstack guest on Google Cloud, on EC2 with a NitroTPM, or on SEV-SNP, a machine of Azure
-            with SEV-SNP or TDX, or of Google with SEV-SNP.
+            with SEV-SNP or TDX, of Google with SEV-SNP, or one with a TPM under a test root.
         gpus: Accelerators, 0 to 32.
         switches: NVSwitches beside them, 0 to 32.
         emit_events: Play an agent of 0.5, which measures the app's own events.
@@ -96,6 +97,7 @@ def fault_meanings(tee: SimulatedTee, *, gpus: int, switches: int) -> dict[str, 
         "azure-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.AZURE_FAULT_MEANINGS},
         "azure-tdx": {**without_log, **clouds.AZURE_FAULT_MEANINGS},
         "gcp-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.GOOGLE_SNP_FAULT_MEANINGS},
+        "test-vtpm": clouds.TEST_VTPM_FAULT_MEANINGS,
     }[tee]
     told = {} if gpus == 0 else dict(gpu.FAULT_MEANINGS)
     for name in (*(_OF_SEVERAL if gpus < 2 else ()), *(_OF_SWITCHES if switches == 0 else ())):

@@ -11,7 +11,7 @@ import pytest
 
 from sealtrain.attest.bundle import KINDS
 from sealtrain.attest.presets import DEFAULT, PRESETS, preset
-from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.registry import TEES, VENDORS, tee_of
 from sealtrain.attest.tee import Tee
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.platforms import PLATFORMS, Platform, either
@@ -21,8 +21,12 @@ from sealtrain.errors import UsageError
 
 def test_the_table_and_the_vocabulary_name_the_same_tees() -> None:
     offered = dict.fromkeys(tee.platform for tee in TEES)
-    assert [*offered, "simulator"] == list(get_args(Platform))
-    assert all(tee.of is None or tee_of(tee.of).of is None for tee in TEES)
+    assert list(offered) == list(get_args(Platform))
+    others = (tee.of for tee in TEES if tee.of not in (None, "simulator"))
+    assert all(tee_of(name).of is None for name in others)
+    under_test_roots = [tee.name for tee in TEES if tee.platform == "simulator"]
+    assert under_test_roots == ["test-vtpm"]
+    assert tee_of("test-vtpm").vendor not in VENDORS
     assert list(TIER_OF_KIND) == [tee.name for tee in TEES]
     assert set(TIER_OF_KIND.values()) <= set(TIERS) == set(WORDS)
     assert PLATFORMS.split(" or ")[1] == "simulator"

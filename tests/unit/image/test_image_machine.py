@@ -122,6 +122,31 @@ UKI = (
 HOW = Unified(algorithm="sha384", stub_loads_kernel=True)
 
 
+def test_pcr_9_has_what_the_stub_hands_to_the_initrd() -> None:
+    """As Linux 7.3 in QEMU measured it behind stub 257 of Debian."""
+    uki = program(*UKI)
+    how = Unified(algorithm="sha256", stub_loads_kernel=True, shows_release=True)
+    none = "0" * 8
+    folder = ["070701", "00000001", "0000416d", none, none, "00000001", none, none]
+    folder += [none, none, none, none, "00000007", none]
+    file = ["070701", "00000002", "00008124", none, none, "00000001", none, "0000000d"]
+    file += [none, none, none, none, "00000012", none]
+    last = ["070701", none, none, none, none, "00000001", *[none] * 6, "0000000B", none]
+    archive = b"".join(
+        (
+            "".join(folder).encode() + b".extra\0\0\0\0",
+            "".join(file).encode() + b".extra/os-release\0",
+            b"\0" * (-(110 + 18) % 4) + b"ID=sealtrain\n\0\0\0",
+            "".join(last).encode() + b"TRAILER!!!\0\0\0\0",
+        )
+    )
+    digests = [
+        hashlib.sha256("quiet\0".encode("utf-16-le")).digest(),
+        hashlib.sha256(b"initrd\0\0" + archive).digest(),
+    ]
+    assert measure_unified(uki, how)[9] == extend(digests, "sha256").hex()
+
+
 def test_another_section_or_way_of_booting_gives_another_pcr() -> None:
     honest = measure_unified(program(*UKI), HOW)
     for number, (name, content) in enumerate(UKI[1:], 1):

@@ -62,7 +62,7 @@ class CloudGuest(Generic[Processor, Place]):
 AnyGuest = CloudGuest[Any, Any]
 
 
-class BootRules(Protocol):
+class ListedBoots(Protocol):
     """Which boots a policy accepts."""
 
     @property
@@ -75,7 +75,7 @@ def document_register(compose_hash: str) -> str:
     return hashlib.sha256(bytes(32) + bytes.fromhex(compose_hash)).hexdigest()
 
 
-def _boot(boot: VerifiedBoot, policy: BootRules, now: int) -> Claim:
+def _boot(boot: VerifiedBoot, policy: ListedBoots, now: int) -> Claim:
     accepted = policy.boots
     got = {index: value.hex() for index, value in boot.registers.items()}
     for known in accepted:
@@ -110,7 +110,8 @@ def _place(guest: AnyGuest) -> Any:
     return guest.place
 
 
-_BOOT: Final = about(lambda guest: guest.boot, (Rule(name="boot", compare=_boot),))
+BOOT_RULES: Final = (Rule(name="boot", compare=_boot),)
+_BOOT: Final = about(lambda guest: guest.boot, BOOT_RULES)
 _MACHINE: Final = about(_place, (Rule(name="virtual machine", compare=_virtual_machine),))
 
 AZURE_SNP_RULES: Final = (*about(_processor, snp.RULES), *_BOOT, *_MACHINE)

@@ -213,7 +213,7 @@ def _same(runtime: RuntimeData) -> RuntimeData:
     return runtime
 
 
-_PCRS: Mapping[int, str] = {
+BOOT_PCRS: Mapping[int, str] = {
     0: "Firmware of the machine.",
     4: "Programs that the firmware started.",
     7: "State of Secure Boot.",
@@ -230,7 +230,7 @@ def _paravisor_fields(runtime: RuntimeData, shown: QuotedTpm) -> list[Field]:
         ("virtual machine", runtime.vm_id or "none", "Azure's id of the machine."),
         ("Secure Boot", on_off(runtime.secure_boot), "What the paravisor says; PCR 7 shows it."),
     ]
-    return [*rows_of(rows), *tpm_fields(shown, _PCRS)]
+    return [*rows_of(rows), *tpm_fields(shown, BOOT_PCRS)]
 
 
 def _azure_own(
@@ -276,7 +276,7 @@ def _azure_tdx_fields(evidence: AzureTdxEvidence) -> list[Field]:
 
 def _gcp_snp_fields(evidence: GcpSnpEvidence) -> list[Field]:
     found = report_fields(parse_report(evidence.report_bytes), evidence.certificates_der)
-    shown = tpm_fields(evidence.tpm, _PCRS, evidence.tpm.certificates_der)
+    shown = tpm_fields(evidence.tpm, BOOT_PCRS, evidence.tpm.certificates_der)
     return [*found, *shown]
 
 

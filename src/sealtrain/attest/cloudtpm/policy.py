@@ -134,7 +134,7 @@ def _once(what: str) -> str:
 
 
 _ZEROS: Final = "00" * 32
-_SIMULATED_BOOT: Final = {
+SIMULATED_BOOT: Final = {
     "pcr4": _once("image"),
     "pcr7": _once("Secure Boot"),
     "pcr8": _ZEROS,
@@ -146,19 +146,19 @@ SIMULATED: Final[dict[str, dict[str, Any]]] = {
     "azure-snp": {
         **snp.SIMULATED,
         "tee": "azure-snp",
-        "boots": [_SIMULATED_BOOT],
+        "boots": [SIMULATED_BOOT],
         "vm_ids": "any",
     },
     "azure-tdx": {
         "tee": "azure-tdx",
         **tdx.ANY_QUOTE_RULES,
-        "boots": [_SIMULATED_BOOT],
+        "boots": [SIMULATED_BOOT],
         "vm_ids": "any",
     },
     "gcp-snp": {
         **snp.SIMULATED,
         "tee": "gcp-snp",
-        "boots": [{"pcr0": _once("firmware"), **_SIMULATED_BOOT}],
+        "boots": [{"pcr0": _once("firmware"), **SIMULATED_BOOT}],
         "projects": "any",
         "zones": "any",
         "instances": "any",

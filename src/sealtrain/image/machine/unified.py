@@ -40,12 +40,14 @@ class Unified:
         stub_loads_kernel: systemd-stub loads the kernel through the firmware, which measures it: a
             stub before version 258 without Secure Boot.
         early_stub: The stub is of version 252.
+        shows_release: The stub hands its ``.osrel`` to the initrd: from version 257 on.
         command_line: Given by the boot loader and passed on by the stub; ``None`` for the UKI's.
     """
 
     algorithm: Algorithm
     stub_loads_kernel: bool
     early_stub: bool = False
+    shows_release: bool = False
     command_line: str | None = None
 
 
@@ -72,8 +74,11 @@ def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
     own = bytes(image.content(".cmdline") or b"").rstrip(b"\0\n").decode("utf-8", "replace")
     line = own if how.command_line is None else how.command_line
     ninth = [digest_of(f"{line}\0".encode("utf-16-le"), algorithm)]
-    if initrd is not None:
-        ninth.append(digest_of(initrd, algorithm))
+    added = _handed_over(image, how)
+    if initrd is not None or added:
+        ninth.append(
+            digest_of(_padded(bytes(initrd or b"")) + added if added else initrd, algorithm)
+        )
     return {
         4: extend([*texts, *loaded], algorithm).hex(),
         7: secure_boot_off(algorithm),
@@ -94,6 +99,36 @@ def secure_boot_off(algorithm: Algorithm) -> str:
     )
     digests = [variable_digest(*variable, algorithm) for variable in variables]
     return extend([*digests, digest_of(SEPARATOR, algorithm)], algorithm).hex()
+
+
+def _handed_over(image: Portable, how: Unified) -> bytes:
+    """Archives that systemd-stub puts behind the initrd, of sections that the initrd may read."""
+    names = {".pcrsig": "tpm2-pcr-signature.json", ".pcrpkey": "tpm2-pcr-public-key.pem"}
+    if how.shows_release:
+        names[".osrel"] = "os-release"
+    found = ((name, image.content(section)) for section, name in names.items())
+    return b"".join(
+        _archive(name, bytes(content)) for name, content in found if content is not None
+    )
+
+
+def _archive(name: str, content: bytes) -> bytes:
+    """A cpio archive with one file below ``.extra``, as systemd's ``src/boot/cpio.c`` writes it."""
+    entries = ((1, 0o040555, ".extra", b""), (2, 0o100444, f".extra/{name}", content))
+    last = _archived(0, 0, "TRAILER!!!", b"", "B")
+    return b"".join(_archived(*entry) for entry in entries) + last
+
+
+def _archived(number: int, mode: int, name: str, content: bytes, size: str = "") -> bytes:
+    named = name.encode() + b"\0"
+    length = size.rjust(8, "0") if size else f"{len(named):08x}"
+    words = [f"{field:08x}" for field in (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0)]
+    head = "".join(["070701", *words, length, "00000000"]).encode()
+    return _padded(head + named) + _padded(content)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
 
 
 def _sections(image: Portable, how: Unified) -> list[bytes]:

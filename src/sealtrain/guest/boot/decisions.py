@@ -1,0 +1,149 @@
+"""What a guest's first program decides, apart from every system call (spec/guest-image.md).
+
+The command line is measured; disks and their names are the host's, and two of one name are refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sealtrain.errors import ImageRefused
+
+DOCUMENT: Final = "app-compose.json"
+TICKET: Final = "ticket.json"
+NETWORK: Final = "network"
+CONFIG_LIMITS: Final = {DOCUMENT: 256 << 10, TICKET: 1 << 20, NETWORK: 256}
+"""Files of a config drive, and how many bytes each has at most."""
+CONFIG_SERIAL: Final = "sealtrain-config"
+ROOT_PARTITION: Final = "sealtrain-root"
+_ROOT: Final = re.compile(r"[0-9a-f]{64}")
+_BLOCKS: Final = re.compile(r"[1-9][0-9]{0,9}")
+_NAME: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
+BLOCK: Final = 4096
+_SECTORS: Final = BLOCK // 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootParameters:
+    """What the command line says of the root.
+
+    Attributes:
+        root_hash: Of the hash tree, hex.
+        blocks: Number of blocks of the file system.
+    """
+
+    root_hash: str
+    blocks: int
+
+    @property
+    def sectors(self) -> int:
+        """Size of the file system in sectors."""
+        return self.blocks * _SECTORS
+
+    def verity_table(self, device: str) -> str:
+        """The parameters of dm-verity's target.
+
+        Args:
+            device: Of data and tree, as ``major:minor``.
+        """
+        tree = self.blocks + 1  # behind the superblock
+        words = (1, device, device, BLOCK, BLOCK, self.blocks, tree, "sha256", self.root_hash)
+        return " ".join(map(str, (*words, "00" * 32, 1, "panic_on_corruption")))
+
+
+def parse_parameters(line: str) -> BootParameters:
+    """What the command line says of the root.
+
+    Raises:
+        ImageRefused: Root or blocks come not exactly once, or in another form.
+    """
+    words = line.split()
+    found = {
+        name: [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+        for name in ("sealtrain.root", "sealtrain.blocks")
+    }
+    roots, blocks = found["sealtrain.root"], found["sealtrain.blocks"]
+    if len(roots) != 1 or len(blocks) != 1:
+        raise _refusal("names not exactly one root")
+    if not _ROOT.fullmatch(roots[0]) or not _BLOCKS.fullmatch(blocks[0]):
+        raise _refusal("names a root in another form")
+    return BootParameters(root_hash=roots[0], blocks=int(blocks[0]))
+
+
+def choose_device(described: Mapping[str, str], wanted: str, what: str) -> str:
+    """The one device of a name.
+
+    Args:
+        described: Kernel's name of each device → what it calls itself.
+        wanted: What the right one calls itself.
+        what: How errors call it.
+
+    Raises:
+        ImageRefused: There is none, or more than one.
+    """
+    found = sorted(name for name, text in described.items() if text == wanted)
+    if len(found) != 1 or not _NAME.fullmatch(found[0]):
+        raise ImageRefused(
+            f"there is not exactly one {what}",
+            check=what,
+            got=", ".join(found)[:200] or "none",
+            expected=wanted,
+        )
+    return found[0]
+
+
+def partition_name(uevent: str) -> str:
+    """The name of a partition by its ``uevent`` of sysfs; empty for a whole disk."""
+    return next(
+        (line.partition("=")[2] for line in uevent.splitlines() if line.startswith("PARTNAME=")), ""
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """IPv4 of the first network card.
+
+    Attributes:
+        address: Its address.
+        mask: Its network's mask.
+        gateway: Where everything else is sent.
+    """
+
+    address: bytes
+    mask: bytes
+    gateway: bytes
+
+
+def parse_network(text: bytes) -> Network:
+    """What a config drive says of the network: ``ADDRESS/PREFIX GATEWAY``.
+
+    Raises:
+        ImageRefused: Another form, or a gateway outside of the network.
+    """
+    try:
+        own, gateway = text.decode("ascii").split()
+        interface = ipaddress.IPv4Interface(own)
+        router = ipaddress.IPv4Address(gateway)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise _network() from error
+    if router not in interface.network or "/" not in own or router == interface.ip:
+        raise _network()
+    return Network(
+        address=interface.ip.packed, mask=interface.netmask.packed, gateway=router.packed
+    )
+
+
+def _network() -> ImageRefused:
+    return ImageRefused(
+        "the config drive's network is of another form",
+        check=NETWORK,
+        expected="ADDRESS/PREFIX GATEWAY",
+    )
+
+
+def _refusal(problem: str) -> ImageRefused:
+    return ImageRefused(f"the command line {problem}", check="command line")

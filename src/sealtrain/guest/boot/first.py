@@ -1,0 +1,182 @@
+"""Process 1 of a guest of our own, in the initrd (spec/guest-image.md §7).
+
+It measures the deployment document before anything else of what comes from outside is used. Each
+step that fails is named on the console, and the machine is switched off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from sealtrain.attest.tpm.device import open_tpm
+from sealtrain.errors import ImageRefused
+from sealtrain.guest.boot import kernel
+from sealtrain.guest.boot.decisions import (
+    CONFIG_LIMITS,
+    CONFIG_SERIAL,
+    DOCUMENT,
+    ROOT_PARTITION,
+    choose_device,
+    parse_parameters,
+    partition_name,
+)
+from sealtrain.image.disk.cpio import read_files
+
+DOCUMENT_PCR: Final = 14
+RTMR3: Final = Path("/sys/devices/virtual/misc/tdx_guest/measurements/rtmr3:sha384")
+HANDED_OVER: Final = Path("/run/sealtrain")
+"""Where the files of the config drive lie once the root is there."""
+PYTHON: Final = "/usr/bin/python3.11"
+SECOND: Final = "sealtrain.guest.boot.second"
+_BLOCKS: Final = Path("/sys/class/block")
+_ROOT: Final = "/root"
+_PATIENCE_S: Final = 30
+_LOCKED: Final = ("modules_disabled", "kexec_load_disabled")
+
+
+def main() -> None:
+    """Take the steps, or switch the machine off."""
+    step = "mounts"
+    try:
+        mount_kernel_files()
+        step = "modules"
+        load_modules(Path("/modules"))
+        step = "config drive"
+        handed = read_config_drive()
+        step = "measurement"
+        measure_document(handed[DOCUMENT])
+        step = "root"
+        mount_root()
+        step = "locks"
+        for name in _LOCKED:
+            Path(f"/proc/sys/kernel/{name}").write_text("1")
+        step = "hand over"
+        hand_over(handed)
+    except BaseException as error:
+        say(f"SEALTRAIN-STOPPED {step}: {type(error).__name__}: {error}")
+    time.sleep(1)  # the console is slow
+    kernel.switch_off()
+
+
+def say(text: str) -> None:
+    """A line on the console."""
+    os.write(1, f"{text}\n".encode(errors="replace"))
+
+
+def mount_kernel_files() -> None:
+    """The kernel's own file systems, and memory for ``run``."""
+    safe = kernel.NO_SUID | kernel.NO_PROGRAMS
+    for kind, place, flags in (
+        ("proc", "/proc", safe | kernel.NO_DEVICES),
+        ("sysfs", "/sys", safe | kernel.NO_DEVICES),
+        ("devtmpfs", "/dev", safe),
+        ("tmpfs", "/run", safe | kernel.NO_DEVICES),
+        ("securityfs", "/sys/kernel/security", safe | kernel.NO_DEVICES),
+    ):
+        kernel.mount(kind, place, kind, flags, "mode=755" if kind == "tmpfs" else "")
+
+
+def load_modules(folder: Path) -> None:
+    """Load the modules in the order that the image says."""
+    for name in (folder / "order").read_text().split():
+        kernel.load_module(folder / f"{name}.ko")
+
+
+def read_config_drive() -> dict[str, bytes]:
+    """The files that the operator hands in.
+
+    Raises:
+        ImageRefused: There is not exactly one config drive, or it holds something else.
+    """
+
+    def serials() -> dict[str, str]:
+        places = ((path, path / "serial") for path in _BLOCKS.iterdir())
+        return {path.name: _text(file) for path, file in places}
+
+    name = _await(serials, CONFIG_SERIAL, "config drive")
+    with Path("/dev", name).open("rb", buffering=0) as disk:
+        handed = read_files(disk, CONFIG_LIMITS)
+    if DOCUMENT not in handed:
+        raise ImageRefused("the config drive has no deployment document", check=DOCUMENT)
+    return handed
+
+
+def measure_document(document: bytes) -> None:
+    """Extend every register that a guest cannot reset.
+
+    Raises:
+        ImageRefused: The machine has neither a TPM nor RTMR3.
+    """
+    measured = False
+    tpm = Path("/dev/tpm0")
+    if tpm.exists():
+        with open_tpm(tpm) as opened:
+            digests = {bank: hashlib.new(bank, document).digest() for bank in opened.banks()}
+            opened.extend(DOCUMENT_PCR, digests)
+        measured = True
+    if RTMR3.exists():
+        with RTMR3.open("wb", buffering=0) as register:
+            register.write(hashlib.sha384(document).digest())
+        measured = True
+    if not measured:
+        raise ImageRefused("no register of this machine takes the document", check="measurement")
+    say(f"SEALTRAIN-MEASURED {hashlib.sha256(document).hexdigest()}")
+
+
+def mount_root() -> None:
+    """Verify the root by the hash tree that the command line names, and mount it."""
+    parameters = parse_parameters(Path("/proc/cmdline").read_text())
+
+    def names() -> dict[str, str]:
+        return {path.name: partition_name(_text(path / "uevent")) for path in _BLOCKS.iterdir()}
+
+    name = _await(names, ROOT_PARTITION, "root partition")
+    table = parameters.verity_table((_BLOCKS / name / "dev").read_text().strip())
+    kernel.map_verity("sealtrain", parameters.sectors, table)
+    device = Path("/dev/dm-0")
+    for _ in range(_PATIENCE_S * 10):
+        if device.exists():
+            break
+        time.sleep(0.1)
+    flags = kernel.READ_ONLY | kernel.NO_DEVICES | kernel.NO_SUID
+    kernel.mount(str(device), _ROOT, "erofs", flags)
+
+
+def hand_over(handed: Mapping[str, bytes]) -> None:
+    """Leave the initrd, and become the second program."""
+    HANDED_OVER.mkdir(mode=0o755)
+    for name, data in handed.items():
+        (HANDED_OVER / name).write_bytes(data)
+    for place in ("/proc", "/sys", "/dev", "/run"):
+        kernel.mount(place, f"{_ROOT}{place}", None, kernel.MOVE)
+    os.chdir(_ROOT)
+    kernel.mount(".", "/", None, kernel.MOVE)
+    os.chroot(".")
+    os.chdir("/")
+    environment = {"PATH": "/usr/local/bin:/usr/bin", "LANG": "C.UTF-8"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    os.execve(PYTHON, [PYTHON, "-I", "-m", SECOND], environment)  # noqa: S606  # of the root
+
+
+def _await(describe: Callable[[], dict[str, str]], wanted: str, what: str) -> str:
+    """The one device of a name, which the kernel may find a little later."""
+    end = time.monotonic() + _PATIENCE_S
+    while wanted not in (found := describe()).values() and time.monotonic() < end:
+        time.sleep(0.1)
+    return choose_device(found, wanted, what)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes()[:4096].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()

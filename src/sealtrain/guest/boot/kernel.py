@@ -1,0 +1,119 @@
+"""System calls of a guest's first programs, by ctypes: Python has none of them.
+
+Linux's headers have the numbers: ``linux/dm-ioctl.h``, ``sys/mount.h``, ``linux/reboot.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+from sealtrain.guest.boot.decisions import Network
+
+READ_ONLY, NO_SUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
+MOVE: Final = 8192
+_POWER_OFF: Final = 0x4321FEDC
+_FINIT_MODULE: Final = 313
+_NOT_NEEDED: Final = (17, 19)
+"""``EEXIST``, ``ENODEV``: the module is there, or the machine has nothing for it."""
+_DM_IOCTL: Final = struct.Struct("<3IIIIiIIIQ128s129s7x")
+_DM_TARGET: Final = struct.Struct("<QQiI16s")
+_DM_CREATE, _DM_SUSPEND, _DM_LOAD = 3, 6, 9
+_DM_READ_ONLY, _DM_UDEV_OFF = 1, 0
+_DM_SPACE: Final = 4096
+_SET_ADDRESS, _SET_MASK, _SET_FLAGS, _ADD_ROUTE = 0x8916, 0x891C, 0x8914, 0x890B
+_UP_AND_RUNNING: Final = 0x41
+_ROUTE_UP_GATEWAY: Final = 3
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
+    """Mount a file system, or move one.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    name = None if kind is None else kind.encode()
+    done = _LIBC.mount(source.encode(), target.encode(), name, flags, options.encode() or None)
+    _check(done, target)
+
+
+def load_module(path: Path) -> None:
+    """Load a module of the kernel, unless it is there or the machine has nothing for it.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    with path.open("rb") as file:
+        done = _LIBC.syscall(_FINIT_MODULE, file.fileno(), b"", 0)
+    if done and ctypes.get_errno() not in _NOT_NEEDED:
+        _check(done, str(path))
+
+
+def switch_off() -> None:
+    """Write what is unwritten, and switch the machine off."""
+    _LIBC.sync()
+    _LIBC.reboot(_POWER_OFF)
+
+
+def map_verity(name: str, sectors: int, table: str) -> None:
+    """Make a read-only device-mapper device of one verity target (``dm-0`` is the first).
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    parameters = table.encode() + b"\0"
+    parameters += bytes(-len(parameters) % 8)
+    target = _DM_TARGET.pack(0, sectors, 0, _DM_TARGET.size + len(parameters), b"verity")
+    with Path("/dev/mapper/control").open("r+b", buffering=0) as control:
+        _mapper(control.fileno(), _DM_CREATE, name)
+        _mapper(control.fileno(), _DM_LOAD, name, flags=_DM_READ_ONLY, targets=target + parameters)
+        _mapper(control.fileno(), _DM_SUSPEND, name)  # without the flag: resume
+
+
+def _mapper(control: int, command: int, name: str, *, flags: int = 0, targets: bytes = b"") -> None:
+    head = _DM_IOCTL.pack(
+        4, 0, 0, _DM_SPACE, _DM_IOCTL.size, 1 if targets else 0, 0, flags, 0, 0, 0,
+        name.encode(), b"",
+    )  # fmt: skip
+    request = 3 << 30 | _DM_IOCTL.size << 16 | 0xFD << 8 | command
+    fcntl.ioctl(control, request, bytearray((head + targets).ljust(_DM_SPACE, b"\0")))
+
+
+def raise_network(card: str, network: Network | None) -> None:
+    """Switch a network card on, with an address and a route where it has one.
+
+    Raises:
+        OSError: The kernel refused, or there is no such card.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+
+        def ask(request: int, content: bytes) -> None:
+            fcntl.ioctl(handle, request, struct.pack("<16s24s", card.encode(), content))
+
+        if network is not None:
+            ask(_SET_ADDRESS, _internet(network.address))
+            ask(_SET_MASK, _internet(network.mask))
+        ask(_SET_FLAGS, struct.pack("<h", _UP_AND_RUNNING))
+        if network is not None:
+            anywhere = _internet(bytes(4))
+            route = struct.pack(
+                "<Q16s16s16sH6xQQQ", 0, anywhere, _internet(network.gateway), anywhere,
+                _ROUTE_UP_GATEWAY, 0, 0, 0,
+            )  # fmt: skip
+            fcntl.ioctl(handle, _ADD_ROUTE, route.ljust(120, b"\0"))
+
+
+def _internet(address: bytes) -> bytes:
+    return struct.pack("<HH4s8x", socket.AF_INET, 0, address)
+
+
+def _check(done: int, what: str) -> None:
+    if done:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

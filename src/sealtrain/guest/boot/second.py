@@ -1,0 +1,105 @@
+"""The second program of a guest of our own, from the measured root (spec/guest-image.md §9)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sealtrain.attest.tpm.device import DEVICES, open_tpm
+from sealtrain.guest.boot import kernel
+from sealtrain.guest.boot.decisions import DOCUMENT, NETWORK, parse_network
+from sealtrain.guest.boot.first import HANDED_OVER, say
+
+USER: Final = 65532
+_CARDS: Final = Path("/sys/class/net")
+
+
+def main() -> None:
+    """Prepare the machine, start the document's command, and switch off when it ends."""
+    step = "memory"
+    try:
+        mount_memory()
+        step = "network"
+        set_network(HANDED_OVER / NETWORK)
+        step = "TPM"
+        show_registers()
+        step = "agent"
+        document = (HANDED_OVER / DOCUMENT).read_bytes()
+        serve_agent(document)
+        step = "command"
+        code = start(command_of(document))
+        say(f"SEALTRAIN-ENDED {code}")
+    except BaseException as error:
+        say(f"SEALTRAIN-STOPPED {step}: {type(error).__name__}: {error}")
+    time.sleep(1)
+    kernel.switch_off()
+
+
+def mount_memory() -> None:
+    """Everything that can be written: in memory, and gone with it."""
+    safe = kernel.NO_SUID | kernel.NO_DEVICES
+    for place, mode in (("/tmp", "1777"), ("/run-data", "1777")):  # noqa: S108  # a mount point
+        kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode}")
+    shared = Path("/dev/shm")  # noqa: S108  # a mount point
+    shared.mkdir(exist_ok=True)
+    kernel.mount("tmpfs", str(shared), "tmpfs", safe | kernel.NO_PROGRAMS, "mode=1777")
+
+
+def set_network(file: Path) -> None:
+    """Loopback, and the first network card where the config drive has an address."""
+    kernel.raise_network("lo", None)
+    if not file.exists():
+        return
+    network = parse_network(file.read_bytes())
+    cards = sorted(path.name for path in _CARDS.iterdir() if (path / "device").exists())
+    if cards:
+        kernel.raise_network(cards[0], network)
+
+
+def show_registers() -> None:
+    """Say on the console what the TPM's registers hold: an operator compares it with the image."""
+    if (device := DEVICES[1]).exists():
+        with open_tpm(device) as tpm:
+            for index, value in sorted(tpm.registers().items()):
+                say(f"SEALTRAIN-REGISTER {index} {value.hex()}")
+
+
+def serve_agent(document: bytes) -> None:
+    """Answer the command's user, who opens no TPM; imported late, since it loads much."""
+    from sealtrain.attest.tpm.collect import read_boot_log, vtpm_shown
+    from sealtrain.guest.boot.agent import Agent, answers
+    from sealtrain.guest.boot.command import AGENT_SOCKET
+
+    log = read_boot_log()
+
+    def attest(report_data: bytes) -> dict[str, Any]:
+        with open_tpm(next(device for device in DEVICES if device.exists())) as tpm:
+            return vtpm_shown(tpm, report_data, log)
+
+    Agent(Path(AGENT_SOCKET), answers(document, attest), USER).start()
+
+
+def command_of(document: bytes) -> Sequence[str]:
+    """Words of the command that the document names; imported late, since it loads much."""
+    from sealtrain.guest.boot.command import words_of
+
+    return words_of(document)
+
+
+def start(words: Sequence[str]) -> int:
+    """Run a command as the user of the image, and wait for it."""
+    environment = dict(os.environ, HOME="/run-data", PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run(  # noqa: S603  # of the measured document
+        words, check=False, cwd="/run-data", env=environment,
+        user=USER, group=USER, extra_groups=[], stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
