@@ -57,6 +57,7 @@ SLOW = {
         words="--megabytes 1 --rounds 1 --layers 1 --folder {folder} --json",
     ),
     "commands.py": Smallest(words="--rounds 1 --json"),
+    "compare_runs.py": Smallest(words="--runs 2 --points 10 --rounds 1 --json", judges=True),
     "console.py": Smallest(
         words="--visits 1 --updates 1 --points 100",
         needs=("node", "chromium"),

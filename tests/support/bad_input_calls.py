@@ -117,6 +117,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "merge": Call((Read("adapter"), "--base-model", Read("base"), *OUT)),
     "verify": Call((MANIFEST, *TRUST, "--artefacts", Read("run"))),
     "report": Call((MANIFEST, *TRUST, *OUT), keeps=True),
+    "run compare": Call((MANIFEST, *TRUST, *OUT), keeps=True),
     "export": Call((MANIFEST, *TRUST, "--format", Text("model-card"), *OUT)),
     "validate": Call((
         Read("ruled.yaml"), *ME,

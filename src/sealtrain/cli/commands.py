@@ -291,6 +291,10 @@ _RUN: Final[Entries] = {
         "sealtrain.cli.run:download",
         "Fetch model and manifest of a completed run, each verified by its digest.",
     ),
+    "compare": CommandEntry(
+        "sealtrain.cli.runcompare:compare",
+        "Compare finished runs: the metrics that each released, and where their recipes differ.",
+    ),
     "serve": CommandEntry(
         "sealtrain.cli.runserve:serve",
         "Take submitted runs and start their guests, until Ctrl-C or SIGTERM.",
@@ -496,7 +500,7 @@ COMMANDS: Final[Entries] = {
     "trust": Noun("The auditor's trust file.", _TRUST, no_args_is_help=True),
     "broker": Noun("The key-release service.", _BROKER),
     "deploy": Noun("Deployment documents: run tickets, and start what is measured.", _DEPLOY),
-    "run": Noun("Submitted runs: ask for one, watch, stop and fetch it.", _RUN),
+    "run": Noun("Runs: submit, watch, stop and fetch them; compare what they released.", _RUN),
     "console": Noun(
         "Show consortium and runs in a browser on this machine, until Ctrl-C.",
         _CONSOLE,

@@ -1,9 +1,10 @@
-"""A metric over the steps of a run, drawn as inline SVG: no script, image or font."""
+"""A metric over the steps of a run, or of several, as inline SVG: no script, image or font."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sealtrain.manifest.markup import Html, join, tag
 
@@ -11,6 +12,8 @@ Points = Sequence[tuple[int, float | None]]
 _WIDTH, _HEIGHT = 640, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 28
 _MAX_DRAWN = 600
+COLOURS = 8
+"""Lines of so many runs look different; the next begin anew."""
 _SMALLEST = 1e-300
 """Smallest difference of two values that is still drawn: a quarter of less may be zero."""
 
@@ -27,62 +30,149 @@ def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html
     Returns:
         An ``svg`` element, ``None`` when fewer than two values are finite.
     """
-    finite = [(step, value) for step, value in points if value is not None]
+    finite = _finite(points)
     if len(finite) < 2:
         return None
-    first, last = finite[0][0], finite[-1][0]
+    frame = _frame_around(finite)
+    resumed = [
+        tag(
+            "line",
+            class_="mark",
+            x1=_n(frame.across(s)),
+            x2=_n(frame.across(s)),
+            y1=_TOP,
+            y2=_HEIGHT - _BOTTOM,
+        )
+        for s in marks
+        if frame.first <= s <= frame.last
+    ]
+    description = (
+        f"{label} from {_short(finite[0][1])} at step {frame.first} to {_short(finite[-1][1])} "
+        f"at step {frame.last}"
+    )
+    return _chart(description, frame, resumed, [_drawn(points, finite, frame, "")])
+
+
+def draw_curves(runs: Sequence[Points], *, label: str) -> Html | None:
+    """Line chart of one metric of several runs, on the same axes.
+
+    Args:
+        runs: The points of each run, as of ``draw_curve``; a run without two finite values has no
+            line. The line of number n has the class ``run-n``, counted from 0 and modulo
+            ``COLOURS``.
+        label: Name of the metric, for screen readers.
+
+    Returns:
+        An ``svg`` element, ``None`` when no run has two finite values.
+    """
+    shown = [
+        (number, points, finite)
+        for number, points in enumerate(runs)
+        if len(finite := _finite(points)) > 1
+    ]
+    if not shown:
+        return None
+    frame = _frame_around([point for _, _, finite in shown for point in finite])
+    lines = [
+        _drawn(points, finite, frame, f" run-{number % COLOURS}")
+        for number, points, finite in shown
+    ]
+    described = f"{label} of {len(shown)} runs, step {frame.first} to {frame.last}"
+    return _chart(described, frame, [], lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """The axes of a chart."""
+
+    first: int
+    last: int
+    low: float
+    high: float
+    ticks: Sequence[float]
+
+    def across(self, step: float) -> float:
+        part = (step - self.first) / max(self.last - self.first, 1)
+        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
+
+    def up(self, value: float) -> float:
+        part = (value - self.low) / (self.high - self.low)
+        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _finite(points: Points) -> list[tuple[int, float]]:
+    return [(step, value) for step, value in points if value is not None]
+
+
+def _frame_around(finite: Sequence[tuple[int, float]]) -> _Frame:
     low, high = min(value for _, value in finite), max(value for _, value in finite)
     ticks = _ticks(low, high)
-    low, high = min(low, ticks[0]), max(high, ticks[-1])
+    return _Frame(
+        first=min(step for step, _ in finite),
+        last=max(step for step, _ in finite),
+        low=min(low, ticks[0]),
+        high=max(high, ticks[-1]),
+        ticks=ticks,
+    )
 
-    def across(step: float) -> float:
-        return _LEFT + (step - first) / max(last - first, 1) * (_WIDTH - _LEFT - _RIGHT)
 
-    def up(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+def _drawn(
+    points: Points, finite: Sequence[tuple[int, float]], frame: _Frame, run: str
+) -> tuple[Html, Html]:
+    """The line of one run and its end."""
+    end_step, end = finite[-1]
+    return (
+        tag("path", class_=f"curve{run}", d=_path(points, frame.across, frame.up)),
+        tag(
+            "circle", class_=f"end{run}", cx=_n(frame.across(end_step)), cy=_n(frame.up(end)), r=3.5
+        ),
+    )
 
+
+def _chart(
+    description: str, frame: _Frame, marks: Sequence[Html], lines: Sequence[tuple[Html, Html]]
+) -> Html:
     grid = [
         join(
             (
                 tag(
-                    "line", class_="grid", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=_n(up(t)), y2=_n(up(t))
+                    "line",
+                    class_="grid",
+                    x1=_LEFT,
+                    x2=_WIDTH - _RIGHT,
+                    y1=_n(frame.up(t)),
+                    y2=_n(frame.up(t)),
                 ),
                 tag(
                     "text",
                     _short(t),
                     class_="tick",
                     x=_LEFT - 8,
-                    y=_n(up(t) + 4),
+                    y=_n(frame.up(t) + 4),
                     text_anchor="end",
                 ),
             )
         )
-        for t in ticks
+        for t in frame.ticks
     ]
     steps = [
-        tag("text", f"{s:,}", class_="tick", x=_n(across(s)), y=_HEIGHT - 8, text_anchor=anchor)
-        for s, anchor in _step_labels(first, last)
-    ]
-    resumed = [
         tag(
-            "line", class_="mark", x1=_n(across(s)), x2=_n(across(s)), y1=_TOP, y2=_HEIGHT - _BOTTOM
+            "text",
+            f"{s:,}",
+            class_="tick",
+            x=_n(frame.across(s)),
+            y=_HEIGHT - 8,
+            text_anchor=anchor,
         )
-        for s in marks
-        if first <= s <= last
+        for s, anchor in _step_labels(frame.first, frame.last)
     ]
-    end = tag("circle", class_="end", cx=_n(across(last)), cy=_n(up(finite[-1][1])), r=3.5)
-    description = (
-        f"{label} from {_short(finite[0][1])} at step {first} to {_short(finite[-1][1])} "
-        f"at step {last}"
-    )
     return tag(
         "svg",
         tag("title", description),
         *grid,
         *steps,
-        *resumed,
-        tag("path", class_="curve", d=_path(points, across, up)),
-        end,
+        *marks,
+        *(part for line in lines for part in line),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         role="img",
         class_="chart",
