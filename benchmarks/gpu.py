@@ -14,6 +14,7 @@ first steps of each run are not counted, nor is its beginning.
 ``waiting``        share of the time in which the trainer waits for records
 ``checkpoint``     seconds that a checkpoint keeps the trainer from its next step
 ``busy``           utilisation of the GPU by NVML, sampled ten times a second
+``memory``         most memory of the GPU that tensors took at once
 ``ranks``          where there are several GPUs, or with ``--ranks``: LoRA on all of them, NCCL
                    between them (gloo without GPUs)
 =================  ================================================================================
@@ -302,6 +303,7 @@ def compared(
             "tokens_s": statistics.median(rates),
             "waiting": statistics.median(waits),
             "checkpoint_s": statistics.median(one for turn in mine for one in turn["stalled"]),
+            "peak_bytes": max((turn["peak_bytes"] or 0 for turn in mine), default=0) or None,
             "busy": None if None in busy else statistics.median(one for one in busy if one),
         }
     # What else the machine does moves both runs of a turn alike: compared one turn at a time.
@@ -421,8 +423,9 @@ def page(found: dict[str, Any]) -> str:
         "There is no broker: keys are given, and no lease is renewed.\n",
         "| way | plain, tokens/s | sealed, tokens/s | sealed ÷ plain | of single turns "
         "| waiting for data, plain "
-        "| sealed | step waits for a checkpoint, plain | sealed | busy, plain | sealed |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| sealed | step waits for a checkpoint, plain | sealed | busy, plain | sealed "
+        "| memory, plain | sealed |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for way, one in found["ways"].items():
         plain, sealed = one["plain"], one["sealed"]
@@ -431,7 +434,8 @@ def page(found: dict[str, Any]) -> str:
             f"| {min(one['ratios']):.3f} to {max(one['ratios']):.3f} "
             f"| {100 * plain['waiting']:.2f} % | {100 * sealed['waiting']:.2f} % "
             f"| {1000 * plain['checkpoint_s']:.1f} ms | {1000 * sealed['checkpoint_s']:.1f} ms "
-            f"| {_percent(plain['busy'])} | {_percent(sealed['busy'])} |"
+            f"| {_percent(plain['busy'])} | {_percent(sealed['busy'])} "
+            f"| {_gibibytes(plain['peak_bytes'])} | {_gibibytes(sealed['peak_bytes'])} |"
         )
     missed = missing(found)
     lines += [
@@ -466,6 +470,10 @@ def _equal(found: dict[str, Any]) -> str:
 
 def _percent(value: float | None) -> str:
     return "no GPU" if value is None else f"{value:.1f} %"
+
+
+def _gibibytes(value: int | None) -> str:
+    return "no GPU" if value is None else f"{value / 2**30:.2f} GiB"
 
 
 def main() -> None:

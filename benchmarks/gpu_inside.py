@@ -36,6 +36,7 @@ class Turn:
         stalled: Seconds that each counted checkpoint kept the trainer from its next step.
         losses: Of all steps.
         rows: What was trained on, row by row: the first 16 hex digits of SHA-256.
+        peak_bytes: Most memory of the GPU that tensors took at once; ``None`` without a GPU.
     """
 
     side: str
@@ -46,6 +47,7 @@ class Turn:
     stalled: list[float]
     losses: list[float]
     rows: list[str]
+    peak_bytes: int | None
 
 
 class Clocks:
@@ -118,6 +120,7 @@ class Work:
         if side == "sealed":
             store = SealedStore(place, DataKey.generate(), label="checkpoint")
         marks: list[tuple[float, float, float]] = []
+        _forget_peak()
         train(
             self.recipe,
             run_id="00" * 16,
@@ -139,6 +142,7 @@ class Work:
             stalled=[taken for at, taken in clocks.stalls if first[0] < at <= last[0]],
             losses=[loss for _, _, loss in marks],
             rows=clocks.rows[: len(marks) * self.recipe.trainer.per_device_train_batch_size],
+            peak_bytes=_peak(),
         )
 
     def other_rank(self, side: str) -> None:
@@ -167,6 +171,19 @@ class Work:
             )
             for one in self.recipe.datasets
         ]
+
+
+def _forget_peak() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak() -> int | None:
+    import torch
+
+    return int(torch.cuda.max_memory_allocated()) if torch.cuda.is_available() else None
 
 
 def _number(loss: float | None) -> float:
