@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 from training_world import OWNERS, seal_records, write_records
+from variants import variants
 
 from sealtrain.errors import AcceleratorUnreachable
 from sealtrain_together.errors import ProductAltered
@@ -147,7 +148,13 @@ def lie(there: Meddler) -> None:
 
 
 @lying
-@pytest.mark.parametrize("attack", ["lies", "another party's", "an earlier round's", "the same"])
+@pytest.mark.parametrize(
+    "attack",
+    variants(
+        ["lies", "another party's", "an earlier round's", "the same"],
+        each_time=["lies", "an earlier round's"],
+    ),
+)
 def test_a_party_gives_no_update_after_an_answer_that_is_not_its_own(
     attack: str, sealed: dict[str, Any], accelerator: tuple[Meddler, Address], tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from opener_here import OpenerHere
 from training_world import RUN_ID, PlainDataset, checkpoint_store
+from variants import variants
 
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, SealtrainError
@@ -258,7 +259,7 @@ LINKS: dict[str, Sequence[int]] = {
 }
 
 
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("name", variants(LINKS, each_time=["twice"]))
 def test_a_connection_that_is_none_or_was_given_ends_the_node(connected: Node, name: str) -> None:
     *before, last = LINKS[name]
     control = AskingEnd(connected.theirs[0].control)

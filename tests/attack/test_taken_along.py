@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from carrying import carries
+from variants import variants
 from world import RECIPE
 
 from sealtrain.base.canonical import canonical_json
@@ -133,16 +134,14 @@ SWAPS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
-def test_what_is_swapped_after_the_check_is_not_loaded(
-    operator: Operator, swap: Callable[[Path], object]
-) -> None:
+@pytest.mark.parametrize("swap", variants(SWAPS, each_time=["in place", "linked"]))
+def test_what_is_swapped_after_the_check_is_not_loaded(operator: Operator, swap: str) -> None:
     expected = weights(operator.lock, operator.folder)
     with operator.admitted() as admitted:
         for path in list(operator.base.iterdir()):
-            swap(path)
+            SWAPS[swap](path)
         for name in ("train.py", "helper.py", "recipe.lock.json"):
-            swap(operator.folder / name)
+            SWAPS[swap](operator.folder / name)
         assert admitted.tier == "processor"
         assert weights(admitted.locked.lock, admitted.base) == expected
         assert admitted.locked.lock.scripts["train.py"] == SCRIPT
@@ -151,15 +150,15 @@ def test_what_is_swapped_after_the_check_is_not_loaded(
 
 
 @pytest.mark.claim("C652")
-@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
+@pytest.mark.parametrize("swap", variants(SWAPS, each_time=["in place", "replaced"]))
 def test_a_lock_that_is_swapped_after_its_first_reading_does_not_run(
-    operator: Operator, swap: Callable[[Path], object]
+    operator: Operator, swap: str
 ) -> None:
     """Settings are checked against the lock before the guest is; both must see the same bytes."""
     path = operator.folder / "recipe.lock.json"
     first, settings = path.read_bytes(), operator.settings()
     expect_helpers(settings)
-    swap(path)
+    SWAPS[swap](path)
     expect_listening(settings)
     later = replace(settings, submission_id="5a" * 16)
     with operator.admitted(later) as admitted:

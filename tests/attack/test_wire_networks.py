@@ -62,6 +62,7 @@ def test_the_kernels_own_bad_network_changes_no_sum() -> None:
     assert played("netem")["found"] == [RIGHT, RIGHT]
 
 
+@pytest.mark.nightly
 def test_a_network_that_goes_dead_ends_both_ranks_in_their_time() -> None:
     begin = time.monotonic()
     said = played("bridge", "dies")

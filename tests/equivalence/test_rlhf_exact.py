@@ -64,7 +64,7 @@ RECIPES = {
 }
 
 METHODS = ("ppo", "rloo", "grpo")
-"""Played for each change; the other recipes at night."""
+"""Trained for each change, and one resumed; the other recipes at night."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def whole(sealed: dict[str, Any], base_dir: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.claim("C23")
-@pytest.mark.parametrize("name", variants(RECIPES, each_time=METHODS))
+@pytest.mark.parametrize("name", variants(RECIPES, each_time=["grpo"]))
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, whole: Any, sealed: dict[str, Any], base_dir: Path, tmp_path: Path
 ) -> None:

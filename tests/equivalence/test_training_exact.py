@@ -54,7 +54,7 @@ RECIPES = {
     "classify-tabular": functools.partial(classify, trainer={"gradient_accumulation_steps": 2}),
     "classify-text": functools.partial(classify, **TEXT_CLASSIFIER),
 }
-EACH_TIME = ("sft-full", "sft-lora", "sft-packed", "classify-tabular")
+EACH_TIME = ("sft-lora", "classify-tabular")
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,7 @@ def test_a_folder_that_holds_something_is_left_alone(
     assert [path.name for path in (tmp_path / "played").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.nightly
 def test_a_step_that_refuses_says_why_and_leaves_no_process(
     tmp_path: Path, given: list[str | Path]
 ) -> None:
@@ -185,7 +186,7 @@ LAST = "guest/app-compose.json"
             ["consortium.json", "broker-guest/app-compose.json", "sealed", LAST],
             [signal.SIGKILL, signal.SIGTERM],
         ),
-        each_time=[("sealed", signal.SIGTERM)],
+        each_time=[("broker-guest/app-compose.json", signal.SIGTERM)],
     ),
 )
 def test_a_rehearsal_that_a_signal_ends_leaves_no_server(

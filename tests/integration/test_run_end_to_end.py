@@ -137,6 +137,7 @@ def test_a_killed_run_resumes_to_the_very_same_weights(
     assert report["accepted"]
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C22")
 def test_an_older_checkpoint_put_back_is_refused(world: Stage, engineer: Path) -> None:
     out = world.folder / "rolled"
@@ -279,6 +280,7 @@ sealtrain.sign_manifest(trainer)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C106")
 @pytest.mark.claim("C109")
 def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) -> None:
@@ -358,7 +360,8 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     assert verified["simulated"] is True
 
 
-def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Path) -> None:
+@pytest.fixture(scope="module")
+def changed(world: Stage, engineer: Path) -> Path:
     """The engineer keeps the owners' sealed data and changes one number of the recipe."""
     changed = world.folder / "changed"
     changed.mkdir()
@@ -367,9 +370,19 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
     world.run("lock", changed / "recipe.yaml", "--broker", world.broker, "--out", changed)
     world.boot(changed)
     shutil.copytree(engineer / "sealed", changed / "sealed")
+    return changed
+
+
+def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, changed: Path) -> None:
     answer = world.try_run(*world.train_words(changed, "changed-run"))
     assert (answer.code, answer.error) == (3, "recipe-changed")
-    # Once its owners rewrap the data and approve, the very same ciphertext serves the new recipe.
+
+
+@pytest.mark.nightly
+def test_the_same_ciphertext_serves_a_changed_recipe_once_its_owners_say_so(
+    world: Stage, changed: Path
+) -> None:
+    """They rewrap the data and approve."""
     for folder in sorted((changed / "sealed").iterdir()):
         before = {path.name: path.read_bytes() for path in folder.glob("shard-*")}
         world.run(

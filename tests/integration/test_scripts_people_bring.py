@@ -153,7 +153,7 @@ OPENED: dict[str, Callable[[Path, Path], float]] = {
 
 @pytest.mark.claim("C143")
 @pytest.mark.claim("C144")
-@pytest.mark.parametrize("name", variants(NAMES, each_time=["accelerate_loop", "trl_dpo"]))
+@pytest.mark.parametrize("name", variants(NAMES, each_time=["accelerate_loop"]))
 def test_an_opened_model_says_what_the_trained_one_said(
     world: Stage, models: Path, name: str
 ) -> None:
@@ -168,6 +168,7 @@ def test_an_opened_model_says_what_the_trained_one_said(
         assert settings["base_model_name_or_path"] == f"decoder@sha256:{digest}"
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C145")
 def test_an_axolotl_file_becomes_a_recipe_that_trains(world: Stage, models: Path) -> None:
     run = module(EXAMPLES / "run.py")

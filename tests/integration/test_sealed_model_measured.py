@@ -127,6 +127,7 @@ def test_another_sealing_of_the_model_gets_no_key(
     assert not (world.folder / "swapped").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C111")
 def test_a_file_of_another_place_is_not_sealed_with_it(
     world: Stage, trained: Path, room: Path, tmp_path: Path
@@ -146,6 +147,7 @@ def test_a_file_of_another_place_is_not_sealed_with_it(
     assert not (tmp_path / "risk.sealed").exists()
 
 
+@pytest.mark.nightly
 def test_who_is_no_recipient_cannot_seal_it(
     world: Stage, trained: Path, room: Path, tmp_path: Path
 ) -> None:

@@ -88,12 +88,12 @@ def changed(document: Any, bits: int) -> Iterator[tuple[str, Any]]:
             for at in range(0, len(raw), max(1, len(raw) // bits)):
                 altered = bytearray(raw)
                 altered[at] ^= 1
-                kept = copy.deepcopy(document)
                 spelt = altered.decode("latin-1") if plain else base64.b64encode(altered).decode()
                 if isinstance(value, list):
-                    kept["cpu"][field][place] = spelt
+                    other: Any = [*value[:place], spelt, *value[place + 1 :]]
                 else:
-                    kept["cpu"][field] = spelt
+                    other = spelt
+                kept = {**document, "cpu": {**document["cpu"], field: other}}
                 where = IN_LEAF if field == "quote" and at in leaf else ""
                 yield f"{field} {place} bit of byte {at}{where}", kept
         if isinstance(value, list):

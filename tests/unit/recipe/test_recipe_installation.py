@@ -247,14 +247,27 @@ def test_code_is_measured_by_its_python_files() -> None:
     assert measure_code(["sealtrain"]) == measure_code()[:1]
 
 
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A copy of our code, and the digests that a process which imports it computes."""
+    folder = tmp_path_factory.mktemp("code")
+    for name, place in own_folders().items():
+        shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder, code_digests_at(folder)
+
+
 @pytest.mark.parametrize("package", sorted(PACKAGES))
-def test_a_digest_changes_with_a_file_of_its_package_alone(package: str, tmp_path: Path) -> None:
-    for name, folder in own_folders().items():
-        shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    before = code_digests_at(tmp_path)
-    with (tmp_path / package / "__init__.py").open("a") as file:
-        file.write("# another line\n")
-    after = code_digests_at(tmp_path)
+def test_a_digest_changes_with_a_file_of_its_package_alone(
+    package: str, copied: tuple[Path, dict[str, str]]
+) -> None:
+    folder, before = copied
+    changed = folder / package / "__init__.py"
+    text = changed.read_text()
+    changed.write_text(f"{text}# another line\n")
+    try:
+        after = code_digests_at(folder)
+    finally:
+        changed.write_text(text)
     assert before == {pin.name: pin.sha256 for pin in measure_code()}
     assert {name for name in after if after[name] != before[name]} == {
         name for name, its in DISTRIBUTIONS.items() if its == package

@@ -22,6 +22,7 @@ from training_world import (
     sft,
     sources_of,
 )
+from variants import variants
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ValidationFailed
@@ -225,7 +226,9 @@ def test_records_for_unsloth_are_counted_as_for_trl(sealed: dict[str, Any], base
     assert counted(recipe, sealed, base_dir) == [MIXED, MIXED]
 
 
-@pytest.mark.parametrize("name", ["prompts", "packed", "wrapped"])
+@pytest.mark.parametrize(
+    "name", variants(["prompts", "packed", "wrapped"], each_time=["prompts", "wrapped"])
+)
 def test_a_batch_of_one_record_always_has_a_finite_loss(
     name: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -269,7 +272,7 @@ def test_blank_texts_teach_no_encoder(tmp_path: Path, base_dir: Path) -> None:
     assert ran.trained.steps == 2
 
 
-@pytest.mark.parametrize("name", ["prompts", "packed"])
+@pytest.mark.parametrize("name", variants(["prompts", "packed"], each_time=["prompts"]))
 def test_a_resumed_run_leaves_out_the_same_records(
     name: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

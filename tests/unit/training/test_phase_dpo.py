@@ -18,6 +18,7 @@ from preference_world import (
 )
 from training_world import CANARY, LORA, OWNERS, Ran, checkpoint_store, run, sources_of
 from training_world import seal_records as seal
+from variants import variants
 
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.errors import ModelInvalid, ValidationFailed
@@ -90,7 +91,10 @@ def rewards(model: Any, before: Any, rows: list[dict[str, Any]], answer: str) ->
 TEST_ROWS = preferences(20, f"{OWNERS[0]}.held-out")
 
 
-@pytest.mark.parametrize("peft", [None, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "peft",
+    [pytest.param(None, id="full", marks=pytest.mark.nightly), pytest.param(LORA, id="lora")],
+)
 def test_rewards_of_pairs_are_log_ratios_to_the_base(
     peft: Any, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -139,7 +143,7 @@ def test_orpo_is_judged_by_mean_log_probability(sealed: dict[str, Any], tmp_path
     assert ran.trained.metrics["reward_accuracy"] == pytest.approx(right)
 
 
-@pytest.mark.parametrize("loss", ["sigmoid", "orpo", "kto"])
+@pytest.mark.parametrize("loss", variants(["sigmoid", "orpo", "kto"], each_time=["sigmoid"]))
 def test_evaluating_in_between_changes_no_weight(
     loss: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -158,7 +162,7 @@ def test_evaluating_in_between_changes_no_weight(
     assert all("reward_accuracy" in values for _, values in watched.history)
 
 
-@pytest.mark.parametrize("method", ["sigmoid", "orpo", "reward"])
+@pytest.mark.parametrize("method", variants(["sigmoid", "orpo", "reward"], each_time=["orpo"]))
 def test_accumulated_batches_weigh_what_one_does(
     method: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

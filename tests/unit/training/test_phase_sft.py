@@ -15,6 +15,7 @@ from training_world import (
     sources_of,
     write_records,
 )
+from variants import variants
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
@@ -204,7 +205,7 @@ def test_a_template_may_lie_in_a_file_of_the_tokenizers_folder(
     assert {piece.strip() for piece in pieces} <= {"benign", "malignant"}
 
 
-@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("packing", variants([False, True], each_time=[False]))
 def test_text_and_conversations_are_evaluated_as_they_are_learned(
     packing: bool, sealed: dict[str, Any], base_dir: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from variants import variants
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import LimitExceeded
@@ -66,7 +67,7 @@ def test_every_byte_beyond_4_gib_is_in_the_fingerprint() -> None:
         assert fingerprint_of_bytes(state, key) == found
 
 
-@pytest.mark.parametrize("most", [MAX_STATE_BYTES, BEYOND])
+@pytest.mark.parametrize("most", variants([MAX_STATE_BYTES, BEYOND], each_time=[MAX_STATE_BYTES]))
 def test_a_state_is_sent_whole_or_refused(most: int) -> None:
     left, right = socket.socketpair()
     key = Secret(os.urandom(32))

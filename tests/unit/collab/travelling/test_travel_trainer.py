@@ -140,7 +140,7 @@ def chunks_of(held: Rows, program: TrainerProgram, steps: int) -> Iterator[memor
     "name",
     variants(
         RECIPES,
-        each_time=["answers, LoRA", "chat, DoRA", "text in bfloat16", "pre-training, LoRA"],
+        each_time=["answers, LoRA", "text in bfloat16"],
     ),
 )
 def test_one_holders_run_is_the_training_of_the_recipe(

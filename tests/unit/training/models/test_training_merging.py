@@ -156,6 +156,7 @@ def test_the_guest_merges_before_it_hands_out(base_dir: Path, tmp_path: Path) ->
     assert (at_home / "tokenizer.json").read_bytes() == ran[True].files["tokenizer.json"]
 
 
+@pytest.mark.nightly
 def test_a_model_that_began_from_a_config_is_merged_too(tmp_path: Path) -> None:
     sealed = dict(seal_records(write_records(tmp_path), tmp_path))
     for recipe in (
