@@ -127,9 +127,11 @@ def sentences() -> Iterator[tuple[str, str]]:
     """Place and text of every string with a space in it; what is filled in is ``X``."""
     for path in sorted(SOURCE.glob("sealtrain*/**/*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
+            if not isinstance(node, ast.JoinedStr | ast.Constant):
+                continue
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             said = [part.value if isinstance(part, ast.Constant) else "X" for part in parts]
-            if isinstance(node, ast.JoinedStr | ast.Constant) and isinstance(said[0], str):
+            if isinstance(said[0], str):
                 text = "".join(map(str, said))
                 if " " in text:
                     yield f"{path.relative_to(SOURCE)}:{node.lineno}", text

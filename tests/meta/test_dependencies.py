@@ -90,16 +90,13 @@ def imported(path: Path) -> frozenset[str]:
 
 
 def _imports_of(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text("utf-8"))
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+    pending: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
+        if isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):
+            pending += ast.iter_child_nodes(node)  # no expression holds an import
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
