@@ -79,3 +79,57 @@ def test_of_very_large_data_the_search_for_a_lesson_ends(tmp_path: Path) -> None
     some.require("hospital-a", "records")  # a later record may train
     with pytest.raises(DataInvalid):
         judged(folder).require("hospital-a", "records")
+
+
+def rated(prompt: str, *, good: bool) -> dict[str, Any]:
+    return {"prompt": prompt, "completion": "b", "label": good}
+
+
+def check_two(
+    folder: Path, first: list[dict[str, Any]], second: list[dict[str, Any]] | None
+) -> Any:
+    """Unpaired answers of two hospitals, of the second only where they are given."""
+    desk(
+        folder,
+        first,
+        phase="dpo",
+        columns={"prompt": "prompt", "completion": "completion", "label": "label"},
+        trainer={"loss_type": "kto", "per_device_train_batch_size": 2},
+        datasets=[
+            {"owner": owner, "name": "records", "role": "train"}
+            for owner in ("hospital-a", "hospital-b")
+        ],
+    )
+    words = ["recipe", "check", str(folder / "recipe.yaml"), "--json"]
+    words += ["--records", f"hospital-a.records={folder / 'rows.jsonl'}"]
+    if second is not None:
+        path = folder / "others.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in second))
+        words += ["--records", f"hospital-b.records={path}"]
+    done = CliRunner().invoke(app, words)
+    return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.mark.claim("C584")
+def test_two_owners_may_have_one_kind_of_answer_each_and_not_one_together(tmp_path: Path) -> None:
+    good, bad = [rated("a", good=True)] * 3, [rated("a", good=False)] * 3
+    ended, said = check_two(tmp_path, good, bad)
+    assert (ended, "answers of both kinds" in said["checked"]) == (0, True)
+    ended, said = check_two(tmp_path, good, good)
+    [wrong] = said["wrong"]
+    assert (ended, wrong["code"], wrong["about"]) == (
+        5,
+        "validation-failed",
+        "answers of both kinds",
+    )
+    # Those of the other kind are longer than what is learned.
+    ended, said = check_two(tmp_path, good, [*good, rated("a" * 99, good=False)])
+    assert [fault["about"] for fault in said["wrong"]] == ["answers of both kinds"]
+
+
+@pytest.mark.claim("C584")
+def test_whether_owners_have_both_kinds_together_one_of_them_cannot_tell(tmp_path: Path) -> None:
+    ended, said = check_two(tmp_path, [rated("a", good=True)] * 3, None)
+    assert ended == 0
+    assert "answers of both kinds" not in said["checked"]
+    assert any(line.startswith("answers of both kinds") for line in said["not_checked"])

@@ -7,7 +7,7 @@ the guest. Of very large data that are such, the count gives up, and refuses not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +34,8 @@ _MOST: Final = 1000
 _MOST_BYTES: Final = 1 << 20
 """Of records that are counted where the first of them leave something to learn."""
 _AT_ONCE: Final = 100
+_KINDS: Final = 2
+"""Of unpaired answers: desirable ones and others."""
 _PATIENCE_BYTES: Final = 256 << 20
 """Of records that are counted in search of one that leaves something."""
 
@@ -78,6 +80,8 @@ class FirstLessons:
         self._bytes, self._patience = 0, patience
         self.gave_up = False
         self._labels: set[object] = set()
+        self._read_labels: set[object] = set()
+        self._unpaired = dataset.role == "train" and recipe.columns.kind == "unpaired"
         alone = [other for other in recipe.datasets if other.role == "train"] == [dataset]
         self._contrasts = recipe.columns.kind == "unpaired" and alone and dataset.series is None
         if counts and recipe.phase == "vlm":
@@ -95,6 +99,8 @@ class FirstLessons:
             RecordInvalid: The chat template refuses a record.
             ModelInvalid: The tokenizer cannot be loaded.
         """
+        if self._unpaired and len(self._read_labels) < _KINDS:
+            self._read_labels |= set(batch.column("label").unique().to_pylist())
         if self._over:
             return
         if self._judge is None and not self._ready(rows_as_recorded(batch.slice(0, 1))):
@@ -128,6 +134,12 @@ class FirstLessons:
         if self._contrasts and not self._over and len(self._labels) == 1:
             label = str(getattr(self._recipe.columns, "label", ""))
             raise one_kind_only(label, owner=owner, dataset=dataset)
+
+    @property
+    def kinds(self) -> set[object]:
+        """Labels of the unpaired answers that train, or that may where not all were counted."""
+        counted = self._judge is not None and not self._over
+        return self._labels if counted else self._read_labels
 
     @property
     def words(self) -> str | None:
@@ -181,6 +193,34 @@ class FirstLessons:
         """Look at nothing, for a reason that is told; ``False``."""
         self.missing, self._over = why, True
         return False
+
+
+def shared_answers(recipe: Recipe) -> list[str]:
+    """Training datasets that have to hold both kinds of unpaired answers together, OWNER.NAME.
+
+    Empty where one dataset has them all, and is judged alone; where a script reads them; and where
+    the next data of a series may bring the other kind.
+    """
+    trained = [dataset for dataset in recipe.datasets if dataset.role == "train"]
+    apart = any(dataset.series is not None for dataset in trained) or len(trained) == 1
+    if recipe.columns.kind != "unpaired" or recipe.scripts or apart:
+        return []
+    return [f"{dataset.owner}.{dataset.name}" for dataset in trained]
+
+
+def require_contrast(recipe: Recipe, lessons: Collection[FirstLessons]) -> None:
+    """Refuse unpaired answers of several datasets that are all of one kind, as the guest does.
+
+    Args:
+        recipe: Whose answers are unpaired.
+        lessons: Of each of its training datasets, read to the end.
+
+    Raises:
+        ValidationFailed: They are.
+    """
+    kinds = set[object]().union(*(first.kinds for first in lessons))
+    if len(kinds) == 1:
+        raise one_kind_only(str(getattr(recipe.columns, "label", "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sealtrain.cli.learnable_records import FirstLessons
+from sealtrain.cli.learnable_records import FirstLessons, require_contrast, shared_answers
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
@@ -133,6 +133,12 @@ def check(
 
     for key, path in given.items():
         judged(f"data {key}", partial(read, key, Path(path)))
+    together = shared_answers(wanted)
+    if together and set(together) <= set(learned):
+        lessons = [learned[key] for key in together]
+        judged("answers of both kinds", lambda: require_contrast(wanted, lessons))
+    elif together:
+        left.append("answers of both kinds: give --records for every dataset of role train")
     for key, records in begun.items():
         if not records:
             continue

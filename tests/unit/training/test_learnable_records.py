@@ -383,3 +383,23 @@ def test_unpaired_answers_that_train_are_of_both_kinds(base_dir: Path, tmp_path:
         counted(recipe, sealed, base_dir)
     longer = kto(trainer=trainer_of(per_device_train_batch_size=2, max_length=200))
     assert counted(longer, sealed, base_dir) == [RecordTally(whole=3)] * 2
+
+
+@pytest.mark.claim("C618")
+@pytest.mark.parametrize("both", [True, False])
+def test_two_owners_may_have_one_kind_of_unpaired_answers_each(
+    base_dir: Path, tmp_path: Path, both: bool
+) -> None:
+    from training_world import OWNERS, write_records
+
+    def rated(_count: int, label: str) -> list[dict[str, Any]]:
+        good = label.startswith(OWNERS[0]) or not both
+        return [texts("a?", " yes") | {"label": good}] * 2
+
+    sealed = dict(seal_records(write_records(tmp_path, made=rated), tmp_path))
+    recipe = kto(trainer=trainer_of(per_device_train_batch_size=2))
+    if both:
+        assert counted(recipe, sealed, base_dir) == [RecordTally(whole=2)] * 2
+        return
+    with pytest.raises(ValidationFailed, check=carries(check="columns", owner=None)):
+        counted(recipe, sealed, base_dir)
