@@ -10,7 +10,8 @@ A module can be told to lie in a named way, for tests and for teaching (``FAULTS
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -53,6 +54,7 @@ _ROLE_ARN = b"arn:aws:iam::000000000000:role/SIMULATED"
 _UNSET = bytes(PCR_BYTES)
 _BOOT_PCRS = 16  # the platform locks the first sixteen before the enclave runs
 _ALL_PCRS = 32
+_RANDOM_BYTES = 256
 _ECDSA = ec.ECDSA(hashes.SHA384(), deterministic_signing=True)
 _ROOT_NAME = "SIMULATED aws.nitro-enclaves"
 _ROOT_DATES = (1_577_836_800, 2_524_521_600)  # 2020 to 2050
@@ -129,6 +131,8 @@ class SimulatedNsm:
         parent: Instance id of the parent.
         enclave: The enclave's id, 16 hex digits.
         fault: One of ``FAULTS``, or ``None`` to tell the truth.
+        measured: PCR 0, 1 and 2 of an image file, in place of those of a name.
+        randomness: Gives so many random bytes.
     """
 
     def __init__(
@@ -140,6 +144,8 @@ class SimulatedNsm:
         parent: str = _PARENT,
         enclave: str = _ENCLAVE,
         fault: str | None = None,
+        measured: tuple[bytes, bytes, bytes] | None = None,
+        randomness: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if fault is not None and fault not in FAULTS:
             raise DataInvalid("no such fault", got=fault[:40], expected=", ".join(FAULTS))
@@ -147,7 +153,9 @@ class SimulatedNsm:
         self._clock, self._fault = clock, fault
         self.module_id = f"{parent}-enc{enclave}"
         named = "i-0000000000000ffff" if fault == "wrong-parent" else parent
-        measured = simulated_image("another" if fault == "other-image" else image)
+        if measured is None:
+            measured = simulated_image("another" if fault == "other-image" else image)
+        self._randomness = randomness
         if fault == "debug-pcrs":
             measured = (_UNSET, _UNSET, _UNSET)
         self._pcrs = dict.fromkeys(range(_ALL_PCRS), _UNSET)
@@ -160,6 +168,8 @@ class SimulatedNsm:
         """Answer one request of the device's API; what is unknown or wrong gets ``Error``."""
         try:
             value = decode(request, "request")
+            if value == "GetRandom":
+                return encode({value: {"random": self._randomness(_RANDOM_BYTES)}})
             ((name, fields),) = value.items()
             return encode(self._answer(name, fields))
         except _RefusedError as refused:

@@ -28,6 +28,7 @@ Nsm = Callable[[bytes], bytes]
 
 MAX_REQUEST_BYTES = 0x1000
 MAX_RESPONSE_BYTES = 0x3000
+MAX_RANDOM_BYTES = 256
 _IOCTL = 0xC0200A00  # _IOWR(0x0A, 0, 32)
 _MESSAGE = struct.Struct("=QQQQ")  # request address, its length, response address, its length
 _HINT = "run inside a Nitro enclave whose kernel has the nsm driver"
@@ -124,6 +125,14 @@ def describe_pcr(nsm: Nsm, index: int) -> Register:
     return Register(value=_register(answer, "DescribePCR"), locked=locked)
 
 
+def random_bytes(nsm: Nsm) -> bytes:
+    """Random bytes of the module: 1 to 256, as many as it gives. Raises as ``attestation``."""
+    found = _answered(nsm, "GetRandom", "GetRandom").get("random")
+    if not isinstance(found, bytes) or not 0 < len(found) <= MAX_RANDOM_BYTES:
+        raise _unexpected("GetRandom", "without random bytes")
+    return found
+
+
 def measure_compose(nsm: Nsm, app_compose: bytes) -> bytes:
     """Bind the enclave to its deployment document: extend PCR16 with its SHA-256 and lock it.
 
@@ -155,8 +164,12 @@ def measure_compose(nsm: Nsm, app_compose: bytes) -> bytes:
 
 
 def _ask(nsm: Nsm, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """One request. Variants without fields are answered by their bare name."""
-    answer = nsm(encode({name: fields}))
+    return _answered(nsm, name, {name: fields})
+
+
+def _answered(nsm: Nsm, name: str, request: Any) -> dict[str, Any]:
+    """One request. Variants without fields are asked for and answered by their bare name."""
+    answer = nsm(encode(request))
     if len(answer) > MAX_RESPONSE_BYTES:
         raise _unexpected(name, "with too much")
     value = decode(answer, "answer of the Nitro Secure Module")

@@ -1,0 +1,1 @@
+"""A guest in an AWS Nitro enclave: its first process, and the parent instance outside."""

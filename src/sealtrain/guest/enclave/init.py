@@ -1,0 +1,282 @@
+"""The first process of an enclave: it measures the document before anything of it runs.
+
+In this order, and at the first failure the enclave ends, with nothing of the document started:
+
+1. file systems; modules, with their words of the kernel's command line;
+2. the heartbeat, without which nitro-cli ends the launch;
+3. the security module: its time is the enclave's, since a parent could set a clock back, and its
+   random bytes count in the kernel's generator;
+4. the deployment document from the parent, once; **PCR 16 is extended with it and locked**;
+5. it is of this image and platform; then no module is loaded any more;
+6. bridges to the parent, and the document's program as a user without privileges. It takes the
+   run ticket itself (spec/run-ticket.md §4).
+
+Until the heartbeat only the standard library is loaded: nitro-cli's patience ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from sealtrain.guest.enclave.bridge import Bridge, carried_to
+from sealtrain.guest.enclave.plan import (
+    DOCUMENT_FILE,
+    KEPT,
+    MOUNTS,
+    USER,
+    VARIABLES,
+    EnclaveProgram,
+    Mount,
+    module_parameters,
+    program_of,
+)
+from sealtrain.guest.enclave.ports import (
+    DOCUMENT_PORT,
+    HEARTBEAT,
+    HEARTBEAT_PORT,
+    PARENT,
+    PROXY,
+    STATUS_PORT,
+    TUNNEL_PORT,
+)
+
+if TYPE_CHECKING:
+    from sealtrain.attest.nitro.collect import Nsm
+
+_FOLDER: Final = Path("/enclave")
+_HEARTBEAT_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.05
+_MAX_CLOCK_SECONDS: Final = 4_102_444_800
+"""The year 2100."""
+_FAILED: Final = 125
+
+
+class EnclaveKernel(Protocol):
+    """What init asks of the kernel: ``system.Kernel``, or a test's."""
+
+    def mount(self, what: Mount) -> None:
+        """Mount a file system."""
+
+    def load_module(self, path: Path, parameters: str) -> None:
+        """Load a module."""
+
+    def load_no_more_modules(self) -> None:
+        """Refuse further modules."""
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the time."""
+
+    def add_entropy(self, data: bytes) -> None:
+        """Add random bytes."""
+
+    def raise_loopback(self) -> None:
+        """Bring loopback up."""
+
+    def gain_no_privileges(self) -> None:
+        """Let no later program gain a privilege."""
+
+    def listen(self, port: int) -> socket.socket:
+        """Bind a vsock port."""
+
+    def connect(self, cid: int, port: int) -> socket.socket:
+        """Connect over vsock."""
+
+
+class EnclaveInit:
+    """One start of an enclave.
+
+    Args:
+        kernel: What is asked of the kernel.
+        files: Root of the file system; ``/`` but in tests.
+        nsm: Opens the transport to the security module.
+        monotonic: Clock that counts seconds.
+        sleep: Waits so many seconds.
+        is_parent: Whether a peer's vsock address is the parent's.
+    """
+
+    def __init__(
+        self,
+        kernel: EnclaveKernel,
+        *,
+        files: Path = Path("/"),
+        nsm: Callable[[], Nsm] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        is_parent: Callable[[object], bool] | None = None,
+    ) -> None:
+        self._kernel = kernel
+        self._files = files
+        self._open_nsm = nsm or _device
+        self._monotonic, self._sleep = monotonic, sleep
+        self._is_parent = is_parent or _is_parent
+        self._bridges: list[Bridge] = []
+
+    def prepare(self) -> None:
+        """Step 1: file systems and modules."""
+        for what in MOUNTS:
+            self._kernel.mount(what)
+        words = self._path("/proc/cmdline").read_text()
+        folder = self._path(str(_FOLDER))
+        for name in (folder / "order").read_text().split():
+            path = folder / "modules" / f"{name}.ko"
+            self._kernel.load_module(path, module_parameters(words, name))
+
+    def beat(self) -> None:
+        """Step 2: say that the enclave has started, and hear that it was heard.
+
+        Raises:
+            OSError: The parent does not listen, or answers with something else.
+        """
+        until = self._monotonic() + _HEARTBEAT_SECONDS
+        while True:
+            try:
+                connection = self._kernel.connect(PARENT, HEARTBEAT_PORT)
+                break
+            except OSError:
+                if self._monotonic() > until:
+                    raise
+                self._sleep(_PAUSE_SECONDS)
+        with connection:
+            connection.sendall(HEARTBEAT)
+            if connection.recv(1) != HEARTBEAT:
+                raise OSError("the parent answers the heartbeat with something else")
+
+    def measure(self) -> EnclaveProgram:
+        """Step 3 to 5: time, random bytes, the document into PCR 16, and what it starts.
+
+        Raises:
+            SealtrainError: No module or document, or the document is not for this enclave.
+        """
+        from sealtrain.attest.nitro.collect import attestation, measure_compose, random_bytes
+        from sealtrain.attest.nitro.parse import parse_document
+        from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+        from sealtrain.client.parentticket import received
+
+        nsm = self._open_nsm()
+        made = parse_document(attestation(nsm)).timestamp_ms / 1000
+        self._kernel.set_clock(min(made, _MAX_CLOCK_SECONDS))
+        self._kernel.add_entropy(random_bytes(nsm))
+        self._kernel.raise_loopback()
+        with self._kernel.listen(DOCUMENT_PORT) as listener:
+            listener.listen()
+            document = received(listener, MAX_DEPLOYMENT_BYTES, is_sender=self._is_parent)
+        measure_compose(nsm, document)
+        self.tell("measured")
+        from sealtrain.recipe.document import frame_of
+
+        program = program_of(
+            frame_of(document), (self._path(str(_FOLDER)) / "image").read_text("ascii").strip()
+        )
+        self._kernel.load_no_more_modules()
+        place = self._path(DOCUMENT_FILE)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(document)
+        place.chmod(0o644)
+        return program
+
+    def open_bridges(self, ports: Sequence[int], proxy: tuple[str, int] = PROXY) -> None:
+        """Step 6: the proxy on loopback, and the document's ports for the parent."""
+        inside = socket.create_server(proxy)
+        self._bridges.append(
+            Bridge(inside, carried_to(lambda: self._kernel.connect(PARENT, TUNNEL_PORT)))
+        )
+        for port in ports:
+            self._bridges.append(
+                Bridge(
+                    self._kernel.listen(port),
+                    carried_to(_to_loopback(port)),
+                    is_welcome=self._is_parent,
+                )
+            )
+
+    def start_bridges(self) -> None:
+        """Carry what came since they were opened; threads run from now on."""
+        for bridge in self._bridges:
+            bridge.start()
+
+    def close(self) -> None:
+        """Close the bridges."""
+        for bridge in self._bridges:
+            bridge.close()
+
+    def tell(self, stage: str, **more: int | str) -> None:
+        """Tell the parent how far the enclave is; a parent that does not listen misses it."""
+        with suppress(OSError), self._kernel.connect(PARENT, STATUS_PORT) as connection:
+            connection.sendall(json.dumps({"stage": stage, **more}).encode("ascii") + b"\n")
+
+    def _path(self, name: str) -> Path:
+        return self._files / name.lstrip("/")
+
+
+def main() -> None:
+    """Be process 1 of an enclave. It does not return: the enclave ends."""
+    from sealtrain.guest.enclave.system import Kernel
+
+    kernel = Kernel()
+    enclave = EnclaveInit(kernel)
+    status, code = _FAILED, "failed"
+    try:
+        enclave.prepare()
+        enclave.beat()
+        program = enclave.measure()
+        enclave.open_bridges(program.ports)
+        kernel.gain_no_privileges()
+        child = _start(program)
+        enclave.start_bridges()
+        enclave.tell("started")
+        status, code = _wait(child), "ended"
+    # What failed is told by its code; the kernel would panic if process 1 ended by itself.
+    except BaseException as error:
+        code = str(getattr(error, "code", type(error).__name__))[:60]
+        print(f"enclave: {code}: {error}", file=sys.stderr, flush=True)
+    enclave.tell("ended", status=status, code=code)
+    time.sleep(1)  # for the parent to read it: a restart drops what lies in queues
+    kernel.restart()
+    while True:
+        time.sleep(60)
+
+
+def _start(program: EnclaveProgram) -> subprocess.Popen[bytes]:
+    """Start the document's program as a user without privileges."""
+    os.chown("/dev/nsm", USER, USER)
+    return subprocess.Popen(  # noqa: S603  # the measured document's own words
+        program.words,
+        cwd=KEPT,
+        env=dict(VARIABLES),
+        stdin=subprocess.DEVNULL,
+        user=USER,
+        group=USER,
+        extra_groups=[],
+    )
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the program, and reap what others leave; 128 + N where signal N ended it."""
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _to_loopback(port: int) -> Callable[[], socket.socket]:
+    return lambda: socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def _is_parent(peer: object) -> bool:
+    return isinstance(peer, tuple) and peer[0] == PARENT
+
+
+def _device() -> Nsm:
+    from sealtrain.attest.nitro.collect import device_nsm
+
+    return device_nsm()

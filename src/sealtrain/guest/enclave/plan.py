@@ -1,0 +1,125 @@
+"""What an enclave's init does, as data: mounts, modules' parameters, and what it starts.
+
+Nothing here calls the kernel. ``init`` performs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.document import Frame
+
+USER: Final = 65532
+"""The user of our images, who runs a document's program."""
+PROGRAM: Final = "/usr/local/bin/sealtrain"
+KEPT: Final = "/run-data"
+DOCUMENT_FILE: Final = "/run/sealtrain/app-compose.json"
+VARIABLES: Final[Mapping[str, str]] = {
+    "PATH": "/usr/local/bin:/usr/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "HOME": KEPT,
+}
+"""Environment of spec/images.md §4."""
+
+NOSUID, NODEV, NOEXEC = 2, 4, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A file system that init mounts; all of them are of the kernel or in memory."""
+
+    kind: str
+    target: str
+    flags: int
+    options: str = ""
+
+
+MOUNTS: Final = (
+    Mount(kind="proc", target="/proc", flags=NOSUID | NODEV | NOEXEC),
+    Mount(kind="sysfs", target="/sys", flags=NOSUID | NODEV | NOEXEC),
+    Mount(kind="devtmpfs", target="/dev", flags=NOSUID | NOEXEC),
+    Mount(kind="tmpfs", target="/dev/shm", flags=NOSUID | NODEV, options="mode=1777"),  # noqa: S108
+    Mount(kind="tmpfs", target="/run", flags=NOSUID | NODEV | NOEXEC, options="mode=0755"),
+    Mount(kind="tmpfs", target="/tmp", flags=NOSUID | NODEV, options="mode=1777"),  # noqa: S108
+    Mount(
+        kind="tmpfs",
+        target=KEPT,
+        flags=NOSUID | NODEV,
+        options=f"mode=0700,uid={USER},gid={USER}",
+    ),
+)
+"""In this order. A document's container has the same: memory at ``/tmp`` and ``/dev/shm``, and one
+volume, which ends with the enclave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnclaveProgram:
+    """What a document starts in an enclave.
+
+    Attributes:
+        words: Of the command, the program included.
+        ports: That the parent reaches, the same number inside and outside.
+    """
+
+    words: tuple[str, ...]
+    ports: tuple[int, ...]
+
+
+def module_parameters(command_line: str, module: str) -> str:
+    """Words of the kernel's command line that are for a module, as ``finit_module`` takes them.
+
+    The kernel hands such words to built-in code only, and modprobe, which no enclave has, to
+    modules. An enclave's devices are announced in this way alone.
+
+    Args:
+        command_line: As ``/proc/cmdline`` shows it.
+        module: Its name; dashes and underscores are the same to the kernel.
+    """
+    found = []
+    for word in command_line.split():
+        name, dot, parameter = word.partition(".")
+        if dot and name.replace("-", "_") == module:
+            found.append(parameter)
+    return " ".join(found)
+
+
+def program_of(frame: Frame, image: str) -> EnclaveProgram:
+    """What a measured document starts here.
+
+    Args:
+        frame: Of the document, whose rules its program checks again (deployment-document §5).
+        image: Digest of the container image that this enclave is made of.
+
+    Raises:
+        LockInvalid: The document is for another platform or another image.
+    """
+    from sealtrain.recipe.errors import LockInvalid
+
+    found = (frame.image or "no image").rpartition("@")[2]
+    if found != image:
+        raise LockInvalid(
+            "the document names another image than this enclave is made of",
+            check="image",
+            got=found[:80],
+            expected=image,
+            hint="write the image's digest into the recipe, or start the enclave of that image",
+        )
+    platforms = [
+        value
+        for word, value in zip(frame.words, frame.words[1:], strict=False)
+        if word == "--platform"
+    ]
+    if platforms != ["nitro"]:
+        raise LockInvalid(
+            "the document is for another platform",
+            check="platform",
+            got=", ".join(platforms)[:60] or "none",
+            expected="nitro",
+        )
+    (service,) = (frame.compose or {})["services"].values()
+    ports = tuple(int(port.partition(":")[0]) for port in service.get("ports", ()))
+    return EnclaveProgram(words=(PROGRAM, *frame.words), ports=ports)

@@ -1,0 +1,106 @@
+"""An enclave's kernel and its parent in one process: vsock is played by unix sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sealtrain.guest.enclave.plan import Mount
+
+
+class PlayedKernel:
+    """Writes down what init asks for; its vsock is a folder of unix sockets.
+
+    Attributes:
+        done: What was asked, in order.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.done: list[tuple[object, ...]] = []
+
+    def mount(self, what: Mount) -> None:
+        self.done.append(("mount", what.target))
+
+    def load_module(self, path: Path, parameters: str) -> None:
+        self.done.append(("module", path.name, parameters))
+
+    def load_no_more_modules(self) -> None:
+        self.done.append(("no more modules",))
+
+    def set_clock(self, seconds: float) -> None:
+        self.done.append(("clock", seconds))
+
+    def add_entropy(self, data: bytes) -> None:
+        self.done.append(("entropy", len(data)))
+
+    def raise_loopback(self) -> None:
+        self.done.append(("loopback",))
+
+    def gain_no_privileges(self) -> None:
+        self.done.append(("privileges",))
+
+    def listen(self, port: int) -> socket.socket:
+        """A port of the enclave."""
+        self.done.append(("listen", port))
+        return bound(self._folder / f"enclave-{port}")
+
+    def connect(self, cid: int, port: int) -> socket.socket:
+        """To a port of the parent."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(self._folder / f"parent-{port}"))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+def bound(path: Path) -> socket.socket:
+    """A unix socket that is bound anew."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    return listener
+
+
+def reached(path: Path, seconds: float = 10) -> socket.socket:
+    """A connection to a unix socket that may not listen yet."""
+    waited = threading.Event()
+    for _ in range(int(seconds * 100)):
+        connection = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):
+            connection.connect(str(path))
+            connection.settimeout(seconds)
+            return connection
+        connection.close()
+        waited.wait(0.01)
+    raise TimeoutError(path.name)
+
+
+def answering(path: Path, answer: Callable[[socket.socket], None]) -> socket.socket:
+    """A listener that answers each connection in a thread, until it is closed."""
+    listener = bound(path)
+    listener.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                answer(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+def stopped(listener: socket.socket) -> None:
+    """Close a listener whose thread waits in ``accept``."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
