@@ -243,6 +243,26 @@ def test_a_manifest_is_verified_once_and_again_when_something_changes(
 
 
 @pytest.mark.claim("C236")
+@pytest.mark.parametrize("made", ["honest", "forged"])
+def test_a_recipe_that_no_trust_file_names_is_unchecked_and_a_forgery_of_it_refused(
+    made: str, world: ConsoleWorld, tmp_path: Path
+) -> None:
+    data = forged(world.audited) if made == "forged" else world.audited.manifest()
+    folder = completed_run(tmp_path / "run", world.audited, data)
+    trust = tmp_path / "trust.yaml"
+    trust.write_text(json.dumps(world.audited.trust_document(recipe_hash="ab" * 32)))
+    run_id = FORGED_ID if made == "forged" else RUN_ID
+    with pages(world, runs=(folder,), trusts=(trust,)) as url:
+        for path in (f"/runs/{run_id}/checks", "/runs/judged"):
+            text = text_of(url, path)
+            assert not passes(text), path
+            assert "trust-mismatch" in codes_of(text), path
+            unchecked = 'data-verdict="unchecked"' in text
+            assert unchecked == (made == "honest"), path
+        assert rows_of(text_of(url, f"/runs/{run_id}/checks"))["trust"] == "failed"
+
+
+@pytest.mark.claim("C236")
 def test_pages_answer_while_a_manifest_is_being_verified(
     world: ConsoleWorld, tmp_path: Path
 ) -> None:

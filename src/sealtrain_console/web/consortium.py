@@ -43,6 +43,19 @@ _router.include_router(deciding.router)
 CONSORTIUM = NavigationPage(path="/consortium", title="Consortium", router=_router)
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
+_ACTIONS = {
+    "approve": "run a recipe",
+    "revoke": "stop a recipe",
+    "amend_members": "change who belongs",
+    "amend_thresholds": "change these numbers",
+    "raise_logging": "run a recipe that writes logs",
+    "export_model": "run a recipe whose model leaves the guest",
+}
+_NEEDED_FOR = {
+    "approve": "it trains",
+    "raise_logging": "it writes logs",
+    "export_model": "its model leaves the guest",
+}
 _SAID = {
     "approved": "approves",
     "spent": "approved; as many runs as allowed have begun",
@@ -151,7 +164,7 @@ def _consortium(request: Request) -> Response:
         request,
         "consortium.html",
         members=members,
-        thresholds=[(name.replace("_", " "), count) for name, count in members.thresholds],
+        thresholds=[(_ACTIONS[name], count) for name, count in members.thresholds],
         documents=sources.documents(),
         brokers=len(sources.brokers),
     )
@@ -163,7 +176,14 @@ def _standing(request: Request, compose_hash: Hash) -> Response:
     sources = sources_of(request)
     locked = sources.document(compose_hash)
     asked = _ask_brokers(sources, locked, sources.members())
-    return part("standing.html", asked=asked, furthest=_furthest(asked), differ=_differ(asked))
+    furthest = _furthest(asked)
+    return part(
+        "standing.html",
+        asked=asked,
+        furthest=furthest,
+        differ=_differ(asked),
+        reasons=[_NEEDED_FOR[action] for action in furthest.tally.demanded_by] if furthest else [],
+    )
 
 
 @_router.get("/consortium/{compose_hash}")
@@ -195,6 +215,7 @@ def _recipe(
         before=earlier,
         changes=[] if earlier is None else _changes(earlier.lock, lock),
         needs=needs_of(lock.recipe),
+        reasons=[_NEEDED_FOR[action] for action in needs_of(lock.recipe).actions],
         members=members,
         agent=sources.agent is not None,
         brokers=len(sources.brokers),

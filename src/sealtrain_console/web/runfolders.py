@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from sealtrain.signing.continues import number_of
 
 METRICS_FILE: Final = "metrics.jsonl"
 _ALERTS_FILE: Final = "alerts.jsonl"
-_MOST_RUNS: Final = 500
+_MOST_RUNS: Final = 10_000
 _MAX_ALERT_BYTES: Final = 1 << 20
 _MOST_ALERTS: Final = 200
 
@@ -65,17 +66,66 @@ class LocalRun:
         return str(recipe.get("name", "")) if isinstance(recipe, dict) else self.path.name
 
     @property
-    def chain_number(self) -> int | None:
-        """Its place in a chain of runs, from 1."""
-        return None if self.manifest is None else number_of(self.manifest.predicate.continues)
-
-    @property
     def epsilon(self) -> float | None:
         """What it spent of privacy, as its manifest says; ``None`` without a bound."""
         if self.manifest is None:
             return None
         privacy = self.manifest.predicate.privacy
         return getattr(privacy, "epsilon", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What tables show of a run: so little that a console keeps it of each.
+
+    Attributes:
+        path: The folder, or the manifest.
+        run_id: Of the run; ``None`` where it cannot be read.
+        name: Of the recipe where a manifest says it, else of the folder.
+        error: Why the folder or the manifest cannot be read.
+        completed: What its manifest says, unverified; ``None`` where there is none.
+    """
+
+    path: Path
+    run_id: str | None
+    name: str
+    error: SealtrainError | None
+    completed: CompletedRun | None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run's files lie; ``None`` where only its manifest is here."""
+        return self.path if self.path.is_dir() else None
+
+    @property
+    def running(self) -> bool:
+        """Whether it is a folder that can be read and has no manifest yet."""
+        return self.completed is None and self.error is None and self.folder is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedRun:
+    """What the manifest of a run claims.
+
+    Attributes:
+        digest: Of the manifest.
+        simulated: It was simulated.
+        steps: How many it trained.
+        began: When.
+        ended: When.
+        epsilon: What it spent of privacy; ``None`` without a bound.
+        number: Its place in a chain of runs, from 1; ``None`` outside of one.
+        continues: Digest of the manifest before it; ``None`` where there is none.
+    """
+
+    digest: str
+    simulated: bool
+    steps: int
+    began: str
+    ended: str
+    epsilon: float | None
+    number: int | None
+    continues: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +137,34 @@ class FiredAlert:
     threshold: float | None
 
 
-def local_runs(places: Sequence[Path]) -> list[LocalRun]:
-    """Every run in some places, the newest file first.
+def summary_of(run: LocalRun) -> RunSummary:
+    """What tables show of a run."""
+    completed = None
+    if run.manifest is not None:
+        claimed = run.manifest.predicate
+        completed = CompletedRun(
+            digest=run.manifest.digest,
+            simulated=claimed.simulated,
+            steps=claimed.run.steps,
+            began=claimed.run.started_at,
+            ended=claimed.run.finished_at,
+            epsilon=run.epsilon,
+            number=number_of(claimed.continues),
+            continues=None if claimed.continues is None else claimed.continues.manifest_digest,
+        )
+    return RunSummary(
+        path=run.path, run_id=run.run_id, name=run.name, error=run.error, completed=completed
+    )
+
+
+def run_paths(places: Sequence[Path]) -> list[Path]:
+    """Every run in some places, the newest file first; no file is read.
 
     Args:
         places: Folders of runs, folders that hold such folders, manifests.
     """
-    found: list[LocalRun] = []
-    for path in _folders(places):
-        if len(found) >= _MOST_RUNS:
-            break
-        found.append(_read(path))
-    return sorted(found, key=lambda folder: (-_read_change_time(folder.path), folder.path.name))
+    found = [*islice(_folders(places), _MOST_RUNS)]
+    return sorted(found, key=lambda path: (-_read_change_time(path), path.name))
 
 
 def _folders(places: Sequence[Path]) -> Iterator[Path]:
@@ -116,7 +182,8 @@ def _folders(places: Sequence[Path]) -> Iterator[Path]:
                 yield path
 
 
-def _read(path: Path) -> LocalRun:
+def read_run(path: Path) -> LocalRun:
+    """A run as its folder or its manifest says; what is wrong with it is its error."""
     try:
         file = path / RUN_MANIFEST if path.is_dir() else path
         manifest = None
@@ -181,10 +248,10 @@ def _alert(line: bytes) -> FiredAlert | None:
     return None
 
 
-def chains_of(runs: Sequence[LocalRun]) -> list[list[LocalRun]]:
+def chains_of(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
     """Completed runs by the chain that they continue, each in its order; unverified."""
-    by_digest = {run.manifest.digest: run for run in runs if run.manifest is not None}
-    chains: dict[str, list[LocalRun]] = {}
+    by_digest = {run.completed.digest: run for run in runs if run.completed is not None}
+    chains: dict[str, list[RunSummary]] = {}
     for digest, run in by_digest.items():
         first, seen = digest, {digest}
         while (before := _before(by_digest[first])) in by_digest and before not in seen:
@@ -192,12 +259,11 @@ def chains_of(runs: Sequence[LocalRun]) -> list[list[LocalRun]]:
             seen.add(first)
         chains.setdefault(first, []).append(run)
     return [
-        sorted(chain, key=lambda run: run.chain_number or 0)
+        sorted(chain, key=lambda run: (run.completed and run.completed.number) or 0)
         for chain in chains.values()
         if len(chain) > 1
     ]
 
 
-def _before(run: LocalRun) -> str:
-    continues = None if run.manifest is None else run.manifest.predicate.continues
-    return "" if continues is None else continues.manifest_digest
+def _before(run: RunSummary) -> str:
+    return (run.completed and run.completed.continues) or ""

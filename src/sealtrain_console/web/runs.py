@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib as filesystem
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from sealtrain.errors import SealtrainError
@@ -15,6 +17,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.trainedrecords import stated_records
 from sealtrain.recipe.privacy import spendings
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.storage.errors import OutputStoreInvalid
 from sealtrain_console.web.app import NavigationPage
 from sealtrain_console.web.curves import Curve, Curves
@@ -28,7 +31,7 @@ from sealtrain_console.web.runfolders import (
     alerts_of,
     chains_of,
     checkpoints_of,
-    local_runs,
+    run_paths,
 )
 from sealtrain_console.web.sources import BrokerAnswer, Sources, sources_of
 from sealtrain_console.web.verified_manifests import ManifestVerdict, unjudged
@@ -42,22 +45,29 @@ if TYPE_CHECKING:
 _router = APIRouter()
 RUNS = NavigationPage(path="/runs", title="Runs", router=_router)
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+PageNumber = Annotated[int, Query(alias="page", ge=1, le=1000)]
 _SHOWN_AT_ONCE = 50
+_RUNS_OF_A_PAGE = 25
 _JUDGE_SECONDS = 4.0
 """Of one page of many runs; a run's own page verifies its manifest however long that takes."""
 
 
 @_router.get("/runs")
-def _runs(request: Request) -> Response:
+def _runs(request: Request, number: PageNumber = 1) -> Response:
     sources = sources_of(request)
-    found = local_runs(sources.runs)
+    paths = run_paths(sources.runs)
+    shown = sources.reader.summaries(_of_page(paths, number))
     return page(
         request,
         "runs.html",
-        runs=found,
+        runs=shown,
+        number=number,
+        pages_of_runs=-(-len(paths) // _RUNS_OF_A_PAGE),
+        count=len(paths),
         judged={},
+        judging=bool(sources.trusts),
         trusted=bool(sources.trusts),
-        chains=chains_of(found),
+        chains=chains_of(shown) if len(paths) <= _RUNS_OF_A_PAGE else None,
         brokers=len(sources.brokers),
         stores=sources.reads_stores,
         documents=[document for document in sources.documents() if document.locked is not None],
@@ -65,17 +75,43 @@ def _runs(request: Request) -> Response:
 
 
 @_router.get("/runs/judged")
-def _judge_runs(request: Request) -> Response:
+def _judge_runs(request: Request, number: PageNumber = 1) -> Response:
     """The table of runs with a verdict on each manifest, as a part of the page of all runs."""
     sources = sources_of(request)
-    found = local_runs(sources.runs)
+    shown = sources.reader.summaries(_of_page(run_paths(sources.runs), number))
     until = time.monotonic() + _JUDGE_SECONDS
     judged: Mapping[str, ManifestVerdict] = {
-        str(run.path): _verdict(sources, run)
-        for run in found
-        if run.manifest is not None and time.monotonic() < until
+        str(run.path): _verdict(sources, run.path)
+        for run in shown
+        if run.completed is not None and time.monotonic() < until
     }
-    return part("here.html", runs=found, judged=judged, trusted=bool(sources.trusts))
+    return part("here.html", runs=shown, judged=judged, judging=False, trusted=bool(sources.trusts))
+
+
+@_router.get("/runs/running")
+def _list_running(request: Request) -> Response:
+    """Runs that go on, the newest, as a part of the page of all runs."""
+    sources = sources_of(request)
+    summaries = (
+        run
+        for path in run_paths(sources.runs)
+        if not (path / RUN_MANIFEST).is_file() and path.is_dir()
+        for run in sources.reader.summaries([path])
+    )
+    running = [*islice((run for run in summaries if run.running), _RUNS_OF_A_PAGE)]
+    rows = [(run, sources.progresses.of(run.path)) for run in running]
+    return part("running.html", rows=rows)
+
+
+@_router.get("/runs/chains")
+def _chains(request: Request) -> Response:
+    """Chains among all runs here, as a part of the page of all runs."""
+    sources = sources_of(request)
+    return part("chains.html", chains=chains_of(sources.reader.summaries(run_paths(sources.runs))))
+
+
+def _of_page(paths: Sequence[filesystem.Path], number: int) -> Sequence[filesystem.Path]:
+    return paths[(number - 1) * _RUNS_OF_A_PAGE : number * _RUNS_OF_A_PAGE]
 
 
 @_router.get("/runs/stores")
@@ -127,13 +163,14 @@ def _list_series(
 @_router.get("/runs/{run_id}")
 def _run(request: Request, run_id: RunId) -> Response:
     sources = sources_of(request)
-    run = _local(sources, run_id)
+    found = sources.reader.find(sources.runs, run_id)
+    run = next(iter(found), None)
     return page(
         request,
         "run.html",
         run_id=run_id,
         run=run,
-        twice=[local.path.name for local in _locals(sources, run_id)[1:]],
+        twice=[local.path.name for local in found[1:]],
         trusted=bool(sources.trusts),
         judged=unjudged(),
         records=None
@@ -181,7 +218,7 @@ def _checks(request: Request, run_id: RunId) -> Response:
     run = _local(sources, run_id)
     if run is None or run.manifest is None:
         raise PageUnknown("no manifest of this run is shown here", check="run", got=run_id)
-    return part("checks.html", judged=_verdict(sources, run))
+    return part("checks.html", judged=_verdict(sources, run.path))
 
 
 @_router.get("/runs/{run_id}/store")
@@ -197,11 +234,12 @@ def _store(request: Request, run_id: RunId) -> Response:
     return part("store.html", rows=rows, digest_here=_digest(run))
 
 
-def _verdict(sources: Sources, run: LocalRun) -> ManifestVerdict:
-    """What the trust files say of a run's manifest on this machine."""
+def _verdict(sources: Sources, path: filesystem.Path) -> ManifestVerdict:
+    """What the trust files say of the manifest of a run's folder, or of a manifest by itself."""
+    folder = path if path.is_dir() else None
     try:
-        data = manifest_bytes(run.manifest_file)
-        return sources.judged(data, form.read(data), run.folder)
+        data = manifest_bytes(path if folder is None else path / RUN_MANIFEST)
+        return sources.judged(data, form.read(data), folder)
     except SealtrainError as error:
         return unjudged(error)
 
@@ -243,12 +281,16 @@ def _files(request: Request, run_id: RunId) -> Response:
 @_router.get("/runs/{run_id}/curves")
 def _curves(request: Request, run_id: RunId) -> Response:
     """Released metrics, thinned to what a chart can show."""
-    run = _local(sources_of(request), run_id)
+    sources = sources_of(request)
+    run = _local(sources, run_id)
     if run is None:
         raise PageUnknown("no folder of this run is shown here", check="run", got=run_id)
     if run.folder is not None and (run.folder / METRICS_FILE).is_file():
         curves: Curves = request.app.state.curves
-        return JSONResponse(curves.of(run.folder / METRICS_FILE).to_dict())
+        drawn = curves.of(run.folder / METRICS_FILE).to_dict()
+        if run.manifest is None:
+            drawn["progress"] = sources.progresses.of(run.folder).to_dict()
+        return JSONResponse(drawn)
     return JSONResponse(_from_manifest(run))
 
 
@@ -265,11 +307,7 @@ def _from_manifest(run: LocalRun) -> dict[str, Any]:
 
 
 def _local(sources: Sources, run_id: str) -> LocalRun | None:
-    return next(iter(_locals(sources, run_id)), None)
-
-
-def _locals(sources: Sources, run_id: str) -> list[LocalRun]:
-    return [run for run in local_runs(sources.runs) if run.run_id == run_id]
+    return next(iter(sources.reader.find(sources.runs, run_id)), None)
 
 
 def _states(run: LocalRun | None) -> dict[str, Any]:

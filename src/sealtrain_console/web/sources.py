@@ -26,6 +26,8 @@ from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_console.web.errors import PageUnknown
 from sealtrain_console.web.outputstores import OutputStores, StoreContents
+from sealtrain_console.web.progress import Progresses
+from sealtrain_console.web.runreader import RunReader
 from sealtrain_console.web.verified_manifests import Examinations, ManifestVerdict
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class Sources:
         broker_seconds: For all exchanges of one page with a broker, or with a store.
         examinations: Verdicts so far; nothing of them outlives the process.
         output_stores: Questions to stores that are not answered yet.
+        reader: What was read of runs on this machine.
+        progresses: How far runs that go on have come.
     """
 
     consortium: Path
@@ -108,6 +112,8 @@ class Sources:
     broker_seconds: float = _BROKER_SECONDS
     examinations: Examinations = field(default_factory=Examinations, repr=False)
     output_stores: OutputStores = field(default_factory=OutputStores, repr=False)
+    reader: RunReader = field(default_factory=RunReader, repr=False)
+    progresses: Progresses = field(default_factory=Progresses, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.brokers) > _MAX_BROKERS:

@@ -48,7 +48,7 @@ class ManifestVerdict:
 
     Attributes:
         word: ``open`` is a verified one that is simulated, or whose auditor left trust open;
-            ``unchecked`` is no verdict at all.
+            ``unchecked`` is no verdict at all, as where no trust file names the recipe.
         rows: Every check, in the order of the specification.
         limits: What the manifest does not prove, in plain words.
         simulated: It was simulated.
@@ -56,6 +56,7 @@ class ManifestVerdict:
         trust: Name of the trust file.
         at: When, seconds since 1970.
         error: The first refusal, or why nothing could be checked.
+        foreign: No trust file names the recipe, and nothing else was refused.
     """
 
     word: Word
@@ -66,6 +67,7 @@ class ManifestVerdict:
     trust: str = ""
     at: int = 0
     error: SealtrainError | None = None
+    foreign: bool = False
 
     @property
     def passed(self) -> int:
@@ -122,7 +124,7 @@ class Examinations:
             try:
                 with self._turn:
                     report = self._examine(data, trust, artefacts=outputs, now=now)
-                found.set_result(_judge(report, path, outputs is not None))
+                found.set_result(_judge(report, path, trust, manifest, outputs is not None))
             except BaseException as error:
                 with self._lock:
                     self._kept.pop(key, None)
@@ -152,8 +154,12 @@ def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tupl
     return folder, tuple(stamps)
 
 
-def _judge(report: Report, trust: Path, outputs: bool) -> ManifestVerdict:
-    word: Word = "refused"
+def _judge(
+    report: Report, path: Path, trust: Trust, manifest: Manifest, outputs: bool
+) -> ManifestVerdict:
+    failed = [check.name for check in report.checks if check.outcome == "failed"]
+    foreign = failed == ["trust"] and trust.recipe_hash != manifest.predicate.recipe.recipe_hash
+    word: Word = "unchecked" if foreign else "refused"
     if report.refusal is None:
         chain = chain_is_open(report.trust, report.facts.receipts or ())
         weak = report.simulated or left_open(report.trust, artefacts_checked=True) or chain
@@ -173,9 +179,10 @@ def _judge(report: Report, trust: Path, outputs: bool) -> ManifestVerdict:
         limits=report.limits,
         simulated=report.simulated,
         outputs=outputs,
-        trust=trust.name,
+        trust=path.name,
         at=report.now,
         error=_alone(report.refusal),
+        foreign=foreign,
     )
 
 

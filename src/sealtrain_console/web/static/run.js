@@ -84,7 +84,8 @@ document.addEventListener("htmx:before:request", (event) => {
       chosen.disabled = false;
     }
     gauges.replaceChildren(...names.map((name) => tile(name, found.curves[name].last)));
-    progress.textContent = names.length ? `step ${found.step}` : "No metric was released yet.";
+    const step = found.progress?.words ?? `step ${found.step}`;
+    progress.textContent = names.length ? step : "No metric was released yet.";
     if (found.left_out) progress.textContent += `; ${found.left_out} lines of the file say no metrics`;
     draw();
   }
