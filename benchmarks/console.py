@@ -126,9 +126,8 @@ def main() -> None:
     print(machine())
     for path, milliseconds in painted.items():
         print(f"first paint {milliseconds:6.0f} ms  {path}")
-    print(
-        f"{given.runs:,} runs: first answer {cold:.0f} ms, then {warm:.0f} ms; paint {many:.0f} ms"
-    )
+    print(f"{given.runs:,} runs: first answer {cold:.0f} ms of processor, then {warm:.0f} ms")
+    print(f"first paint {many:6.0f} ms  /runs, {given.runs:,} of them")
     print(f"{given.points:,} points: first reading {first:.0f} ms, answer {size} bytes")
     print(f"update on the server {update:.1f} ms; from the page and back, drawn, {page:.1f} ms")
     held = max(*painted.values(), many) < BARS["first paint"] and page < BARS["update"]

@@ -56,7 +56,7 @@ SLOW = {
     "commands.py": Smallest(words="--rounds 1 --json"),
     "compare_runs.py": Smallest(words="--runs 2 --points 10 --rounds 1 --json", judges=True),
     "console.py": Smallest(
-        words="--visits 1 --updates 1 --points 100",
+        words="--visits 1 --updates 1 --points 100 --runs 12",
         needs=("node", "chromium"),
         json=False,
         judges=True,
