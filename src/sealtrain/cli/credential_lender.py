@@ -44,9 +44,8 @@ def credentials(
     )
     with lending(lender, listen) as server:
         say(f"lends credentials to {compose_hash}")
-        say(
-            f"lender ready http://{write_host_and_port(host_and_port(listen)[0], server.server_port)}"
-        )
+        host, _ = host_and_port(listen)
+        say(f"lender ready http://{write_host_and_port(host, server.server_port)}")
         server.serve_forever()
 
 
