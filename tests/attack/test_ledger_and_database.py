@@ -21,6 +21,7 @@ from broker_site import ProcessSite, newest_log, process_site
 from owner_acts import ACTS, CHECKPOINT, Asking, approval, post, run_begun, signed
 from postgres_server import Server
 from release_world import audited, config_of, release_world, served_world
+from variants import variants
 from world import NOW
 
 from sealtrain.broker.serve import listening
@@ -153,7 +154,10 @@ def ends_in(kind: str, made: Asking) -> None:
         made.obtain()
 
 
-@pytest.mark.parametrize("kind", [*ACTS, "manifest"])
+@pytest.mark.parametrize(
+    "kind",
+    variants([*ACTS, "manifest"], each_time=["release", "dataset", "revocation", "manifest"]),
+)
 def test_a_full_disk_between_the_two_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -382,14 +382,16 @@ class Reflected:
     "meddle",
     [
         flipped,
-        tag_flipped,
-        form_changed,
+        *(
+            pytest.param(meddle, marks=pytest.mark.nightly)
+            for meddle in (tag_flipped, form_changed)
+        ),
         dropped,
         repeated,
-        shortened,
-        oversized,
-        ended,
-        garbage,
+        *(
+            pytest.param(meddle, marks=pytest.mark.nightly)
+            for meddle in (shortened, oversized, ended, garbage)
+        ),
         Moved(),
         Reflected(),
     ],

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from sealing_world import BINDING, OWNER_ID, all_rows, json_lines
+from variants import variants
 
 from sealtrain.base import files
 from sealtrain.base.files import atomic_folder, atomic_writer, exchange_names
@@ -99,7 +100,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
+@pytest.mark.parametrize("in_one_step", variants([True, False], each_time=[False]))
 def test_a_folder_that_is_replaced_is_the_old_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_one_step: bool
 ) -> None:

@@ -63,9 +63,7 @@ def played() -> list[str]:
 
 
 RECIPES = played()
-EVERY_RECIPE = pytest.mark.parametrize(
-    "recipe", variants(RECIPES, each_time=["classify-tabular", "sft-lora"])
-)
+EVERY_RECIPE = pytest.mark.parametrize("recipe", variants(RECIPES, each_time=["sft-lora"]))
 
 
 @dataclass

@@ -21,6 +21,7 @@ from postgres_server import Server
 from programs import need
 from release_world import release_world
 from typer.testing import CliRunner
+from variants import variants
 from world import NOW
 
 from sealtrain.base.canonical import canonical_json
@@ -277,18 +278,29 @@ def test_an_audit_of_an_honest_database_holds(postgres: Server, tmp_path: Path) 
     assert report["kinds"]["release"] == 1
 
 
+DOCTORED = [
+    ("UPDATE entry SET data = '\\xFORGED' WHERE i = 4", "stored hash"),
+    ("DELETE FROM entry WHERE i = 3", "entry missing"),
+    ("UPDATE node SET hash = '\\x00' WHERE level = 1 AND i = 0", "stored hash"),
+    ("CREATE TABLE spare (x int)", "file"),
+    ("DROP TABLE node CASCADE", "file"),
+    ("UPDATE meta SET value = 'x' WHERE name = 'origin'", "file"),
+    ("DELETE FROM decisions", "database"),
+    ("DROP TABLE decisions", "database"),
+]
+
+
 @pytest.mark.parametrize(
     ("statement", "check"),
-    [
-        ("UPDATE entry SET data = '\\xFORGED' WHERE i = 4", "stored hash"),
-        ("DELETE FROM entry WHERE i = 3", "entry missing"),
-        ("UPDATE node SET hash = '\\x00' WHERE level = 1 AND i = 0", "stored hash"),
-        ("CREATE TABLE spare (x int)", "file"),
-        ("DROP TABLE node CASCADE", "file"),
-        ("UPDATE meta SET value = 'x' WHERE name = 'origin'", "file"),
-        ("DELETE FROM decisions", "database"),
-        ("DROP TABLE decisions", "database"),
-    ],
+    variants(
+        DOCTORED,
+        each_time=[
+            ("UPDATE entry SET data = '\\xFORGED' WHERE i = 4", "stored hash"),
+            ("DELETE FROM entry WHERE i = 3", "entry missing"),
+            ("DROP TABLE node CASCADE", "file"),
+            ("DELETE FROM decisions", "database"),
+        ],
+    ),
 )
 def test_an_audit_of_a_doctored_database_says_where(
     postgres: Server, tmp_path: Path, statement: str, check: str

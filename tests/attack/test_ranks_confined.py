@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from remains import ended
+from variants import variants
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C36")]
 CANARY = "rank-canary-91c3"
@@ -30,7 +31,10 @@ def attacked(folder: Path, job: str, port: int = 0) -> tuple[dict[str, Any], str
 @pytest.mark.parametrize(
     ("job", "code"),
     # What "reaches" raises in the end is what a rank may meet: it says that every way was shut.
-    [("reaches", "record-invalid"), ("dies", "rank-lost")],
+    variants(
+        [("reaches", "record-invalid"), ("dies", "rank-lost")],
+        each_time=[("reaches", "record-invalid")],
+    ),
 )
 def test_a_rank_that_misbehaves_ends_the_run_by_name(job: str, code: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from channel_world import keyed
 from collecting import COLLECTING
+from variants import variants
 
 from sealtrain.errors import (
     ConfigError,
@@ -71,7 +72,11 @@ def only_others_train(world: TravelWorld) -> None:
 
 @pytest.mark.claim("C279")
 @pytest.mark.parametrize(
-    "kind", [SealtrainError, ConfigError, UsageError, Refused, TripBroken, Unreachable, DataInvalid]
+    "kind",
+    variants(
+        [SealtrainError, ConfigError, UsageError, Refused, TripBroken, Unreachable, DataInvalid],
+        each_time=[SealtrainError, TripBroken, Unreachable],
+    ),
 )
 def test_a_holder_ends_no_run_whatever_it_refuses_with(kind: type[SealtrainError]) -> None:
     with travel_world() as world:
@@ -100,7 +105,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.claim("C279")
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(
+    "name",
+    variants(
+        ANSWERS,
+        each_time=["no size", "a size beyond any", "timers of another kind", "a field more"],
+    ),
+)
 def test_an_answer_of_another_form_costs_its_holder_the_turn_and_spoils_no_log(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

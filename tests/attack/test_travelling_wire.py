@@ -13,6 +13,7 @@ from collecting import COLLECTING
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from relays import Meddle, relayed
+from variants import variants
 
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
@@ -77,7 +78,7 @@ def through(world: TravelWorld, name: str, address: tuple[str, int]) -> Any:
     return world.parties(holders=holders, timeout=QUICK)
 
 
-@pytest.mark.parametrize("meddler", MEDDLERS)
+@pytest.mark.parametrize("meddler", variants(MEDDLERS, each_time=["drops", "repeats"]))
 def test_who_meddles_with_the_control_channel_ends_the_run(meddler: str) -> None:
     with travel_world() as world, relayed(world.control, there=MEDDLERS[meddler](2)) as (place, _):
         parties = world.parties(accelerator=place, patience=QUICK)
@@ -106,7 +107,7 @@ def silent(at: int) -> Meddle:
 
 
 @pytest.mark.parametrize("way", [gone, silent])
-@pytest.mark.parametrize("answer", [0, 2])
+@pytest.mark.parametrize("answer", variants([0, 2], each_time=[2]))
 def test_an_accelerator_that_is_gone_is_named_and_ends_the_run(
     way: Callable[[int], Meddle], answer: int
 ) -> None:
@@ -131,7 +132,7 @@ def test_a_holder_that_is_gone_is_named_with_its_place() -> None:
     assert str(caught.value.got).endswith(f" at {write_host_and_port(*place)}")
 
 
-@pytest.mark.parametrize("meddler", ["drops", "swaps"])
+@pytest.mark.parametrize("meddler", variants(["drops", "swaps"], each_time=["swaps"]))
 def test_who_meddles_with_one_holders_channel_costs_it_its_turns(meddler: str) -> None:
     with (
         travel_world() as world,

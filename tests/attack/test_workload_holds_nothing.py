@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from stage import DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
+from variants import variants
 
 from sealtrain.guest.sandbox.scratch import SHARED_MEMORY
 from sealtrain.guest.workload.channel import ChannelEnds
@@ -300,7 +301,7 @@ def test_it_reads_nothing_of_run_operator_or_keeper(found: dict[str, Any]) -> No
 
 
 @pytest.mark.claim("C590")
-@pytest.mark.parametrize("below", ["run", "sealed"])
+@pytest.mark.parametrize("below", variants(["run", "sealed"], each_time=["run"]))
 def test_a_run_that_it_could_read_begins_not(
     world: Stage, done: subprocess.CompletedProcess[str], below: str
 ) -> None:

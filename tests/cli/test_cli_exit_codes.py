@@ -140,7 +140,12 @@ def test_json_output_is_one_object_and_talk_goes_to_stderr(tmp_path: Path) -> No
     ("words", "absent", "extra"),
     [
         (["broker", "backup", "--state", "s", "--out", "o"], "sqlalchemy", "broker"),
-        (["merge", "adapter", "--base-model", "b", "--out", "o"], "torch", "train"),
+        pytest.param(
+            ["merge", "adapter", "--base-model", "b", "--out", "o"],
+            "torch",
+            "train",
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

@@ -59,7 +59,7 @@ RECIPES = {
     ),
 }
 
-EACH_TIME = ("cpt", "embed", "sft-qlora")
+EACH_TIME = ("cpt", "embed")
 
 
 @pytest.fixture(scope="module")

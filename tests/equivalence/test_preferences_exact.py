@@ -79,7 +79,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 
 @pytest.mark.claim("C24")
-@pytest.mark.parametrize("name", ["dpo", "ipo", "kto", "orpo", "reward"])
+@pytest.mark.parametrize(
+    "name", variants(["dpo", "ipo", "kto", "orpo", "reward"], each_time=["dpo", "kto", "reward"])
+)
 def test_sealed_training_is_training_in_the_clear(
     name: str, whole: Any, paths: dict[str, Path], tmp_path: Path
 ) -> None:

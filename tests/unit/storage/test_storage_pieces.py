@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from storage_world import Server, serving
+from variants import variants
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
@@ -93,7 +94,13 @@ def test_a_transfer_that_broke_goes_on_after_the_pieces_that_are_here(
 
 
 @pytest.mark.claim("C135")
-@pytest.mark.parametrize("at", [0, PIECE_BYTES - 1, PIECE_BYTES, len(LARGE) - 1])
+@pytest.mark.parametrize(
+    "at",
+    variants(
+        [0, PIECE_BYTES - 1, PIECE_BYTES, len(LARGE) - 1],
+        each_time=[PIECE_BYTES - 1, len(LARGE) - 1],
+    ),
+)
 def test_other_bytes_are_refused_and_leave_no_file(
     at: int, server: Server, large: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from collecting import COLLECTING
+from variants import variants
 
 from sealtrain.errors import SealtrainError
 from sealtrain.sealing.errors import CheckpointRefused
@@ -48,8 +49,13 @@ def shared(
     return hashlib.sha256(end).hexdigest(), wire.engine.bytes_sent - before
 
 
-@pytest.mark.parametrize("size", [1, PIECE_BYTES, 2 * PIECE_BYTES + 12_345])
-@pytest.mark.parametrize(("nodes", "of_node"), [(2, 1), (2, 2), (5, 1)])
+@pytest.mark.parametrize(
+    "size",
+    variants([1, PIECE_BYTES, 2 * PIECE_BYTES + 12_345], each_time=[1, 2 * PIECE_BYTES + 12_345]),
+)
+@pytest.mark.parametrize(
+    ("nodes", "of_node"), variants([(2, 1), (2, 2), (5, 1)], each_time=[(2, 2), (5, 1)])
+)
 def test_every_node_ends_with_the_bytes_of_node_0(nodes: int, of_node: int, size: int) -> None:
     def work(rank: int, wire: Wire) -> Any:
         return shared(rank, wire, of_node=of_node, size=size)

@@ -11,6 +11,7 @@ from collecting import COLLECTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_logs import fields_of
+from variants import variants
 
 from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
 from sealtrain.recipe.privacy import SequencePrivacy
@@ -197,7 +198,11 @@ def mark_sequences(world: TravelWorld, *bad: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("many", "bad"), [(1, (0,)), (1, (1, 7)), (1, (0, 1, 3)), (2, (0, 2)), (2, (5,)), (3, (0, 4))]
+    ("many", "bad"),
+    variants(
+        [(1, (0,)), (1, (1, 7)), (1, (0, 1, 3)), (2, (0, 2)), (2, (5,)), (3, (0, 4))],
+        each_time=[(1, (1, 7)), (3, (0, 4))],
+    ),
 )
 def test_a_chunk_that_is_refused_while_the_next_one_is_lent_brings_no_sequence_into_two_steps(
     many: int, bad: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

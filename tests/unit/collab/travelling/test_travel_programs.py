@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collecting import COLLECTING
+from variants import variants
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
@@ -47,7 +48,7 @@ def _in_one_place(plan: Plan, tokens: dict[str, Tokens]) -> bytes:
 
 
 @pytest.mark.claim("C247")
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", variants(CHANGES, each_time=["both"]))
 def test_a_run_ends_with_the_bits_of_training_in_one_place(name: str) -> None:
     program = _settings(CHANGES[name])
     with travel_world(buffer_bytes=4 * program.step_bytes) as world:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_world import source_of
+from variants import variants
 
 from sealtrain.errors import UsageError
 from sealtrain.training.data.order import Order
@@ -47,7 +48,13 @@ def opened_by(part: RankPart) -> int:
     return records.count
 
 
-@pytest.mark.parametrize(("world", "step"), [(2, 128), (4, 256), (8, 512), (16, 1024), (32, 4096)])
+@pytest.mark.parametrize(
+    ("world", "step"),
+    variants(
+        [(2, 128), (4, 256), (8, 512), (16, 1024), (32, 4096)],
+        each_time=[(2, 128), (4, 256), (8, 512)],
+    ),
+)
 def test_a_rank_opens_little_more_than_its_share_of_all_batches(world: int, step: int) -> None:
     opened = [opened_by(RankPart(rank=rank, world=world, step=step)) for rank in range(world)]
     # A lane in which the parts of two ranks meet is opened by both.
