@@ -203,6 +203,8 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
         (root.parent / "layers.json").read_text().replace("]]", '],["etc/passwd"]]')
     ),
 }
+EACH_TIME = ("a byte", "a file more", "a mode", "a link", "the names")
+"""Changes that are tried for each change of ours; the others at night."""
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +215,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory, toy: tuple[Path, str]) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, id=name, marks=[] if name in EACH_TIME else pytest.mark.nightly)
+        for name, change in CHANGES.items()
+    ],
+)
 def test_a_change_of_what_was_unpacked_starts_nothing(
     site: Path, toy: tuple[Path, str], kept: Path, change: Callable[[Path], Any]
 ) -> None:

@@ -21,6 +21,7 @@ import pytest
 from channel_world import keyed
 from collecting import COLLECTING
 from sealing_world import context
+from variants import variants
 
 from sealtrain.base.fingerprint import Fingerprint
 from sealtrain.base.process_state import OneProcess
@@ -313,7 +314,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("before", variants([0, 1], each_time=[1]))
 @pytest.mark.parametrize("name", USES)
 def test_a_forked_process_uses_no_counter_of_the_one_it_came_from(
     name: str, before: int, depth: int, stack: ExitStack, tmp_path: Path

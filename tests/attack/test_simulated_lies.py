@@ -78,18 +78,22 @@ def test_a_lie_is_explained_as_it_is_decided_where_any_image_is_accepted(
 
 @pytest.mark.claim("C170")
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", variants(["pinned", "any image"], each_time=["pinned"]))
 def test_the_second_verifier_ends_every_lie_of_a_bare_machine_alike(
-    park: MachinePark, capsys: pytest.CaptureFixture[str]
+    park: MachinePark, policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node()  # on a machine without Node nothing is booted for this test
-    pinned, trusting = [], []
-    for lie in (lie for lie in LIES if lie.name in BARE):
-        document, honest = park.evidence(lie.machine).to_dict(), MACHINES[lie.name]
-        for questions, policy in ((pinned, park.pin(honest)), (trusting, park.trust(honest))):
-            questions.append(
-                EvidenceQuestion(label=str(lie), document=document, policy=policy.to_dict())
-            )
-    assert len(compare_codes([*pinned, *trusting], capsys)) > 10
-    assert [own_code(question) for question in pinned] == [
-        lie.code for lie in LIES if lie.name in BARE
+    rules = park.pin if policy == "pinned" else park.trust
+    lies = [lie for lie in LIES if lie.name in BARE]
+    questions = [
+        EvidenceQuestion(
+            label=str(lie),
+            document=park.evidence(lie.machine).to_dict(),
+            policy=rules(MACHINES[lie.name]).to_dict(),
+        )
+        for lie in lies
     ]
+    counted = compare_codes(questions, capsys)
+    assert len(counted) > 10
+    if policy == "pinned":
+        assert [own_code(question) for question in questions] == [lie.code for lie in lies]

@@ -219,7 +219,12 @@ def test_what_was_taken_along_cannot_be_altered(operator: Operator) -> None:
             assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name",
+    variants(
+        ["config.json", "model.safetensors", "tokenizer.json"], each_time=["model.safetensors"]
+    ),
+)
 def test_what_is_swapped_before_or_within_the_check_is_refused(
     operator: Operator, name: str
 ) -> None:
@@ -268,11 +273,14 @@ def test_rules_hold_for_what_an_engineer_locked_by_other_means(operator: Operato
 @pytest.mark.claim("C123")
 @pytest.mark.parametrize(
     ("text", "module"),
-    [
-        ("import sealtrain\nimport pytest\n", "pytest"),
-        ("def later():\n    from flwr.app import Context\n", "flwr.app"),
-        ("import unmeasured\n", "unmeasured"),
-    ],
+    variants(
+        [
+            ("import sealtrain\nimport pytest\n", "pytest"),
+            ("def later():\n    from flwr.app import Context\n", "flwr.app"),
+            ("import unmeasured\n", "unmeasured"),
+        ],
+        each_time=[("def later():\n    from flwr.app import Context\n", "flwr.app")],
+    ),
 )
 def test_a_lock_whose_script_imports_more_gets_no_further(
     operator: Operator, text: str, module: str

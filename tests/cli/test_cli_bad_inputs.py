@@ -2,9 +2,9 @@
 
 ``bad_inputs.txt`` has a row for each bad call: command, what was replaced, by what, exit code and
 error code. All calls are played every night, in a consortium of real servers; those of commands
-that ask no server are played with every change. ``SEALTRAIN_WRITE_TABLE=1`` writes the rows of the
-commands that are played (``-m nightly -k "bad_input and attest"``) anew; read the difference before
-you commit it.
+that ask no server, but three with many calls, are played with every change.
+``SEALTRAIN_WRITE_TABLE=1`` writes the rows of the commands that are played (``-m nightly -k
+"bad_input and attest"``) anew; read the difference before you commit it.
 
 Where a changed byte lies differs from run to run, and so does the answer to it: the table says so,
 and what holds for every answer is still checked.
@@ -59,7 +59,14 @@ def at_the_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Worl
         yield made, by_command(made, AT_THE_DESK)
 
 
-@pytest.mark.parametrize("command", AT_THE_DESK)
+@pytest.mark.parametrize(
+    "command",
+    [
+        name
+        for name in AT_THE_DESK
+        if name not in ("deploy adopt", "image measure", "recipe import")
+    ],
+)
 def test_bad_input_is_refused_at_the_desk(command: str, at_the_desk: tuple[World, Cases]) -> None:
     made, found = at_the_desk
     are_answered_as_the_table_says(command, made, found[command])

@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["full", "read-only"])
+@pytest.fixture(params=["full", pytest.param("read-only", marks=pytest.mark.nightly)])
 def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system of its own that takes no byte more."""
     place = tmp_path / "disk"

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import cmath
 import math
+from bisect import bisect_right
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 
 TOLERANCE: Final = 0.02
@@ -61,9 +63,10 @@ class _Loss:
 
     def reach(self, rounds: int, log_tail: float) -> float:
         """Bound that the sum of ``rounds`` losses exceeds with probability ``e ** log_tail``."""
+        weighing = [(loss, mass) for loss, mass in self._sampled if mass > 0]
 
         def beyond(sign: float, order: float) -> float:
-            moment = _log_mean_exp([(sign * order * loss, mass) for loss, mass in self._sampled])
+            moment = _log_mean_exp([(sign * order * loss, mass) for loss, mass in weighing])
             return (rounds * moment - log_tail) / order
 
         return 1.05 * max(min(beyond(sign, order) for order in _ORDERS) for sign in (1.0, -1.0))
@@ -107,10 +110,9 @@ class _Loss:
 
 
 def _log_mean_exp(weighted: list[tuple[float, float]]) -> float:
-    most = max(value for value, mass in weighted if mass > 0)
-    return most + math.log(
-        sum(mass * math.exp(value - most) for value, mass in weighted if mass > 0)
-    )
+    """The log of the mean of powers of e; every weight is above 0."""
+    most = max(weighted)[0]
+    return most + math.log(sum(mass * math.exp(value - most) for value, mass in weighted))
 
 
 def _compose(masses: list[float], rounds: int) -> list[float]:
@@ -122,21 +124,29 @@ def _compose(masses: list[float], rounds: int) -> list[float]:
 def _transform(values: list[complex], sign: int) -> list[complex]:
     """The discrete Fourier transform, for a power of two; ``sign`` 1 for the inverse, unscaled."""
     size = len(values)
-    if size == 1:
-        return values
+    if size == 2:
+        turned_last = _turns(2, sign)[0] * values[1]
+        return [values[0] + turned_last, values[0] - turned_last]
     even, odd = _transform(values[::2], sign), _transform(values[1::2], sign)
-    half = size // 2
-    turned = [cmath.rect(1.0, sign * 2 * math.pi * k / size) * odd[k] for k in range(half)]
+    turned = [turn * other for turn, other in zip(_turns(size, sign), odd, strict=True)]
     return [own + other for own, other in zip(even, turned, strict=True)] + [
         own - other for own, other in zip(even, turned, strict=True)
     ]
 
 
+@lru_cache(maxsize=2 * _POINTS.bit_length())  # of each size, both ways
+def _turns(size: int, sign: int) -> list[complex]:
+    """What the odd half of a transform of a size is turned by."""
+    return [cmath.rect(1.0, sign * 2 * math.pi * k / size) for k in range(size // 2)]
+
+
 def _epsilon_at(delta: float, above: list[tuple[float, float]]) -> float:
     """The smallest epsilon whose delta is no larger."""
+    weighing = [(loss, mass) for loss, mass in above if mass > 0]
 
     def spent(epsilon: float) -> float:
-        return sum(mass * -math.expm1(epsilon - loss) for loss, mass in above if loss > epsilon)
+        beyond = weighing[bisect_right(weighing, epsilon, key=itemgetter(0)) :]
+        return sum(mass * -math.expm1(epsilon - loss) for loss, mass in beyond)
 
     if spent(0.0) <= delta:
         return 0.0
