@@ -308,16 +308,16 @@ def test_a_renewal_without_its_lease_shown_counts_for_all(tmp_path: Path) -> Non
 def test_a_lease_key_of_the_root_secret_before_still_shows_the_lease(tmp_path: Path) -> None:
     from sealtrain.broker.service.keyring import Keyring
     from sealtrain.keys.derive import derive
-    from sealtrain.release.lease_code import lease_shown
+    from sealtrain.release.lease_code import read_lease_header
 
     old, new = Secret(bytes([1]) * 32), Secret(bytes([2]) * 32)
     key = derive(old, "lease-key", "ab" * 32)
-    shown = lease_shown(show_lease("ab" * 32, key, b"{}")[LEASE_HEADER])
+    shown = read_lease_header(show_lease("ab" * 32, key, b"{}")[LEASE_HEADER])
     assert shown is not None
     assert Keyring(new, [old]).granted(shown)
     assert not Keyring(new).granted(shown)
     for text in ("", "x", "ab " * 3, show_lease("ab" * 32, key, b"{}")[LEASE_HEADER].upper()):
-        assert lease_shown(text) is None
+        assert read_lease_header(text) is None
 
 
 def test_a_stranger_who_asks_for_one_owners_key_has_one_key_derived(

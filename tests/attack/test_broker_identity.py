@@ -22,7 +22,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.client.broker_proof import pinned_identity
+from sealtrain.client.broker_proof import attest_pinned_broker
 from sealtrain.client.grants import Grants, WantedKey
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.client.quorum import Quorum
@@ -392,7 +392,7 @@ def test_a_second_instance_with_another_root_is_another_broker(
         wire = QuorumWire(broker=second.broker, url=REAL)
         for check in (
             lambda: attest(world, world.pin, wire),
-            lambda: pinned_identity(
+            lambda: attest_pinned_broker(
                 wire, world.pin, world.consortium.consortium_id, now=world.clock()
             ),
         ):
@@ -405,7 +405,7 @@ def test_a_second_instance_with_another_root_is_another_broker(
         # A file that names the second one is no help: the lock does not.
         for check in (
             lambda: attest(world, second.pin, wire),
-            lambda: pinned_identity(
+            lambda: attest_pinned_broker(
                 wire,
                 second.pin,
                 world.consortium.consortium_id,

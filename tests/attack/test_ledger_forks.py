@@ -17,7 +17,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64
 from sealtrain.cli import app
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
+from sealtrain.client.watch import cosign_newest, find_witnessed_head, observe, verify_recorded
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed
 from sealtrain.release.errors import AnswerInvalid
@@ -42,7 +42,7 @@ def watch(
         now = system_clock()
         own = observe(client, kept, site.consortium, attest=site.key(client), now=now)
         cosign_newest(client, kept, owner=owner, signer=identity(owner).signer, now=now)
-        found = witnessed(client, kept, site.consortium, quorum=quorum)
+        found = find_witnessed_head(client, kept, site.consortium, quorum=quorum)
         return own, set(found.times)
 
 
@@ -169,9 +169,9 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
         other = site.decide(broker, b)
         watch(site, broker, a, "p.json")
         with memory(site.folder / "p.json") as kept:
-            recorded(broker, kept, index, envelope.to_bytes())
+            verify_recorded(broker, kept, index, envelope.to_bytes())
             with pytest.raises(AnswerInvalid, check=carries(check="ledger entry")):
-                recorded(broker, kept, other, envelope.to_bytes())
+                verify_recorded(broker, kept, other, envelope.to_bytes())
             note = SignedNote.from_text(kept.note or "")
             key, origin = kept.public_key or b"", ledger_origin(site.consortium.consortium_id)
         # Nobody's, a stranger's, and an owner's of other bytes.

@@ -48,7 +48,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import NoStanza, RootMismatch, SealRefused, WrongContext, WrongKey
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.stanza import Stanza
-from sealtrain.sealing.trainedmodel import MODEL_FOLDER, TrainedModel, sealed_names
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, TrainedModel, check_sealed_names
 from sealtrain.signing.continues import Continues
 from sealtrain.signing.identity import broker_id
 
@@ -115,7 +115,7 @@ class Runs:
         return self.found(out / MODEL_FOLDER, model, self.place(run_id))
 
     def found(self, folder: Path, model: TrainedModel, place: Continues) -> ModelBefore:
-        header = read_header(folder / sealed_names(model.names)[0])
+        header = read_header(folder / check_sealed_names(model.names)[0])
         wanted = WantedModel(
             place=place,
             run_id=model.run_id,
@@ -404,7 +404,7 @@ def test_a_model_that_is_swapped_after_the_release_does_not_open(runs: Runs) -> 
     """By its recipients, who have the run's data key, or by bytes of another file."""
     first = runs.end(runs.obtain())
     key = key_of(runs.obtain(first))
-    names = sealed_names(first.model.names)
+    names = check_sealed_names(first.model.names)
     weights = first.folder / names[1]
     genuine = weights.read_bytes()
     opened = first.opened(key)

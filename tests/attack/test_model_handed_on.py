@@ -46,7 +46,7 @@ from sealtrain.release.sealing_key import SealingKey, SignedSealingKey, sign_sea
 from sealtrain.sealing.description import DatasetDescription
 from sealtrain.sealing.errors import NoStanza, RootMismatch, WrongContext, WrongKey
 from sealtrain.sealing.opened_dataset import SealedDataset
-from sealtrain.sealing.opened_model import unnamed_model
+from sealtrain.sealing.opened_model import open_unnamed_model
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, TrainedModel
@@ -306,7 +306,7 @@ def test_a_person_has_no_stanza(world: HandedOn, made: DatasetDescription, owner
     with pytest.raises(NoStanza):
         identity(owner).unwrap(dataset_id, stanzas)
     with pytest.raises(WrongContext):
-        unnamed_model(world.folder, identity(owner).unwrap)
+        open_unnamed_model(world.folder, identity(owner).unwrap)
 
 
 @pytest.mark.claim("C140")

@@ -24,7 +24,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.http import Bounds
 from sealtrain.base.secret import Secret
 from sealtrain.cli.credential_lender import lending
-from sealtrain.client.storecredentials import Lender, asked, parse_credentials
+from sealtrain.client.storecredentials import Lender, ask_lender, parse_credentials
 from sealtrain.errors import DataInvalid, EvidenceRefused, LimitExceeded, SealtrainError, UsageError
 from sealtrain.release.errors import AnswerInvalid, ChallengeExpired, ChallengeUnknown
 from sealtrain.sealing.hpke import HpkePrivateKey
@@ -60,20 +60,20 @@ def request(one: Lender, **changed: Any) -> tuple[bytes, HpkePrivateKey]:
 
 def test_a_guest_of_the_document_gets_what_was_lent() -> None:
     with served(lender()) as url:
-        assert asked(url, guest().collect, HASH) == GIVEN
+        assert ask_lender(url, guest().collect, HASH) == GIVEN
 
 
 def test_a_guest_of_another_document_gets_nothing() -> None:
     other = canonical_json({"name": "another", "manifest_version": 2})
     with served(lender()) as url, pytest.raises(ComposeHashMismatch):
-        asked(url, guest(other).collect, HASH)
+        ask_lender(url, guest(other).collect, HASH)
     with served(lender()) as url, pytest.raises(EvidenceRefused):
-        asked(url, guest(other).collect, sha256_hex(other))
+        ask_lender(url, guest(other).collect, sha256_hex(other))
 
 
 def test_a_guest_of_another_vendor_gets_nothing() -> None:
     with served(lender()) as url, pytest.raises(EvidenceRefused):
-        asked(url, guest(vendor="another").collect, HASH)
+        ask_lender(url, guest(vendor="another").collect, HASH)
 
 
 @pytest.mark.parametrize("field", ["key", "nonce"])
@@ -138,7 +138,7 @@ def test_whoever_answers_in_the_lenders_place_hands_over_nothing_else() -> None:
             return canonical_json({"sealed": to_base64(sealed)})
 
     with served(Stranger()) as url, pytest.raises(AnswerInvalid):
-        asked(url, guest().collect, HASH)
+        ask_lender(url, guest().collect, HASH)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_other_names_and_values_are_taken_by_nobody(values: Any) -> None:
     policy = simulated_policy()
     wrong = Wrong(GIVEN, compose_hash=HASH, policy=policy, clock=lambda: NOW)
     with served(wrong) as url, pytest.raises(AnswerInvalid):
-        asked(url, guest().collect, HASH)
+        ask_lender(url, guest().collect, HASH)
 
 
 def test_a_lender_that_is_away_can_be_waited_for() -> None:
     with served(lender()) as url:
         pass
     with pytest.raises(StorageUnreachable) as caught:
-        asked(url, guest().collect, HASH, bounds=HASTY)
+        ask_lender(url, guest().collect, HASH, bounds=HASTY)
     assert caught.value.retry == "again"
 
 

@@ -73,7 +73,7 @@ def test_the_wheel_brings_whatever_code_looks_for_beside_itself() -> None:
         for path in (REPOSITORY / "src").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Call)
-        and getattr(node.func, "id", "") == "shipped"
+        and getattr(node.func, "id", "") == "find_shipped"
         and isinstance(node.args[0], ast.Constant)
     }
     assert asked >= {"recipes", "docs/reference/errors.md"}

@@ -29,7 +29,7 @@ from sealtrain.broker.serve import running
 from sealtrain.broker.service.deployment import document_of
 from sealtrain.cli.programs import Process, SideProgram
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.broker_proof import AttestedBroker, pinned_identity
+from sealtrain.client.broker_proof import AttestedBroker, attest_pinned_broker
 from sealtrain.client.pin import BrokerPin
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
@@ -85,7 +85,7 @@ class BrokerSite(Agreement):
     def key(self, client: BrokerClient) -> Callable[[], bytes]:
         now = system_clock()
         consortium_id = self.consortium.consortium_id
-        return lambda: pinned_identity(client, self.pin, consortium_id, now=now).signing_key
+        return lambda: attest_pinned_broker(client, self.pin, consortium_id, now=now).signing_key
 
     def broker_file(self, client: BrokerClient, name: str = "broker.yaml") -> Path:
         path = self.folder / name

@@ -21,8 +21,8 @@ from sealtrain.release.challenge_code import expiry_of, make_challenge
 from sealtrain.release.lease_code import (
     LEASE_HEADER,
     Closing,
-    lease_shown,
     manifest_key,
+    read_lease_header,
     show_lease,
     show_manifest,
 )
@@ -93,7 +93,7 @@ def test_a_challenge_is_made_and_known_again(case: dict[str, Any]) -> None:
 def test_a_lease_is_shown_by_its_key_and_known_by_the_root_alone(case: dict[str, Any]) -> None:
     body, key = bytes.fromhex(case["body"]), Secret(bytes.fromhex(case["key"]))
     assert show_lease(case["lease_id"], key, body) == {LEASE_HEADER: case["header"]}
-    shown = lease_shown(case["header"])
+    shown = read_lease_header(case["header"])
     assert shown is not None
     for other in LEASES:
         keyring = Keyring(Secret(bytes.fromhex(other["root"])))
@@ -108,7 +108,7 @@ def test_a_manifest_is_shown_by_a_key_of_its_own(case: dict[str, Any]) -> None:
     assert key.reveal().hex() == case["manifest_key"]
     closing = Closing(broker_id="00" * 32, lease_id=case["lease_id"], key=key)
     assert show_manifest(closing, body) == {LEASE_HEADER: case["manifest_header"]}
-    shown = lease_shown(case["manifest_header"])
+    shown = read_lease_header(case["manifest_header"])
     assert shown is not None
     for other in LEASES:
         keyring = Keyring(Secret(bytes.fromhex(other["root"])))

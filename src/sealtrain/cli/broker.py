@@ -28,7 +28,7 @@ from sealtrain.cli.document_files import lay_out
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.broker_proof import attested_identity
+from sealtrain.client.broker_proof import attest_broker
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.pin import new_pin
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
@@ -367,7 +367,7 @@ def pin(
     simulated = False
     if signing_key is None:
         with BrokerClient(url, authorities=authorities) as client:
-            found = attested_identity(
+            found = attest_broker(
                 client, compose_hash=compose_hash, appraisal=appraisal, now=system_clock()
             )
         signing_key, simulated = to_base64(found.signing_key), found.simulated

@@ -44,8 +44,8 @@ def credentials(
     )
     with lending(lender, listen) as server:
         say(f"lends credentials to {compose_hash}")
-        host, _ = host_and_port(listen)
-        say(f"lender ready http://{write_host_and_port(host, server.server_port)}")
+        at = write_host_and_port(host_and_port(listen)[0], server.server_port)
+        say(f"lender ready http://{at}")
         server.serve_forever()
 
 

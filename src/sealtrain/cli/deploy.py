@@ -18,7 +18,7 @@ from sealtrain.client.pin import certificates_of, load_pin
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import UsageError
 from sealtrain.storage.address import is_url
-from sealtrain.storage.pieces import measured
+from sealtrain.storage.pieces import measure_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +283,7 @@ def _model(word: str, base: Path | None) -> tuple[str, dict[str, Any]]:
             got=str(folder),
             hint="name the folder that the recipe's paths start from with --base",
         )
-    files = {name: measured(folder / name).to_dict() for name in names}
+    files = {name: measure_pieces(folder / name).to_dict() for name in names}
     return path, {"address": url, "files": files}
 
 

@@ -17,7 +17,7 @@ from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.connection import watched_ledger
+from sealtrain.client.connection import watch_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owner_document import sign_owned
@@ -120,7 +120,7 @@ def _submit(
     confirm("SET", yes)
 
     def at(broker: Path) -> dict[str, Any]:
-        with watched_ledger(broker, members, identity, state) as watch:
+        with watch_ledger(broker, members, identity, state) as watch:
             # Each broker has a policy of its own in force, which the new one continues.
             before = watch.client.policies(members).get(owner.name)
             envelope = sign_owned(

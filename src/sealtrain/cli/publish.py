@@ -10,8 +10,8 @@ import typer
 from sealtrain.base.files import read_bounded
 from sealtrain.cli.output import Json, emit, progress_bytes
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.publish import list_sealed_files
 from sealtrain.storage.publish import publish as send
-from sealtrain.storage.publish import sealed_files
 
 _MAX_TOKEN_BYTES = 16 << 10
 
@@ -32,7 +32,7 @@ def publish(
     token = None
     if token_file is not None:
         token = read_bounded(token_file, _MAX_TOKEN_BYTES).decode().strip()
-    total = sum((sealed / name).stat().st_size for name in sealed_files(sealed))
+    total = sum((sealed / name).stat().st_size for name in list_sealed_files(sealed))
     with progress_bytes(f"publishing {sealed.name}", total, shown=not as_json) as advance:
         done = send(sealed, open_folder(url, token=token), read_back=audit, progress=advance)
     emit(

@@ -17,7 +17,7 @@ from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.connection import watched_ledger
+from sealtrain.client.connection import watch_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import (
@@ -226,7 +226,7 @@ def follow(
     """
     members = Consortium.load(consortium)
     files = [SuccessionFile.load(path) for path in succession]
-    with watched_ledger(broker, members, identity, state, between=files) as watch:
+    with watch_ledger(broker, members, identity, state, between=files) as watch:
         own = watch.kept.head
     if own is None:
         raise AssertionError("a watched ledger has a tree head")
@@ -279,7 +279,7 @@ def _amend(members: Consortium, changes: ChangeOptions) -> Consortium:
 
 def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
     """The newest tree head of a broker's ledger, which extends the remembered ledger."""
-    with watched_ledger(broker, members, identity, state) as watch:
+    with watch_ledger(broker, members, identity, state) as watch:
         if watch.kept.note is None:
             raise AssertionError("a watched ledger has a tree head")
         return watch.kept.note
@@ -289,7 +289,7 @@ def _saw(
     broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
 ) -> None:
     """Verify that the proposal names a tree head of the ledger that this owner remembers."""
-    with watched_ledger(broker, members, identity, state) as watch:
+    with watch_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.head, watch.kept.note
         if key is None or own is None or note is None:
             raise AssertionError("a watched ledger has a tree head")

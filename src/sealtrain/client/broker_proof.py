@@ -1,6 +1,6 @@
 """Attest, then pin: take a broker's keys only after it proved what and which it is (spec §2).
 
-``attested_identity`` and ``fetch_keys`` check, in order:
+``attest_broker`` and ``fetch_keys`` check, in order:
 
 1. the answer is about the nonce, and of keys the consortium and recipe, that were asked for;
 2. the owners of keys are exactly the consortium's, in their order;
@@ -144,7 +144,7 @@ class AttestedBroker:
         return self.keys[owner]
 
 
-def attested_identity(
+def attest_broker(
     client: BrokerClient,
     *,
     compose_hash: str,
@@ -185,7 +185,7 @@ def attested_identity(
     )
 
 
-def pinned_identity(
+def attest_pinned_broker(
     client: BrokerClient,
     pin: BrokerPin,
     consortium_id: str,
@@ -211,7 +211,7 @@ def pinned_identity(
         EvidenceRefused: Its evidence does not hold.
         BrokerUnreachable: It does not answer.
     """
-    found = attested_identity(
+    found = attest_broker(
         client, compose_hash=pin.compose_hash, appraisal=pin.appraisal, now=now, random=random
     )
     _same({"consortium": (found.consortium_id, consortium_id)})

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.broker_proof import AttestedBroker, Deployed, fetch_keys, pinned_identity
+from sealtrain.client.broker_proof import AttestedBroker, Deployed, attest_pinned_broker, fetch_keys
 from sealtrain.client.pin import load_pin
-from sealtrain.client.watch import observe, recorded
+from sealtrain.client.watch import observe, verify_recorded
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.witness import LedgerMemory, memory
 from sealtrain.sealing.rewrap import read_stanzas
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from sealtrain.signing.tree_head import TreeHead
 
 
-def attested_brokers(
-    broker_files: Sequence[Path], deployment: LockedRecipe
-) -> list[AttestedBroker]:
+def attest_brokers(broker_files: Sequence[Path], deployment: LockedRecipe) -> list[AttestedBroker]:
     """Verify the evidence of every broker, before the owner encrypts anything to it.
 
     Raises:
@@ -73,7 +71,7 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
         named = pin.broker_id
         if named not in lock.brokers:
             with BrokerClient.at(pin) as client:
-                found = pinned_identity(
+                found = attest_pinned_broker(
                     client, pin, lock.consortium_id, brokers=lock.brokers, now=system_clock()
                 )
             named = found.named_as
@@ -97,11 +95,11 @@ class WatchedBroker:
         if key is None:
             raise AssertionError("a watched ledger has a key")
         observe(self.client, self.kept, self.consortium, attest=lambda: key, now=system_clock())
-        recorded(self.client, self.kept, index, submitted)
+        verify_recorded(self.client, self.kept, index, submitted)
 
 
 @contextmanager
-def watched_ledger(
+def watch_ledger(
     broker_file: Path,
     consortium: Consortium,
     identity: Path,
@@ -135,7 +133,7 @@ def watched_ledger(
         now = system_clock()
 
         def attest() -> bytes:
-            found = pinned_identity(client, pin, consortium.consortium_id, now=now)
+            found = attest_pinned_broker(client, pin, consortium.consortium_id, now=now)
             return found.signing_key
 
         observe(

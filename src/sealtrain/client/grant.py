@@ -200,7 +200,7 @@ def obtain(
             for owner_id, dataset_id, root in asked.elsewhere
         ],
         "resume": asked.resume,
-        **_model_asked(asked),
+        **_ask_for_model(asked),
     }
     evidence = collect(Binding(RELEASE_PURPOSE, transcript))
     request = ReleaseRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
@@ -269,7 +269,7 @@ def renew(
     )
 
 
-def _model_asked(asked: KeyRequest) -> dict[str, JsonValue]:
+def _ask_for_model(asked: KeyRequest) -> dict[str, JsonValue]:
     if asked.continues is None:
         return {}
     place, stanza = asked.continues

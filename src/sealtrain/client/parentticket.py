@@ -36,10 +36,10 @@ def from_parent(port: int, max_bytes: int) -> bytes:
             listener.listen()
         except OSError as error:
             raise _not_here(port, error.strerror) from error
-        return received(listener, max_bytes, is_sender=lambda peer: peer[0] == PARENT)
+        return receive_from_sender(listener, max_bytes, is_sender=lambda peer: peer[0] == PARENT)
 
 
-def received(
+def receive_from_sender(
     listener: socket.socket,
     max_bytes: int,
     *,

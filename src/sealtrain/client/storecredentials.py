@@ -1,6 +1,6 @@
 """Credentials of stores, handed to a guest that proved itself (spec/store-credentials.md).
 
-``asked`` is the guest's side, ``Lender`` the side of the operator, who has the credentials.
+``ask_lender`` is the guest's side, ``Lender`` the side of the operator, who has the credentials.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def parse_credentials(data: bytes, error: type[SealtrainError] = UsageError) -> 
     return values
 
 
-def asked(
+def ask_lender(
     url: str,
     evidence: Callable[[Binding], Evidence],
     compose_hash: str,

@@ -115,7 +115,7 @@ def cosign_newest(
     return note
 
 
-def witnessed(
+def find_witnessed_head(
     client: BrokerClient, kept: LedgerMemory, consortium: Consortium, *, quorum: int
 ) -> Witnessed:
     """The newest tree head that ``quorum`` owners cosigned, on the history remembered.
@@ -146,7 +146,7 @@ def witnessed(
     return found
 
 
-def recorded(client: BrokerClient, kept: LedgerMemory, index: int, submitted: bytes) -> None:
+def verify_recorded(client: BrokerClient, kept: LedgerMemory, index: int, submitted: bytes) -> None:
     """See that a submission is where the broker says, on the history remembered.
 
     Args:

@@ -26,8 +26,13 @@ from sealtrain.manifest.outputs import model_of, require_named_entries
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import NotSealed
 from sealtrain.sealing.file import read_header
-from sealtrain.sealing.opened_model import TrainedFile, named_model
-from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names
+from sealtrain.sealing.opened_model import TrainedFile, open_named_model
+from sealtrain.sealing.trainedmodel import (
+    MODEL_FOLDER,
+    RUN_MANIFEST,
+    TrainedModel,
+    check_sealed_names,
+)
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
@@ -70,7 +75,7 @@ class ModelBefore:
         Raises:
             WrongContext, NotSealed: The first file is another than the manifest names.
         """
-        return OpenedModel(named_model(self.folder, self.model, lambda _run, _stanzas: key))
+        return OpenedModel(open_named_model(self.folder, self.model, lambda _run, _stanzas: key))
 
 
 def begins_with_last(recipe: Recipe) -> bool:
@@ -118,7 +123,7 @@ def find_model_before(
         raise NotSealed("the run before left no model for this consortium", check="previous")
     folder = settings.previous / MODEL_FOLDER
     require_named_entries(model, folder)
-    first = read_header(folder / sealed_names(model.names)[0])
+    first = read_header(folder / check_sealed_names(model.names)[0])
     return ModelBefore(
         folder=folder,
         model=model,

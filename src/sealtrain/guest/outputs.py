@@ -38,10 +38,10 @@ from sealtrain.sealing.trainedmodel import (
     MODEL_FOLDER,
     TrainedModel,
     TrainedOutput,
+    check_sealed_names,
     dataset_context,
     dataset_names,
     model_context,
-    sealed_names,
 )
 from sealtrain.signing.identity import PublicIdentity
 
@@ -148,7 +148,7 @@ def seal_model(
                 model_context(names[position], position, len(names), run_id, owner_id),
                 stanzas,
             )
-            for position, sealed in enumerate(sealed_names(names))
+            for position, sealed in enumerate(check_sealed_names(names))
         )
     return TrainedModel(run_id=run_id, owner_id=owner_id, files=made)
 
@@ -191,7 +191,7 @@ def hand_on_model(
     )
     names = sorted(files)
     index_name, *shard_names = dataset_names(len(names) + 1)
-    index_sealed, *shards_sealed = sealed_names((index_name, *shard_names))
+    index_sealed, *shards_sealed = check_sealed_names((index_name, *shard_names))
 
     def context(position: int) -> FileContext:
         return dataset_context(dataset_id, to.owner.owner_id, to.dataset, position)

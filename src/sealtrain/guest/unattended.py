@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
-from sealtrain.client.storecredentials import asked
+from sealtrain.client.storecredentials import ask_lender
 from sealtrain.errors import INTERNAL, SealtrainError, UsageError
 from sealtrain.guest.series import note, noted
 from sealtrain.guest.settings import RunSettings, held_run, save_run
@@ -168,7 +168,7 @@ def unattended(
 
 def _lent(url: str, guest: Callable[[], Guest]) -> dict[str, str]:
     here = guest()
-    return asked(url, here.evidence, compose_hash(here.app_compose()))
+    return ask_lender(url, here.evidence, compose_hash(here.app_compose()))
 
 
 def _bring(folder: Path, place: ModelPlace) -> None:

@@ -29,8 +29,8 @@ from sealtrain.keys.passphrase import (
     PASSPHRASES,
     SALT_BYTES,
     check_cost,
-    locked,
-    unlocked,
+    lock_seed,
+    unlock_seed,
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey
@@ -167,7 +167,7 @@ class Identity:
         else:
             salt = random(SALT_BYTES)
             document |= {"type": TYPE_LOCKED, "scrypt": {"log_n": COST, "salt": to_base64(salt)}}
-            data = locked(self._seed, document, passphrase, cost=COST, salt=salt)
+            data = lock_seed(self._seed, document, passphrase, cost=COST, salt=salt)
             document["seed"] = to_base64(data)
         write_secret_file(path, canonical_json(document) + b"\n")
 
@@ -217,5 +217,7 @@ class Identity:
         if file.scrypt is not None:
             check_cost(file.scrypt.log_n)  # before a person is asked
             head = file.model_dump(exclude={"seed"}, exclude_none=True)
-            opened = unlocked(seed, head, PASSPHRASES.of(path), cost=file.scrypt.log_n, salt=salt)
+            opened = unlock_seed(
+                seed, head, PASSPHRASES.of(path), cost=file.scrypt.log_n, salt=salt
+            )
         return cls(file.name, opened, post_quantum=file.witness is not None)

@@ -67,7 +67,7 @@ PASSPHRASES: Final = Passphrases()
 """Of this process."""
 
 
-def locked(
+def lock_seed(
     seed: Secret, head: Mapping[str, JsonValue], passphrase: Secret, *, cost: int, salt: bytes
 ) -> bytes:
     """A seed under a passphrase.
@@ -91,10 +91,10 @@ def locked(
     return AESGCM(key).encrypt(_NONCE, seed.reveal(), canonical_json(dict(head)))
 
 
-def unlocked(
+def unlock_seed(
     data: bytes, head: Mapping[str, JsonValue], passphrase: Secret, *, cost: int, salt: bytes
 ) -> Secret:
-    """The seed. Arguments as of ``locked``.
+    """The seed. Arguments as of ``lock_seed``.
 
     Raises:
         KeyFileInvalid: The cost is out of bounds, the passphrase is wrong or the file was altered.

@@ -27,7 +27,7 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, output_name
-from sealtrain.sealing.trainedmodel import sealed_names
+from sealtrain.sealing.trainedmodel import check_sealed_names
 from sealtrain.signing import dsse, statement
 
 BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -133,7 +133,7 @@ def _read(data: bytes) -> Manifest:
     # without bool-int mixtures (the models are strict), so equal values have equal bytes.
     if predicate.to_dict() != parsed.predicate:
         raise ManifestMalformed("run manifest: predicate is not spelled out", check="form")
-    sealed_names([output_name(subject.name) for subject in parsed.subjects])
+    check_sealed_names([output_name(subject.name) for subject in parsed.subjects])
     if [subject.name for subject in parsed.subjects] != [
         file.name for file in predicate.outputs.files
     ]:

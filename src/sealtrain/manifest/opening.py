@@ -29,7 +29,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_recipient
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
-from sealtrain.sealing.opened_model import TrainedFile, named_model, unnamed_model
+from sealtrain.sealing.opened_model import TrainedFile, open_named_model, open_unnamed_model
 from sealtrain.sealing.trainedmodel import TrainedModel
 from sealtrain.signing import dsse, statement
 
@@ -64,7 +64,7 @@ def named_outputs(
     require_recipient(read.predicate, me.public)
     model = model_of(read.predicate, read.subjects)
     require_named_entries(model, folder)
-    return read, named_model(folder, model, me.unwrap)
+    return read, open_named_model(folder, model, me.unwrap)
 
 
 def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
@@ -78,7 +78,7 @@ def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
         NotSealed, WrongContext: The folder does not hold all files of a single run by their names.
         NoStanza, WrongKey: The files are sealed to another owner.
     """
-    return unnamed_model(folder, me.unwrap)
+    return open_unnamed_model(folder, me.unwrap)
 
 
 def refuse_code(files: Mapping[str, TrainedFile]) -> None:
@@ -143,7 +143,7 @@ def opened_digests(folder: Path, model: TrainedModel, me: Identity) -> dict[str,
         SealRefused: A file does not open.
     """
     digests = {}
-    for name, file in named_model(folder, model, me.unwrap).items():
+    for name, file in open_named_model(folder, model, me.unwrap).items():
         seen = hashlib.sha256()
         with file.open() as content:
             while piece := content.read(_PIECE):

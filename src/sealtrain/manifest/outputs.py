@@ -27,7 +27,7 @@ from sealtrain.sealing.trainedmodel import (
     MODEL_FOLDER,
     TrainedModel,
     TrainedOutput,
-    sealed_names,
+    check_sealed_names,
     strange_entry,
 )
 from sealtrain.signing.identity import PublicIdentity
@@ -55,7 +55,7 @@ def subjects_of(model: TrainedModel) -> tuple[Subject, ...]:
     """The statement's ``subject`` for a model."""
     return tuple(
         Subject(name=f"{MODEL_FOLDER}/{sealed}", sha256=file.sha256)
-        for sealed, file in zip(sealed_names(model.names), model.files, strict=True)
+        for sealed, file in zip(check_sealed_names(model.names), model.files, strict=True)
     )
 
 
@@ -144,7 +144,7 @@ def require_named_entries(model: TrainedModel, folder: Path) -> None:
     Raises:
         SubjectMismatch: A file is missing, is not a regular file, or is not named.
     """
-    sealed = sealed_names(model.names)
+    sealed = check_sealed_names(model.names)
     if folder.is_symlink() or not folder.is_dir():
         raise _missing(MODEL_FOLDER)
     strange = strange_entry(folder, sealed)
@@ -167,7 +167,7 @@ def require_named_files(model: TrainedModel, folder: Path) -> None:
         SubjectMismatch: As above, or a file has another digest, root or core than the signed one.
     """
     require_named_entries(model, folder)
-    for position, name in enumerate(sealed_names(model.names)):
+    for position, name in enumerate(check_sealed_names(model.names)):
         shown = f"{MODEL_FOLDER}/{name}"
         try:
             with os.fdopen(open_regular(folder / name), "rb") as file:

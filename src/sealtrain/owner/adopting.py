@@ -27,7 +27,12 @@ from sealtrain.owner.owner_files import AtEach, OwnerFiles
 from sealtrain.owner.sealing import register_at
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.sealing.description import MANIFEST_NAME, DatasetDescription
-from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST, TrainedModel, sealed_names
+from sealtrain.sealing.trainedmodel import (
+    MODEL_FOLDER,
+    RUN_MANIFEST,
+    TrainedModel,
+    check_sealed_names,
+)
 
 _PIECE = 1 << 20
 
@@ -152,7 +157,7 @@ def _copy(
 ) -> None:
     require_named_entries(model, source)
     with atomic_folder(out, mode=0o755) as folder:
-        for name, file in zip(sealed_names(model.names), model.files, strict=True):
+        for name, file in zip(check_sealed_names(model.names), model.files, strict=True):
             with (
                 os.fdopen(open_regular(source / name), "rb") as old,
                 (folder / name).open("xb") as new,

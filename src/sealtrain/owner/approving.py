@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.connection import brokers_of_lock, watched_ledger
+from sealtrain.client.connection import brokers_of_lock, watch_ledger
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin, Decision, sign_decision
@@ -183,7 +183,7 @@ def prepare(
     earlier = [before.target] if before and before.lock.consortium_id == lock.consortium_id else []
 
     def at(broker: Path) -> tuple[list[DatasetManifest], list[SignedDecision]]:
-        with watched_ledger(broker, consortium, owner.identity, owner.state) as watch:
+        with watch_ledger(broker, consortium, owner.identity, owner.state) as watch:
             size = 0 if watch.kept.head is None else watch.kept.head.size
             return (
                 registered_at(watch.client, consortium, target, size),
@@ -523,7 +523,7 @@ def _submit(
             pin = load_pin(broker)
             with BrokerClient.at(pin, signer=signer) as client:
                 index = client.submit_decision(envelope)
-        with watched_ledger(broker, consortium, owner.identity, owner.state) as watch:
+        with watch_ledger(broker, consortium, owner.identity, owner.state) as watch:
             if index is None:
                 index = watch.client.submit_decision(envelope)
             watch.recorded(index, envelope.to_bytes())

@@ -10,7 +10,7 @@ from pathlib import Path
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.client.broker_api import BrokerClient
-from sealtrain.client.broker_proof import pinned_identity
+from sealtrain.client.broker_proof import attest_pinned_broker
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import LedgerInconsistent
@@ -54,7 +54,7 @@ def audit_broker(
     pin = load_pin(broker)
     with BrokerClient.at(pin) as client:
         if key is None:
-            found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
+            found = attest_pinned_broker(client, pin, members.consortium_id, now=system_clock())
             key = found.signing_key
         return audit_served(client, members, key, notes, progress=progress, seen=seen)
 

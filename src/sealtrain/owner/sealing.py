@@ -19,10 +19,10 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.limits import MAX_DATASET_BYTES
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.connection import (
-    attested_brokers,
+    attest_brokers,
     brokers_of_lock,
     own_key,
-    watched_ledger,
+    watch_ledger,
 )
 from sealtrain.client.pin import load_pin
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
@@ -153,7 +153,7 @@ def seal(
     _require_usable(publication.data_use, recipe, owner.keys.public.name, name)
     _require_place(recipe, owner.keys.public.name, name, publication)
     chosen = fitting(recipe, owner.keys.public.name, name, source, options or SealOptions())
-    attested = attested_brokers(owner.brokers, deployment)
+    attested = attest_brokers(owner.brokers, deployment)
     check_brokers(attested, owner.threshold)
     new = _new_dataset(owner, name, attested, publication)
     description = seal_dataset(source, out, new, chosen, progress=progress)
@@ -222,7 +222,7 @@ def rewrap(
     if deployment is None:
         rewrap_dataset(folder, data_key=key, drop=dropped)
     else:
-        attested = attested_brokers(owner.brokers, deployment)
+        attested = attest_brokers(owner.brokers, deployment)
         added = wrap_for_brokers(
             key,
             dataset_id=dataset_id,
@@ -373,7 +373,7 @@ def register_at(owner: OwnerFiles, envelope: bytes, deployment: LockedRecipe) ->
     def at(broker: Path) -> None:
         with BrokerClient.at(load_pin(broker)) as client:
             members = client.consortium(consortium_id)
-        with watched_ledger(broker, members, owner.identity, owner.state) as watch:
+        with watch_ledger(broker, members, owner.identity, owner.state) as watch:
             watch.recorded(watch.client.register_dataset(envelope), envelope)
 
     return at_each(owner.brokers, at)

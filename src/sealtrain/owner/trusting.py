@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.encoding import to_base64
-from sealtrain.client.connection import attested_brokers
+from sealtrain.client.connection import attest_brokers
 from sealtrain.errors import UsageError
 from sealtrain.manifest.trust import Trust, parse_trust
 
@@ -58,7 +58,7 @@ def trust_in(
     """
     require_threshold(threshold, len(brokers))
     target = deployment.target
-    attested = attested_brokers(brokers, deployment)
+    attested = attest_brokers(brokers, deployment)
     trust = parse_trust(
         {
             "version": 1,

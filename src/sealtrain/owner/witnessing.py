@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import system_clock
-from sealtrain.client.connection import watched_ledger
-from sealtrain.client.watch import cosign_newest, witnessed
+from sealtrain.client.connection import watch_ledger
+from sealtrain.client.watch import cosign_newest, find_witnessed_head
 from sealtrain.owner.owner_files import AtEach, OwnerFiles, at_each
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def witness(owner: OwnerFiles, consortium: Consortium, *, quorum: int = 1) -> At
     consortium.owner(me.name)
 
     def at(broker: Path) -> WatchedLedger:
-        with watched_ledger(broker, consortium, owner.identity, owner.state) as watch:
+        with watch_ledger(broker, consortium, owner.identity, owner.state) as watch:
             cosign_newest(
                 watch.client, watch.kept, owner=me.name, signer=me.witness, now=system_clock()
             )
             head, before = watch.kept.head, watch.before
-            found = witnessed(watch.client, watch.kept, consortium, quorum=max(1, quorum))
+            found = find_witnessed_head(watch.client, watch.kept, consortium, quorum=max(1, quorum))
         if head is None:
             raise AssertionError("a watched ledger has a tree head")
         return WatchedLedger(head=head, before=before, witnessed=found)

@@ -20,8 +20,8 @@ from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.suggestion import nearest
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.sealing.tabular.conversion import is_date, is_missing, is_number
-from sealtrain.sealing.tabular.delimited import header, opened_text
-from sealtrain.sealing.tabular.plainfile import format_of, opened
+from sealtrain.sealing.tabular.delimited import header, open_text
+from sealtrain.sealing.tabular.plainfile import format_of, open_plain
 
 _MAX_ROWS: Final = 10_000
 _MAX_LINE: Final = 16 << 20
@@ -372,7 +372,7 @@ def _as_class(value: Any) -> str:
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
     _, delimiter = header(path)
-    with opened_text(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+    with open_text(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True, delimiter=delimiter)
         for row in rows:
             if None in row or None in row.values():
@@ -381,7 +381,7 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    with opened(path) as file:
+    with open_plain(path) as file:
         while line := file.readline(_MAX_LINE):
             if not line.strip():
                 continue

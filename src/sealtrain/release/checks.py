@@ -21,11 +21,11 @@ from sealtrain.errors import BrokerNotApproved, RecipeChanged, RunMismatch, Seal
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.data_fits import (
-    named_here,
+    find_named,
+    list_released,
     newest_read,
     of_one_owner,
     pins_fit,
-    released_of,
     root_fits,
 )
 from sealtrain.release.errors import DatasetWithdrawn
@@ -89,7 +89,7 @@ class _Facts(NamedTuple):
             with suppress(DatasetUnknown):
                 yield (
                     dataset,
-                    named_here(dataset, self.asks, self.measured, self.registered),
+                    find_named(dataset, self.asks, self.measured, self.registered),
                 )
 
 
@@ -117,7 +117,7 @@ def _once(act: Callable[[_Facts], object]) -> Callable[[_Facts], _Acts]:
 
 def _registrations(facts: _Facts) -> _Acts:
     for dataset in facts.asks.datasets:
-        act = partial(named_here, dataset, facts.asks, facts.measured, facts.registered)
+        act = partial(find_named, dataset, facts.asks, facts.measured, facts.registered)
         yield dataset.dataset_id, act
 
 
@@ -143,7 +143,7 @@ def _pins(facts: _Facts) -> _Acts:
 
 def _one_owner(facts: _Facts) -> None:
     if facts.measured.apart:
-        of_one_owner(released_of(facts.asks, facts.registered))
+        of_one_owner(list_released(facts.asks, facts.registered))
 
 
 def _series(facts: _Facts) -> None:

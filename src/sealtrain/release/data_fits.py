@@ -18,7 +18,7 @@ from sealtrain.release.facts import Known, Measured
 from sealtrain.release.request_facts import Asks, AsksOfDataset
 
 
-def released_of(
+def list_released(
     asks: Asks, registered: Mapping[str, DatasetManifest]
 ) -> tuple[ReleasedDataset, ...]:
     """The datasets of a request that are registered."""
@@ -37,7 +37,7 @@ def _find_registered(
     return manifest if manifest is not None and manifest.owner_id == asked.owner_id else None
 
 
-def named_here(
+def find_named(
     asked: AsksOfDataset,
     request: Asks,
     measured: Measured,

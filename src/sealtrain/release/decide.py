@@ -33,7 +33,7 @@ from sealtrain.release.checks import (
     same_recipe,
     same_run,
 )
-from sealtrain.release.data_fits import newest_read, released_of
+from sealtrain.release.data_fits import list_released, newest_read
 from sealtrain.release.errors import (
     ChallengeExpired,
     ChallengeReplayed,
@@ -146,7 +146,7 @@ def decide(
             "series": newest_read(request, measured, known.chains),
         }
     return Permit(
-        datasets=released_of(request, registered),
+        datasets=list_released(request, registered),
         approved_by=tally.approved_by,
         not_after=_lease_end(tally, of_target(request, registered).values(), now, limits),
         checkpoint=run.checkpoint if run is not None else None,

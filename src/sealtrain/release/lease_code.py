@@ -100,7 +100,7 @@ def show_manifest(closing: Closing, manifest: bytes) -> dict[str, str]:
     return {LEASE_HEADER: f"{closing.lease_id} {digest.hex()} {code.hex()}"}
 
 
-def lease_shown(header: str) -> LeaseShown | None:
+def read_lease_header(header: str) -> LeaseShown | None:
     """What a header says; ``None`` where it says nothing of a lease."""
     found = _SHOWN.fullmatch(header)
     if found is None:

@@ -63,7 +63,7 @@ def is_deep(schema: pa.Schema) -> bool:
     return True
 
 
-def stored_schema(schema: pa.Schema, source: str) -> pa.Schema:
+def choose_stored_schema(schema: pa.Schema, source: str) -> pa.Schema:
     """The schema under which columns of a file are sealed.
 
     A dictionary or run-end-encoded column becomes its values, an extension type its storage at any

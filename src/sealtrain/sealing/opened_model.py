@@ -3,8 +3,8 @@
 Anyone with a recipient's public key can make such files, and each recipient can make them under the
 run's own key, so which ones the run made is said by its manifest alone (``TrainedModel``):
 
-1. ``named_model`` opens exactly the files of a ``TrainedModel``, each under its core and root;
-2. ``unnamed_model`` has no manifest. It opens a folder that holds exactly the files of one run,
+1. ``open_named_model`` opens exactly the files of a ``TrainedModel``, each under its core and root;
+2. ``open_unnamed_model`` has no manifest. It opens a folder of exactly the files of one run,
    under their own names and one key. Whose files they are remains open; that they stay the same
    from one reading to the next does not.
 """
@@ -27,9 +27,9 @@ from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.trainedmodel import (
     MAX_FILES,
     TrainedModel,
+    check_sealed_names,
     model_context,
     model_name,
-    sealed_names,
 )
 
 Unwrap = Callable[[str, Sequence[Stanza]], DataKey]
@@ -59,7 +59,7 @@ class TrainedFile:
         return self._path.stat()
 
 
-def named_model(folder: Path, model: TrainedModel, unwrap: Unwrap) -> dict[str, TrainedFile]:
+def open_named_model(folder: Path, model: TrainedModel, unwrap: Unwrap) -> dict[str, TrainedFile]:
     """The files that a manifest names, by the names they had in training.
 
     Nothing else in the folder is looked at. Each file is checked against its root as it is read.
@@ -74,7 +74,7 @@ def named_model(folder: Path, model: TrainedModel, unwrap: Unwrap) -> dict[str, 
         NoStanza, WrongKey: It was not sealed to this recipient.
         NotSealed, DataInvalid: The first file is not sealed, or is missing.
     """
-    paths = [folder / name for name in sealed_names(model.names)]
+    paths = [folder / name for name in check_sealed_names(model.names)]
     first = read_header(paths[0])
     model.context(0).require(first.context)
     key = unwrap(model.run_id, first.stanzas)
@@ -84,7 +84,7 @@ def named_model(folder: Path, model: TrainedModel, unwrap: Unwrap) -> dict[str, 
     }
 
 
-def unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
+def open_unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
     """The files of a model without a manifest, by the names they had in training.
 
     Args:
@@ -127,7 +127,7 @@ def _list_sealed(folder: Path) -> dict[str, Path]:
         for entry in _entries(folder):
             shown = entry.relative_to(folder).as_posix()
             found[model_name(shown)] = _regular(entry)
-        sealed_names(sorted(found))
+        check_sealed_names(sorted(found))
     except ValueError as error:
         raise NotSealed(
             f"this is not the model of a run: {escape_hidden(shown, 200)} {error}",

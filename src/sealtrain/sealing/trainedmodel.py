@@ -124,7 +124,7 @@ def dataset_names(count: int) -> tuple[str, ...]:
     )
 
 
-def sealed_names(names: Sequence[str]) -> tuple[str, ...]:
+def check_sealed_names(names: Sequence[str]) -> tuple[str, ...]:
     """The names under which files of a model lie in its folder, if one folder can hold them.
 
     Args:

@@ -65,7 +65,7 @@ def cosign(text: str, name: str, signer: CosignSigner, *, at: int) -> NoteSignat
     """
     if not 1 <= at <= _MAX_TIME:
         raise ValueError("a cosignature has a time from 1 to 2**53 - 1")
-    signed = _signed(text, name, signer.public, at)
+    signed = _write_signed_message(text, name, signer.public, at)
     return NoteSignature(
         name=name,
         key_id=cosignature_key_id(name, signer.public),
@@ -95,11 +95,11 @@ def verify_cosignature(text: str, line: NoteSignature, public: bytes) -> int:
     at = int.from_bytes(line.signature[:_TIME_BYTES], "big")
     if not 1 <= at <= _MAX_TIME:
         raise SignatureInvalid("a cosignature has no real time", check="cosignature", got=at)
-    verify(public, line.signature[_TIME_BYTES:], _signed(text, line.name, public, at))
+    verify(public, line.signature[_TIME_BYTES:], _write_signed_message(text, line.name, public, at))
     return at
 
 
-def _signed(text: str, name: str, public: bytes, at: int) -> bytes:
+def _write_signed_message(text: str, name: str, public: bytes, at: int) -> bytes:
     if len(public) == ed25519.PUBLIC_KEY_BYTES:
         return f"cosignature/v1\ntime {at}\n{text}".encode()
     try:

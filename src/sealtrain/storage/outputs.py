@@ -28,7 +28,7 @@ from sealtrain.sealing.header import SUFFIX
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
 from sealtrain.storage.folder import RemoteFolder
-from sealtrain.storage.pieces import Pieces, Progress, fetch, measured
+from sealtrain.storage.pieces import Pieces, Progress, fetch, measure_pieces
 
 INDEX_NAME: Final = "index.json"
 MAX_INDEX_BYTES: Final = 4 << 20
@@ -277,7 +277,7 @@ class OutputStore:
                         if name.endswith(SUFFIX):
                             verify_ciphertext(file)
                             file.seek(0)
-                        found[name] = measured(file)
+                        found[name] = measure_pieces(file)
                     else:
                         found[name] = self._left.files[name]
                     self._stamps[name] = stamp

@@ -53,7 +53,7 @@ class Pieces(StrictModel):
             yield start, min(start + PIECE_BYTES, self.size), digest
 
 
-def measured(source: Path | BinaryIO) -> Pieces:
+def measure_pieces(source: Path | BinaryIO) -> Pieces:
     """Read a file and return what it is.
 
     Args:
@@ -64,7 +64,7 @@ def measured(source: Path | BinaryIO) -> Pieces:
     """
     if isinstance(source, Path):
         with os.fdopen(open_regular(source), "rb") as file:
-            return measured(file)
+            return measure_pieces(file)
     digests, size = [], 0
     while piece := _digest(source, PIECE_BYTES):
         digests.append(piece[0])
@@ -97,7 +97,11 @@ def fetch(
         DataInvalid: The store has no such file.
         StorageFailed: The disk refuses it.
     """
-    if target.is_file() and target.stat().st_size == pieces.size and measured(target) == pieces:
+    if (
+        target.is_file()
+        and target.stat().st_size == pieces.size
+        and measure_pieces(target) == pieces
+    ):
         progress(pieces.size)
         return
     target.parent.mkdir(parents=True, exist_ok=True)

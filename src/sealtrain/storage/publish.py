@@ -72,7 +72,7 @@ def publish(
         AlreadyExists: Another dataset lies at the address.
         StorageUnreachable: The store does not take it; run again to continue.
     """
-    names = sealed_files(folder)
+    names = list_sealed_files(folder)
     manifest = folder / MANIFEST_NAME
     there = _manifest_at(target)
     if there is not None and there != manifest.read_bytes():
@@ -122,7 +122,7 @@ def publish(
     )
 
 
-def sealed_files(folder: Path) -> tuple[str, ...]:
+def list_sealed_files(folder: Path) -> tuple[str, ...]:
     """Names of the files that the signed description of a dataset is about, the index last.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.client.errors import TicketInvalid
-from sealtrain.client.parentticket import PARENT, received
+from sealtrain.client.parentticket import PARENT, receive_from_sender
 from sealtrain.client.ticket import MAX_TICKET_BYTES, load_ticket, parse_ticket
 
 TICKET = b'{"version": 1, "role": "broker", "public_urls": ["https://broker.example"]}'
@@ -58,7 +58,7 @@ def stalling(line: socket.socket) -> None:
 
 def test_a_ticket_comes_whole_after_those_who_send_none(listener: socket.socket) -> None:
     thread = sending(listener, silent, stalling, whole)
-    data = received(
+    data = receive_from_sender(
         listener, MAX_TICKET_BYTES, is_sender=lambda _: True, within=30, sends_within=0.3
     )
     thread.join(10)
@@ -74,14 +74,14 @@ def test_nobody_but_the_parent_sends_a_ticket(listener: socket.socket) -> None:
         took.append(next(peers))
         return took[-1][0] == PARENT
 
-    assert received(listener, MAX_TICKET_BYTES, is_sender=is_parent, within=30) == TICKET
+    assert receive_from_sender(listener, MAX_TICKET_BYTES, is_sender=is_parent, within=30) == TICKET
     thread.join(10)
     assert len(took) == 2
 
 
 def test_a_ticket_without_end_is_cut_and_refused(listener: socket.socket) -> None:
     thread = sending(listener, lambda line: line.sendall(b" " * 101))
-    data = received(listener, 100, is_sender=lambda _: True, within=30)
+    data = receive_from_sender(listener, 100, is_sender=lambda _: True, within=30)
     thread.join(10)
     assert len(data) == 101
     with pytest.raises(TicketInvalid):
@@ -90,7 +90,7 @@ def test_a_ticket_without_end_is_cut_and_refused(listener: socket.socket) -> Non
 
 def test_without_a_ticket_the_guest_ends(listener: socket.socket) -> None:
     with pytest.raises(TicketInvalid):
-        received(listener, MAX_TICKET_BYTES, is_sender=lambda _: True, within=0.2)
+        receive_from_sender(listener, MAX_TICKET_BYTES, is_sender=lambda _: True, within=0.2)
 
 
 @pytest.mark.parametrize(

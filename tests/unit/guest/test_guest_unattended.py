@@ -33,7 +33,7 @@ from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.sealing.store import SealedStore
 from sealtrain.storage.errors import OutputStoreInvalid, StorageRefused, StorageUnreachable
 from sealtrain.storage.outputs import OutputStore
-from sealtrain.storage.pieces import measured
+from sealtrain.storage.pieces import measure_pieces
 
 RUN = "ab" * 16
 KEY = DataKey(bytes(32))
@@ -153,7 +153,7 @@ def model(server: Server, name: str, **files: bytes) -> dict[str, Any]:
     folder.mkdir(parents=True)
     for file, content in files.items():
         (folder / file).write_bytes(content)
-    described = {file: measured(folder / file).to_dict() for file in files}
+    described = {file: measure_pieces(folder / file).to_dict() for file in files}
     return {"address": f"{server.url}/models/{name}", "files": described}
 
 

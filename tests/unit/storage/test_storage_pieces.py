@@ -13,7 +13,7 @@ from variants import variants
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.storage.errors import OutputStoreInvalid, StorageUnreachable
-from sealtrain.storage.pieces import PIECE_BYTES, Pieces, fetch, measured
+from sealtrain.storage.pieces import PIECE_BYTES, Pieces, fetch, measure_pieces
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +40,7 @@ def ranges(server: Server) -> list[str]:
 
 
 def test_a_file_is_described_by_the_digest_of_each_64_mib(large: Path) -> None:
-    pieces = measured(large)
+    pieces = measure_pieces(large)
     assert pieces.size == len(LARGE)
     assert pieces.sha256 == tuple(
         hashlib.sha256(part).hexdigest() for part in (LARGE[:PIECE_BYTES], LARGE[PIECE_BYTES:])
@@ -60,11 +60,11 @@ def test_what_was_fetched_is_what_was_measured_and_is_fetched_once(
 ) -> None:
     (server.root / "weights").write_bytes(LARGE)
     target, told = tmp_path / "in" / "weights", []
-    fetch(server.folder("."), "weights", measured(large), target, progress=told.append)
+    fetch(server.folder("."), "weights", measure_pieces(large), target, progress=told.append)
     assert target.read_bytes() == LARGE
     assert told == [PIECE_BYTES, 7]
     asked = len(server.seen)
-    fetch(server.folder("."), "weights", measured(large), target)
+    fetch(server.folder("."), "weights", measure_pieces(large), target)
     assert len(server.seen) == asked
     assert [path.name for path in target.parent.iterdir()] == ["weights"]
 
@@ -81,7 +81,7 @@ def test_a_transfer_that_broke_goes_on_after_the_pieces_that_are_here(
 ) -> None:
     (server.root / "weights").write_bytes(LARGE)
     target = tmp_path / "weights"
-    pieces = measured(large)
+    pieces = measure_pieces(large)
     server.claims = PIECE_BYTES  # it stops in mid-transfer, whoever asks
     with pytest.raises(OutputStoreInvalid):
         fetch(server.folder("."), "weights", pieces, target)
@@ -109,7 +109,7 @@ def test_other_bytes_are_refused_and_leave_no_file(
     (server.root / "weights").write_bytes(altered)
     with pytest.raises(ModelInvalid):
         fetch(
-            server.folder("."), "weights", measured(large), tmp_path / "weights",
+            server.folder("."), "weights", measure_pieces(large), tmp_path / "weights",
             refused=ModelInvalid,
         )  # fmt: skip
     assert not (tmp_path / "weights").exists()
@@ -121,7 +121,7 @@ def test_what_lies_here_under_the_name_is_replaced_where_it_is_another(
     (server.root / "weights").write_bytes(LARGE)
     target = tmp_path / "weights"
     target.write_bytes(bytes(len(LARGE)))
-    fetch(server.folder("."), "weights", measured(large), target)
+    fetch(server.folder("."), "weights", measure_pieces(large), target)
     assert target.read_bytes() == LARGE
 
 
@@ -129,7 +129,7 @@ def test_a_store_that_fails_is_asked_again_and_told_apart_from_one_that_lacks_it
     server: Server, tmp_path: Path
 ) -> None:
     (server.root / "small").write_bytes(b"small")
-    pieces = measured(server.root / "small")
+    pieces = measure_pieces(server.root / "small")
     server.failures = 2
     fetch(server.folder("."), "small", pieces, tmp_path / "small")
     server.failures = 100

@@ -21,7 +21,7 @@ from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.owners import OwnersRequest
 from sealtrain.broker.service.service import Broker
 from sealtrain.broker.urls import asked_url
-from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, lease_shown
+from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, read_lease_header
 
 
 class Admission:
@@ -59,7 +59,7 @@ class Admission:
 
     def holder(self, request: Request) -> LeaseShown | None:
         """Return the lease whose holder authenticated the head; ``None`` if none did."""
-        shown = lease_shown(request.headers.get(LEASE_HEADER, ""))
+        shown = read_lease_header(request.headers.get(LEASE_HEADER, ""))
         if shown is None or not self._broker().granted(shown):
             return None
         _admit(request, f"lease {shown.lease_id}")
@@ -67,7 +67,7 @@ class Admission:
 
     def closer(self, request: Request) -> LeaseShown | None:
         """Return the lease under whose key a manifest's head was made; ``None`` if none was."""
-        shown = lease_shown(request.headers.get(LEASE_HEADER, ""))
+        shown = read_lease_header(request.headers.get(LEASE_HEADER, ""))
         if shown is None or not self._broker().closes(shown):
             return None
         _admit(request, f"manifest {shown.lease_id}")

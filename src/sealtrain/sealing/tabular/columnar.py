@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealtrain.sealing.arrowtypes import stored_schema
+from sealtrain.sealing.arrowtypes import choose_stored_schema
 from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ Progress = Callable[[int], None]
 
 
 def parquet_schema(path: Path) -> pa.Schema:
-    """Schema of a Parquet file, as ``stored_schema`` has it.
+    """Schema of a Parquet file, as ``choose_stored_schema`` has it.
 
     Raises:
         RecordInvalid: Not a Parquet file this release reads.
-        SchemaMismatch: As ``stored_schema``.
+        SchemaMismatch: As ``choose_stored_schema``.
     """
     from pyarrow import parquet
 
     with _without_content(path, "Parquet"):
-        return stored_schema(parquet.read_schema(path), path.name)
+        return choose_stored_schema(parquet.read_schema(path), path.name)
 
 
 def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
@@ -48,14 +48,14 @@ def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterat
 
 
 def arrow_schema(path: Path) -> pa.Schema:
-    """Schema of an Arrow IPC file or stream, as ``stored_schema`` has it.
+    """Schema of an Arrow IPC file or stream, as ``choose_stored_schema`` has it.
 
     Raises:
         RecordInvalid: Not an Arrow IPC file or stream.
-        SchemaMismatch: As ``stored_schema``.
+        SchemaMismatch: As ``choose_stored_schema``.
     """
     with _without_content(path, "Arrow"), _arrow(path) as reader:
-        return stored_schema(reader.schema, path.name)
+        return choose_stored_schema(reader.schema, path.name)
 
 
 def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.conversion import Conversion
-from sealtrain.sealing.tabular.jsontypes import is_exact, rounded
-from sealtrain.sealing.tabular.plainfile import damaged, format_of, is_packed, opened
+from sealtrain.sealing.tabular.jsontypes import is_exact, refuse_rounded
+from sealtrain.sealing.tabular.plainfile import format_of, is_packed, open_plain, refuse_damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +167,7 @@ def _require_closed(path: Path, rows: int, last: str, delimiter: str) -> None:
         return
     # The whole rest of such a file is the last cell, behind a quote that begins a field.
     rest = ('"' + last.replace('"', '""')).encode()
-    with opened_text(path) as file:
+    with open_text(path) as file:
         if not is_packed(path) and file.seekable():  # text in UTF-16 is recoded from its start
             file.seek(-min(len(rest) + 1, path.stat().st_size), io.SEEK_END)
         end = _tail(file, len(rest) + 1)
@@ -201,10 +201,10 @@ def _native(path: Path) -> Iterator[tuple[Any, Any]]:
     """
     import pyarrow as pa
 
-    with opened(path) as start:
+    with open_plain(path) as start:
         marked = start.read(2) in _MARKS
     if marked:
-        with opened_text(path) as recoded:
+        with open_text(path) as recoded:
             text = recoded.read(MAX_RECODED_BYTES + 1)
         if len(text) > MAX_RECODED_BYTES:
             raise LimitExceeded(
@@ -224,7 +224,7 @@ def _native(path: Path) -> Iterator[tuple[Any, Any]]:
             with pa.CompressedInputStream(file, "gzip") as unpacked:
                 yield unpacked, file
         except OSError:
-            raise damaged(path) from None
+            raise refuse_damaged(path) from None
 
 
 class _Recoded(io.RawIOBase):
@@ -255,13 +255,13 @@ class _Recoded(io.RawIOBase):
 
 
 @contextmanager
-def opened_text(path: Path) -> Iterator[Any]:
+def open_text(path: Path) -> Iterator[Any]:
     """The bytes of a CSV as UTF-8, unpacked: UTF-16 with a byte order mark is recoded.
 
     Raises:
-        RecordInvalid: As ``plainfile.opened``.
+        RecordInvalid: As ``plainfile.open_plain``.
     """
-    with opened(path) as file:
+    with open_plain(path) as file:
         marked = file.read(2) in _MARKS
         file.seek(0)
         yield io.BufferedReader(_Recoded(path, file)) if marked else file
@@ -280,7 +280,7 @@ def header(path: Path) -> tuple[list[str], str]:
     import csv
 
     with (
-        opened_text(path) as file,
+        open_text(path) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text,
     ):
         rows = {}
@@ -378,7 +378,7 @@ def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
 
 
 def _not_utf8(path: Path) -> RecordInvalid:
-    with opened(path) as file:
+    with open_plain(path) as file:
         start = file.read(256)
     half = start[:2] in _MARKS or b"\0" in start
     encoding = "UTF-16" if half else "WINDOWS-1252"
@@ -424,7 +424,7 @@ def _refuse_inexact(path: Path, first: int, name: str, column: pa.Array) -> None
     long = pc.match_substring_regex(column, r"^[+-]?[0-9]{16,}$")
     for row in pc.indices_nonzero(long).to_pylist():
         if not is_exact(int(column[row].as_py())):
-            raise rounded(path.name, first + row + 1, name)
+            raise refuse_rounded(path.name, first + row + 1, name)
 
 
 def _has_leading_zero(column: pa.Array) -> bool:

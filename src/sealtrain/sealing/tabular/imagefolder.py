@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import FormatUnknown
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import delimited, jsonl
-from sealtrain.sealing.tabular.jsontypes import settled
+from sealtrain.sealing.tabular.jsontypes import settle_schema
 from sealtrain.sealing.tabular.media import (
     IMAGE_SUFFIXES,
     SIGNATURE_BYTES,
     check_image,
-    grouped,
+    group_rows,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _read_labelled(
             progress(len(data))
             yield len(data), {"image": data, "label": path.parent.name}
 
-    return schema, grouped(rows(), schema)
+    return schema, group_rows(rows(), schema)
 
 
 def _read_described(
@@ -100,7 +100,7 @@ def _read_described(
     import pyarrow as pa
 
     reader = jsonl if metadata.suffix == ".jsonl" else delimited
-    written = settled(reader.infer_schema(metadata))
+    written = settle_schema(reader.infer_schema(metadata))
     if _FILE_NAME not in written.names or "image" in written.names:
         raise SchemaMismatch(
             f"{metadata.name} needs a column {_FILE_NAME} and none called image", check="schema"
@@ -132,7 +132,7 @@ def _read_described(
                 hint="name them all, or move the others away",
             )
 
-    return schema, grouped(rows(), schema)
+    return schema, group_rows(rows(), schema)
 
 
 def _check(path: Path, where: str) -> None:

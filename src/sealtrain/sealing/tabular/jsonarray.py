@@ -17,7 +17,7 @@ from sealtrain.base.canonical import MAX_FOREIGN_DEPTH, parse_foreign, require_b
 from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.sealing.tabular import jsonl
-from sealtrain.sealing.tabular.plainfile import opened
+from sealtrain.sealing.tabular.plainfile import open_plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ def _is_array(path: Path) -> bool:
     Raises:
         RecordInvalid: It holds one object over several lines.
     """
-    with opened(path) as file:
+    with open_plain(path) as file:
         start = file.read(jsonl.BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"["):
         return True
@@ -97,7 +97,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 def _records(path: Path) -> Iterator[str]:
     """The text of each element of the array."""
-    with opened(path) as file:
+    with open_plain(path) as file:
         array = _Array(path, io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
         array.mark()
         array.at += 1  # the bracket

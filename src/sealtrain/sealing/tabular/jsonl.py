@@ -17,12 +17,12 @@ from sealtrain.sealing.arrowtypes import MAX_DEPTH, is_deep
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.jsontypes import (
     as_found,
+    explain_refusal,
     holds_beyond,
     merge,
     refuse_inexact,
-    why_refused,
 )
-from sealtrain.sealing.tabular.plainfile import opened
+from sealtrain.sealing.tabular.plainfile import open_plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +113,7 @@ def line_blocks(path: Path) -> Iterator[bytes]:
     """
     held: list[bytes | memoryview] = []  # of a line that is not whole yet
     held_bytes = 0
-    with opened(path) as file:
+    with open_plain(path) as file:
         start = file.read(3)
         data = (b"" if start == b"\xef\xbb\xbf" else start) + file.read(BLOCK_BYTES)
         while data:
@@ -161,7 +161,7 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
         return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
         lines = [line for line in block.split(b"\n") if line.strip()]
-        raise why_refused(path.name, first, lines) from None
+        raise explain_refusal(path.name, first, lines) from None
 
 
 def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> pa.Table:

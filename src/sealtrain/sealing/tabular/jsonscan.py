@@ -24,7 +24,7 @@ from sealtrain.sealing.tabular.jsontypes import (
     holds_floats,
     holds_null,
     merge,
-    settled,
+    settle_schema,
 )
 from sealtrain.sealing.tabular.plainfile import format_of
 
@@ -71,7 +71,7 @@ class LinesScan:
         self._first = _parse(block, None)
         self._found = self._first.schema
         self._large = False  # an integer was read that a float might round
-        self.schema = settled(self._found)
+        self.schema = settle_schema(self._found)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records. Columns are found by name: a block that widens the schema has more.
@@ -113,7 +113,7 @@ class LinesScan:
         if self._large and holds_floats(merged):
             raise Undecided
         if merged != self._found:
-            self._found, self.schema = merged, settled(merged)
+            self._found, self.schema = merged, settle_schema(merged)
         given = set(table.column_names)
         absent = [name for name in self._found.names if name not in given]
         if absent:

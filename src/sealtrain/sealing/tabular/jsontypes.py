@@ -58,7 +58,7 @@ def merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
     return pa.schema(list(kinds.items()))
 
 
-def settled(schema: pa.Schema) -> pa.Schema:
+def settle_schema(schema: pa.Schema) -> pa.Schema:
     """The schema under which all records are read: what stayed unknown inside a type is text."""
     import pyarrow as pa
 
@@ -144,10 +144,10 @@ def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> No
             continue  # the parser names this record
         for column, value in record.items() if isinstance(record, dict) else ():
             if column in kinds and not _all_exact(value, kinds[column]):
-                raise rounded(name, number, column)
+                raise refuse_rounded(name, number, column)
 
 
-def rounded(name: str, number: int, column: str) -> RecordInvalid:
+def refuse_rounded(name: str, number: int, column: str) -> RecordInvalid:
     """The refusal of an integer beyond 2**53 in a column that holds floats too.
 
     Args:
@@ -164,7 +164,7 @@ def rounded(name: str, number: int, column: str) -> RecordInvalid:
     )
 
 
-def why_refused(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
+def explain_refusal(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
     """What keeps records from being read under one schema; Arrow's message would quote one.
 
     Args:

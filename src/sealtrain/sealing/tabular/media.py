@@ -63,7 +63,7 @@ def image_kind(start: bytes) -> str | None:
     return "WebP" if start.startswith(b"RIFF") and start[8:12] == b"WEBP" else None
 
 
-def grouped(
+def group_rows(
     rows: Iterable[tuple[int, dict[str, Any]]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of about 4 MiB.

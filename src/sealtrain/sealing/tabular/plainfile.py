@@ -48,7 +48,7 @@ def unreadable(path: Path) -> tuple[str, str] | None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_plain(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, unpacked where its name says that it is packed.
 
     Raises:
@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             # Read ahead: single bytes out of a packed file are slow.
             yield cast("BinaryIO", io.BufferedReader(packed, 1 << 20))
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise damaged(path) from None
+        raise refuse_damaged(path) from None
 
 
 def is_packed(path: Path) -> bool:
@@ -71,7 +71,7 @@ def is_packed(path: Path) -> bool:
     return path.suffix.lower() == _PACKED
 
 
-def damaged(path: Path) -> RecordInvalid:
+def refuse_damaged(path: Path) -> RecordInvalid:
     """The refusal of a packed file that does not unpack."""
     return RecordInvalid(
         f"{path.name} is not a whole gzip file",
