@@ -245,6 +245,11 @@ def _dotted_keys() -> bytes:
     return kept.getvalue()
 
 
+def _dose(mg: float) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": "dose", "arguments": {"mg": mg}}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
 _ASK: Final = {"role": "user", "content": "a"}
 _ANSWER: Final = {"role": "assistant", "content": "b"}
 _PARTS: Final = [{"type": "text", "text": "a"}]
@@ -387,6 +392,12 @@ FILES: Final[dict[str, BadFile]] = {
     ),
     "a template that leaves out reasoning": BadFile(
         "rows.jsonl", _lines(_said(_ASK, _ANSWER | {"reasoning_content": "c"})), _TALKING
+    ),
+    "tools in the older form": BadFile(
+        "rows.jsonl", _lines(_GOOD | {"functions": [{"name": "beds"}]}), _TALKING
+    ),
+    "a whole number beside decimals in a call": BadFile(
+        "rows.jsonl", _lines(*(_said(_ASK, _dose(mg), _ANSWER) for mg in (0.5, 1))), _TALKING
     ),
     "a template that is no Jinja": BadFile(
         "rows.jsonl", _lines(_GOOD), {**TALKING, "tokenizer": {"chat_template": "{% for %}"}}

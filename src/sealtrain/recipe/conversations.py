@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TOOLS: Final = "tools"
 """Name of the column of function schemas in rows, as TRL looks for it."""
 
+FUNCTIONS: Final = "functions"
+"""The same in the older form, which no template gets."""
+
 
 def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
     """What a column of this type holds; ``None`` for neither.
@@ -90,7 +93,8 @@ def conversation_fault(turns: Any) -> str | None:
     if not isinstance(turns, list) or not turns:
         return "has an empty conversation"
     for turn in turns:
-        if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
+        role = turn.get("role") if isinstance(turn, dict) else None
+        if not isinstance(role, str) or not role.strip():
             return "has a message without a role"
         content = turn.get("content")
         if turn.get("function_call") is not None:
@@ -129,6 +133,8 @@ def all_speak(values: pa.Array) -> bool:
     if turns.null_count or not pc.all(pc.greater(pc.list_value_length(values), 0)).as_py():
         return False
     if turns.field("role").null_count or turns.type.get_field_index("function_call") >= 0:
+        return False
+    if pc.any(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(turns.field("role"))), 0)).as_py():
         return False
     if not _all_named(turns):
         return False

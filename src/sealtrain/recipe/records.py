@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from sealtrain.base.suggestion import nearest
 from sealtrain.errors import UsageError
 from sealtrain.recipe.conversations import (
+    FUNCTIONS,
     TOOLS,
     all_speak,
     conversation_fault,
@@ -374,7 +375,11 @@ class RecordCheck:
                 expected=_EXPECTED["messages"],
                 hint="write conversations, or have the engineer leave columns.tools out",
             )
-        if not spoken or own not in schema.names or own in read:
+        if not spoken:
+            return
+        if FUNCTIONS in schema.names and FUNCTIONS not in (*read, own):
+            self._no_functions(schema.field(FUNCTIONS).type)
+        if own not in schema.names or own in read:
             return
         readable = _renders_tools(self._recipe)
         raise SchemaMismatch(
@@ -388,6 +393,23 @@ class RecordCheck:
             hint=f"have the engineer write columns.tools: {TOOLS}, or leave the column out"
             if readable
             else f"{_method(self._recipe)} renders no tools: leave the column out",
+        )
+
+    def _no_functions(self, found: pa.DataType) -> None:
+        """Refuse tools in the older form."""
+        if not is_list_of_structs(found):
+            return
+        raise SchemaMismatch(
+            f"the data for {self._dataset.name} have tools in the older form, which no template "
+            "would get",
+            check="columns",
+            owner=self._dataset.owner,
+            dataset=self._dataset.name,
+            column=FUNCTIONS,
+            got=FUNCTIONS,
+            expected=f"tools in a column {TOOLS}" if _renders_tools(self._recipe) else "no tools",
+            hint=f"write each as {{type: function, function: …}} in a column {TOOLS}, or leave "
+            "the column out",
         )
 
     def _check_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # (5)

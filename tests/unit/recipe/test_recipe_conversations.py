@@ -42,6 +42,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
     ],
     "a call of nothing": [ASKED, called({"id": "1"}, content="b")],
     "a call that is text": [ASKED, called("beds", content="b")],
+    "a role of white space": [ASKED, {"role": " ", "content": "b"}],
     "no content": [{"role": "user", "content": None}],
 }
 

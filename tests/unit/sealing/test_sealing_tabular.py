@@ -22,6 +22,7 @@ from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import delimited, jsonarray, jsonl
 from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
 from sealtrain.sealing.tabular.conversion import Conversion
+from sealtrain.sealing.tabular.jsonscan import LinesScan, Undecided
 
 
 def read(*paths: Path) -> pa.Table:
@@ -116,6 +117,46 @@ def test_an_integer_that_a_float_would_round_is_refused(
     with pytest.raises(RecordInvalid) as caught:
         read(*paths)
     assert (caught.value.check, caught.value.column) == ("record", "x")
+
+
+def calling(number: float, **more: object) -> dict[str, object]:
+    call = {"function": {"name": "dose", "arguments": {"mg": number}}}
+    return {"messages": [{"role": "assistant", "content": None, "tool_calls": [call], **more}]}
+
+
+def offering(number: float) -> dict[str, object]:
+    return {"tools": [{"type": "function", "function": {"name": "dose", "most": number}}]}
+
+
+@pytest.mark.claim("C640")
+@pytest.mark.parametrize("made", [calling, offering])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_whole_number_that_a_tool_call_would_write_as_a_decimal_is_refused(
+    tmp_path: Path, made: Any, split: bool
+) -> None:
+    rows = [made(0.5), made(1)]
+    parts = [rows[:1], rows[1:]] if split else [rows]
+    paths = [
+        write(tmp_path, f"{number}.jsonl", json_lines(part)) for number, part in enumerate(parts)
+    ]
+    with pytest.raises(RecordInvalid) as caught:
+        read(*paths)
+    assert (caught.value.check, caught.value.column) == ("record", next(iter(rows[0])))
+    with pytest.raises(Undecided):
+        for _ in LinesScan(paths).batches():
+            pass
+
+
+def test_numbers_of_one_kind_in_tool_calls_are_kept(tmp_path: Path) -> None:
+    for rows in (
+        [calling(1), calling(2)],
+        [calling(1.0), calling(0.5)],
+        # No template writes these as JSON.
+        [calling(1, weight=0.5), calling(2, weight=1.0)],
+        [{"tools": ["dose"], "x": 0.5}, {"tools": [], "x": 1.0}],
+    ):
+        path = write(tmp_path, "a.jsonl", json_lines(rows))
+        assert read(path).to_pylist() == rows
 
 
 def test_integers_that_a_float_holds_are_kept(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from sealtrain.sealing.tabular.jsontypes import (
     as_found,
     explain_refusal,
     holds_beyond,
+    holds_called_floats,
     merge,
+    refuse_changed_calls,
     refuse_inexact,
 )
 from sealtrain.sealing.tabular.plainfile import open_plain
@@ -148,7 +150,7 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
 
     Raises:
         RecordInvalid: A line is not a JSON object of this schema, or a float would round an
-            integer of it.
+            integer of it, or take the place of one in a tool call.
     """
     import pyarrow as pa
 
@@ -158,6 +160,8 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
             return table
         if holds_beyond(table, 2.0**53):
             refuse_inexact(path.name, first, block, schema)
+        if holds_called_floats(schema):
+            refuse_changed_calls(path.name, first, block, schema)
         return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
         lines = [line for line in block.split(b"\n") if line.strip()]

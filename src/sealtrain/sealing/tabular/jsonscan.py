@@ -2,8 +2,9 @@
 
 Sealing reads JSON lines twice: it writes the first record under the schema of all of them. A judge
 does not have to. It finds types in the first block, and widens them where a later block has more.
-What a widening could make wrong (an integer that a float rounds) and whatever does not fit is
-``Undecided``: then the caller reads the records twice, as sealing does, and refuses in its words.
+What a widening could make wrong (an integer that a float rounds, or that a template would write
+with a decimal point in a tool call) and whatever does not fit is ``Undecided``: then the caller
+reads the records twice, as sealing does, and refuses in its words.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sealtrain.sealing.tabular.jsonl import line_blocks, parse_lines
 from sealtrain.sealing.tabular.jsontypes import (
     as_found,
     holds_beyond,
+    holds_called_floats,
     holds_floats,
     holds_null,
     merge,
@@ -110,7 +112,7 @@ class LinesScan:
         except SchemaMismatch:
             raise Undecided from None
         self._large = self._large or holds_beyond(table, _EXACT, integers=True)
-        if self._large and holds_floats(merged):
+        if (self._large and holds_floats(merged)) or holds_called_floats(merged):
             raise Undecided
         if merged != self._found:
             self._found, self.schema = merged, settle_schema(merged)

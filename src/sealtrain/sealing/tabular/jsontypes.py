@@ -25,6 +25,7 @@ _LONG_INTEGER: Final = re.compile(rb"[:\[,][ \t]*-?[0-9]{16,}[ \t]*[,\]}]")
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 """Also one that does not end: to try anew at each quote of it would take time without end."""
 _MARKS: Final = re.compile(rb"[\[\]{}]")
+_CALLS: Final = "tool_calls"
 _MAX_SHOWN: Final = 80
 """Characters of a field's name in a refusal."""
 
@@ -109,6 +110,13 @@ def holds_floats(schema: pa.Schema) -> bool:
     return any(_holds(field.type, partial(_is_number, integers=False)) for field in schema)
 
 
+def holds_called_floats(schema: pa.Schema) -> bool:
+    """Whether a tool call or a tool, which chat templates write as JSON, has floats."""
+    return any(
+        _holds(kind, partial(_is_number, integers=False)) for kind in _called(schema).values()
+    )
+
+
 def holds_null(kind: pa.DataType) -> bool:
     """Whether nothing is known of a type, or of a part of it."""
     import pyarrow as pa
@@ -145,6 +153,40 @@ def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> No
         for column, value in record.items() if isinstance(record, dict) else ():
             if column in kinds and not _all_exact(value, kinds[column]):
                 raise refuse_rounded(name, number, column)
+
+
+def refuse_changed_calls(name: str, first: int, block: bytes, schema: pa.Schema) -> None:
+    """Refuse a whole number in a tool call or tool whose field has floats: 1 would be written 1.0.
+
+    Args:
+        name: Of the file, for errors.
+        first: Records before this block.
+        block: One JSON object a line.
+        schema: Settled over all records; it ``holds_called_floats``.
+
+    Raises:
+        RecordInvalid: With record number and column.
+    """
+    kinds = _called(schema)
+    number = first
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        number += 1
+        try:
+            record = parse_foreign(line)
+        except ValueError:
+            continue  # the parser names this record
+        for column, kind in kinds.items() if isinstance(record, dict) else ():
+            if _has_changed(record.get(column), kind):
+                raise RecordInvalid(
+                    f"{name}: record {number} holds a whole number in a tool call or tool in field "
+                    f"{column[:_MAX_SHOWN]}, where others have decimals",
+                    check="record",
+                    column=column[:_MAX_SHOWN],
+                    hint="a column has one type, so a model would learn 1.0 in place of 1: write "
+                    "arguments and tools as JSON text, or each number of the field alike",
+                )
 
 
 def refuse_rounded(name: str, number: int, column: str) -> RecordInvalid:
@@ -320,6 +362,37 @@ def _holds(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_list(kind) or pa.types.is_struct(kind):
         return any(_holds(kind.field(i).type, wanted) for i in range(kind.num_fields))
     return wanted(kind)
+
+
+def _called(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Columns of conversations and tools, with the type of what a template writes as JSON."""
+    import pyarrow as pa
+
+    found = {}
+    for field in schema:
+        kind = field.type
+        if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+            continue
+        names = [part.name for part in kind.value_type]
+        if "role" in names and _CALLS in names:
+            calls = kind.value_type.field(_CALLS)
+            found[field.name] = pa.list_(pa.struct([calls]))
+        elif "function" in names or field.name == "tools":
+            found[field.name] = kind
+    return found
+
+
+def _has_changed(value: Any, kind: pa.DataType) -> bool:
+    """Whether a parsed value has a whole number where its type has a float."""
+    import pyarrow as pa
+
+    if isinstance(value, list):
+        items = value if pa.types.is_list(kind) else ()
+        return any(_has_changed(item, kind.value_type) for item in items)
+    if isinstance(value, dict):
+        parts = kind if pa.types.is_struct(kind) else ()
+        return any(_has_changed(value.get(part.name), part.type) for part in parts)
+    return type(value) is int and bool(pa.types.is_floating(kind))
 
 
 def _is_number(kind: pa.DataType, *, integers: bool) -> bool:
