@@ -85,16 +85,24 @@ def rated(prompt: str, *, good: bool) -> dict[str, Any]:
     return {"prompt": prompt, "completion": "b", "label": good}
 
 
+RATED: dict[str, Any] = {
+    "phase": "dpo",
+    "columns": {"prompt": "prompt", "completion": "completion", "label": "label"},
+    "trainer": {"loss_type": "kto", "per_device_train_batch_size": 2},
+}
+
+
 def check_two(
-    folder: Path, first: list[dict[str, Any]], second: list[dict[str, Any]] | None
+    folder: Path,
+    first: list[dict[str, Any]],
+    second: list[dict[str, Any]] | None,
+    recipe: dict[str, Any] = RATED,
 ) -> Any:
-    """Unpaired answers of two hospitals, of the second only where they are given."""
+    """Records of two hospitals, of the second only where they are given."""
     desk(
         folder,
         first,
-        phase="dpo",
-        columns={"prompt": "prompt", "completion": "completion", "label": "label"},
-        trainer={"loss_type": "kto", "per_device_train_batch_size": 2},
+        **recipe,
         datasets=[
             {"owner": owner, "name": "records", "role": "train"}
             for owner in ("hospital-a", "hospital-b")
@@ -133,3 +141,23 @@ def test_whether_owners_have_both_kinds_together_one_of_them_cannot_tell(tmp_pat
     assert ended == 0
     assert "answers of both kinds" not in said["checked"]
     assert any(line.startswith("answers of both kinds") for line in said["not_checked"])
+
+
+@pytest.mark.claim("C521")
+def test_tool_calls_of_two_owners_have_one_type_where_they_have_one_name(tmp_path: Path) -> None:
+    def calls(**given: float) -> list[dict[str, Any]]:
+        call = {"type": "function", "function": {"name": "dose", "arguments": given}}
+        turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [{"messages": [{"role": "user", "content": "a"}, turn]}] * 2
+
+    template = "{% for m in messages %}{{ m | tojson }}{% endfor %}"
+    recipe = {
+        "columns": {"messages": "messages"},
+        "tokenizer": {"chat_template": template},
+        "trainer": {"max_length": 64},
+    }
+    ended, said = check_two(tmp_path, calls(mg=1), calls(ml=0.5), recipe)
+    assert (ended, said["wrong"]) == (0, [])
+    ended, said = check_two(tmp_path, calls(mg=1), calls(mg=0.5), recipe)
+    [wrong] = said["wrong"]
+    assert (ended, wrong["code"], wrong["owner"]) == (5, "schema-mismatch", "hospital-a")

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sealtrain.cli.learnable_records import FirstLessons, require_contrast, shared_answers
+from sealtrain.cli.learnable_records import (
+    FirstLessons,
+    require_contrast,
+    require_one_stream,
+    shared_answers,
+)
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.shownrecords import shown_lines, shown_record
@@ -133,6 +138,8 @@ def check(
 
     for key, path in given.items():
         judged(f"data {key}", partial(read, key, Path(path)))
+    if len(learned) > 1 and not wanted.scripts:
+        judged("types of several data", lambda: require_one_stream(wanted, learned))
     together = shared_answers(wanted)
     if together and set(together) <= set(learned):
         lessons = [learned[key] for key in together]

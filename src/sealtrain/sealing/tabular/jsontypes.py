@@ -110,10 +110,30 @@ def holds_floats(schema: pa.Schema) -> bool:
     return any(_holds(field.type, partial(_is_number, integers=False)) for field in schema)
 
 
+def called_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Columns of conversations and tools, with the type of what a template writes as JSON."""
+    import pyarrow as pa
+
+    found = {}
+    for field in schema:
+        kind = field.type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            continue
+        if not pa.types.is_struct(kind.value_type):
+            continue
+        names = [part.name for part in kind.value_type]
+        if "role" in names and _CALLS in names:
+            calls = kind.value_type.field(_CALLS)
+            found[field.name] = pa.list_(pa.struct([calls]))
+        elif "function" in names or field.name == "tools":
+            found[field.name] = kind
+    return found
+
+
 def holds_called_floats(schema: pa.Schema) -> bool:
     """Whether a tool call or a tool, which chat templates write as JSON, has floats."""
     return any(
-        _holds(kind, partial(_is_number, integers=False)) for kind in _called(schema).values()
+        _holds(kind, partial(_is_number, integers=False)) for kind in called_types(schema).values()
     )
 
 
@@ -167,7 +187,7 @@ def refuse_changed_calls(name: str, first: int, block: bytes, schema: pa.Schema)
     Raises:
         RecordInvalid: With record number and column.
     """
-    kinds = _called(schema)
+    kinds = called_types(schema)
     number = first
     for line in block.split(b"\n"):
         if not line.strip():
@@ -362,24 +382,6 @@ def _holds(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_list(kind) or pa.types.is_struct(kind):
         return any(_holds(kind.field(i).type, wanted) for i in range(kind.num_fields))
     return wanted(kind)
-
-
-def _called(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Columns of conversations and tools, with the type of what a template writes as JSON."""
-    import pyarrow as pa
-
-    found = {}
-    for field in schema:
-        kind = field.type
-        if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
-            continue
-        names = [part.name for part in kind.value_type]
-        if "role" in names and _CALLS in names:
-            calls = kind.value_type.field(_CALLS)
-            found[field.name] = pa.list_(pa.struct([calls]))
-        elif "function" in names or field.name == "tools":
-            found[field.name] = kind
-    return found
 
 
 def _has_changed(value: Any, kind: pa.DataType) -> bool:

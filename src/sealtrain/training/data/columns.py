@@ -6,6 +6,8 @@ record batch is renamed once, from the first to the last, when its columns are s
 1. Every source has every column (``SchemaMismatch`` names owner and column).
 2. Types agree up to Arrow's variants of one thing (string and large_string, integers and floats);
    the stream has the first source's, integers becoming floats where a source has floats.
+   Conversations and tools have the keys of every source: a key that a record lacks is null, and
+   ``rows_as_recorded`` takes it out again. In what a template writes as JSON no number changes.
 3. No value is null (``RecordInvalid`` names owner and column, never the row's content), unless the
    recipe says what stands for a missing one; a number for which the model does is then not finite.
 """
@@ -15,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sealtrain.recipe.conversations import is_list_of_structs
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.jsontypes import called_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,16 +84,8 @@ class Projection:
         for number, source in enumerate(self.sources):
             for name, column in self._columns.items():
                 got, expected = found[name][number], self.schema.field(name).type
-                if got != expected and _family(got) != _family(expected):
-                    raise SchemaMismatch(
-                        f"column {column} of {source.name} has another type than the stream",
-                        check="columns",
-                        owner=source.owner,
-                        dataset=source.name,
-                        column=column,
-                        got=got,
-                        expected=expected,
-                    )
+                if not _agrees(name, got, expected):
+                    raise _differs(source.owner, source.name, column, got, expected)
 
     def read(self, source: int, batch: int) -> pa.RecordBatch:
         """Record batch ``batch`` of source ``source``, with the columns of the stream.
@@ -108,6 +104,56 @@ class Projection:
             )
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def require_same_types(datasets: Sequence[tuple[str, str, Mapping[str, pa.DataType]]]) -> None:
+    """Refuse conversations and tools of several datasets that no stream can read together.
+
+    Args:
+        datasets: Owner, name, and the types of columns, under the recipe's names.
+
+    Raises:
+        SchemaMismatch: A field has several types; the error names the first dataset that differs.
+    """
+    for name in sorted({name for _, _, kinds in datasets for name in kinds}):
+        having = [(owner, title, kinds[name]) for owner, title, kinds in datasets if name in kinds]
+        if not all(is_list_of_structs(kind) for _, _, kind in having):
+            continue
+        wanted = _wider([kind for _, _, kind in having])
+        for owner, title, kind in having:
+            if not _agrees(name, kind, wanted):
+                raise _differs(owner, title, name, kind, wanted)
+
+
+def united_kinds(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
+    """The type with the keys of all; ``None`` where a key has types that do not agree."""
+    import pyarrow as pa
+
+    try:
+        united = pa.unify_schemas(
+            [pa.schema([("x", kind)]) for kind in kinds], promote_options="permissive"
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return united.field(0).type
+
+
+def _differs(
+    owner: str, dataset: str, column: str, got: pa.DataType, expected: pa.DataType
+) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"column {column} of {dataset} has another type than the stream",
+        check="columns",
+        owner=owner,
+        dataset=dataset,
+        column=column,
+        got=got,
+        expected=expected,
+        hint="give a field the same type in every dataset; or, of tool calls and tools, write "
+        "arguments and tools as JSON text"
+        if is_list_of_structs(got)
+        else None,
+    )
 
 
 def _convert(source: Source, column: str, values: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -198,12 +244,39 @@ def _field(source: Source, schema: pa.Schema, column: str) -> pa.Field:
 
 
 def _wider(kinds: list[pa.DataType]) -> pa.DataType:
-    """The first source's type, but floats where any source has them."""
+    """The first source's type, but floats where any source has them, and every source's keys."""
     import pyarrow as pa
 
     if any(pa.types.is_floating(kind) for kind in kinds) and _family(kinds[0]) == "number":
         return pa.float64()
-    return kinds[0]
+    if not all(map(is_list_of_structs, kinds)):
+        return kinds[0]
+    return united_kinds(kinds) or kinds[0]
+
+
+def _agrees(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a column can be read as the stream's type."""
+    import pyarrow as pa
+
+    if got == wanted:
+        return True
+    if not (is_list_of_structs(got) and is_list_of_structs(wanted)):
+        return _family(got) == _family(wanted)
+    called, as_called = (
+        called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
+    )
+    return united_kinds([wanted, got]) == wanted and not _turns_decimal(called, as_called)
+
+
+def _turns_decimal(got: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a whole number somewhere in a type becomes a float."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(got):
+        return any(_turns_decimal(part.type, wanted.field(part.name).type) for part in got)
+    if got.num_fields:
+        return _turns_decimal(got.field(0).type, wanted.field(0).type)
+    return bool(pa.types.is_integer(got) and pa.types.is_floating(wanted))
 
 
 def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:

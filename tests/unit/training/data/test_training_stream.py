@@ -85,6 +85,54 @@ def test_integers_become_floats_where_another_owner_has_floats() -> None:
     assert stream.schema.field("a").type == pa.float64()
 
 
+def said(**call: object) -> dict[str, Any]:
+    """A turn that calls a tool with these arguments, or speaks."""
+    turn: dict[str, Any] = {"role": "assistant", "content": "x"}
+    calls = [{"function": {"name": "dose", "arguments": call}}]
+    return turn | ({"content": None, "tool_calls": calls} if call else {})
+
+
+@pytest.mark.claim("C521")
+def test_conversations_of_two_owners_keep_their_own_keys() -> None:
+    owners = [[said()], [said(ward=1) | {"name": "n"}, said()], [said(unit={"of": "mg"})]]
+    sources = [
+        source_of(plain(messages=[turns]), owner=f"hospital-{number}")
+        for number, turns in enumerate(owners)
+    ]
+    for order in (sources, sources[::-1]):
+        stream = RecordStream(order, ["messages"], seed=1)
+        found = [row["messages"] for row in stream.rows(0, len(owners))]
+        assert sorted(found, key=str) == sorted(owners, key=str)
+
+
+@pytest.mark.claim("C521")
+@pytest.mark.parametrize(
+    ("first", "second"), [(1, 0.5), (0.5, 1), (1, "1"), (True, 1), ({"k": 1}, {"k": 0.5})]
+)
+def test_no_number_in_a_tool_call_changes_for_another_owners_sake(
+    first: object, second: object
+) -> None:
+    sources = [
+        source_of(plain(messages=[[said(mg=value)]]), owner=owner)
+        for owner, value in (("hospital-a", first), ("hospital-b", second))
+    ]
+    with pytest.raises(SchemaMismatch, check=carries(check="columns", column="messages")):
+        RecordStream(sources, ["messages"], seed=1)
+
+
+def test_tools_of_two_owners_keep_their_own_keys() -> None:
+    tools = [
+        [{"function": {"name": "beds", "parameters": {"ward": {"type": "string"}}}}],
+        [{"function": {"name": "dose", "parameters": {"mg": {"type": "number", "least": 1}}}}],
+    ]
+    sources = [
+        source_of(plain(messages=[[said()]], tools=[listed]), owner=f"hospital-{number}")
+        for number, listed in enumerate(tools)
+    ]
+    stream = RecordStream(sources, ["messages", "tools"], seed=1)
+    assert sorted((row["tools"] for row in stream.rows(0, 2)), key=str) == tools
+
+
 def test_large_texts_are_texts() -> None:
     large = PlainDataset(
         [pa.RecordBatch.from_arrays([pa.array(["y"], pa.large_string())], names=["a"])]
