@@ -373,7 +373,7 @@ def test_a_lifted_revocation_stays_lifted_and_a_new_one_does_not(desk: Desk) -> 
     assert desk.approve().approved_by == (A,)
     assert desk.approve(lift_revocation=True).approved_by == (A,)
     with desk.site.owner(desk.broker, A) as mine:
-        mine.submit_decision(first.envelope)
+        mine.hand_in("approval", first.envelope)
     assert desk.approve().approved_by == (A,)
     assert desk.revoke().revoked_by == (A,)
     with pytest.raises(UsageError, check=carries(check="--lift-revocation")):
@@ -401,7 +401,7 @@ def test_no_other_owner_lifts_a_revocation(desk: Desk) -> None:
         not_after=now + 3600,
     )
     with desk.site.owner(desk.broker, B) as their:
-        their.submit_decision(sign_decision(theirs, identity(B).signer))
+        their.hand_in("approval", sign_decision(theirs, identity(B).signer))
     with pytest.raises(UsageError, check=carries(check="--lift-revocation")):
         desk.approve()
     assert A in desk.approve(B).revoked_by

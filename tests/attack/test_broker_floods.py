@@ -173,7 +173,7 @@ def test_pages_of_the_ledger(tmp_path: Path) -> None:
                 target = Target(
                     app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash=f"{number:064x}"
                 )
-                owner.submit_decision(revocation(site.world, "hospital-c", target))
+                owner.hand_in("approval", revocation(site.world, "hospital-c", target))
         pages = (
             "/v1/ledger/entries?start=0&limit=1000",
             "/v1/ledger/cosigned",

@@ -255,4 +255,4 @@ def test_a_broker_answers_over_tls_and_takes_what_owners_signed_for_its_url(
             authorities=bank.pem.decode(),
             clock=world.clock,
         ) as owner:
-            assert owner.submit_decision(Envelope.from_bytes(approval(world))) == size
+            assert owner.hand_in("approval", Envelope.from_bytes(approval(world))) == size

@@ -44,7 +44,7 @@ def client(site: BrokerSite) -> Iterator[BrokerClient]:
     with site.serving("agent") as found:
         sealed = signed_dataset(site.target, OWNER, sealed_at=site.now())
         with site.owner(found, OWNER) as mine:
-            mine.register_dataset(sealed.to_bytes())
+            mine.hand_in("dataset", sealed)
         yield found
 
 

@@ -91,8 +91,8 @@ def test_a_lease_ends_with_the_retention_and_is_not_renewed(world: ReleaseWorld)
 def test_an_owner_who_shortens_a_retention_stops_running_guests(world: ReleaseWorld) -> None:
     before = sealed_with(world, kept_for(world, 30 * DAY))
     grant = world.obtain()
-    world.broker.registry.register_dataset(
-        document_of(stated_anew(world, before, kept_for(world, 60)))
+    world.broker.registry.hand_in(
+        "dataset", document_of(stated_anew(world, before, kept_for(world, 60)))
     )
     world.clock.advance(61)
     with pytest.raises(RetentionEnded):
@@ -117,10 +117,10 @@ def test_only_its_owner_states_a_longer_retention_and_both_stay_visible(
     world.clock.advance(HOUR + 1)
     forged = stated_anew(world, before, kept_for(world, DAY), signed_by=A)
     with pytest.raises(DatasetMismatch):
-        world.broker.registry.register_dataset(document_of(forged))
+        world.broker.registry.hand_in("dataset", document_of(forged))
     refused(world, RetentionEnded)
-    world.broker.registry.register_dataset(
-        document_of(stated_anew(world, before, kept_for(world, DAY)))
+    world.broker.registry.hand_in(
+        "dataset", document_of(stated_anew(world, before, kept_for(world, DAY)))
     )
     assert len(world.obtain().keys) == 3
     registered = [
@@ -136,12 +136,12 @@ def test_only_its_owner_states_a_longer_retention_and_both_stay_visible(
 def test_an_old_manifest_brings_an_earlier_statement_not_back(world: ReleaseWorld) -> None:
     before = sealed_with(world, kept_for(world, 30 * DAY))
     world.clock.advance(HOUR)
-    world.broker.registry.register_dataset(
-        document_of(stated_anew(world, before, kept_for(world, 60)))
+    world.broker.registry.hand_in(
+        "dataset", document_of(stated_anew(world, before, kept_for(world, 60)))
     )
     world.clock.advance(61)
     with pytest.raises(SealtrainError):
-        world.broker.registry.register_dataset(document_of(before.envelope))
+        world.broker.registry.hand_in("dataset", document_of(before.envelope))
     refused(world, RetentionEnded)
 
 

@@ -315,7 +315,7 @@ def state_retention(world: ReleaseWorld, last: int) -> None:
         dataset_id=before.dataset_id,
         root=before.root,
     )
-    world.broker.registry.register_dataset(document_of(envelope))
+    world.broker.registry.hand_in("dataset", document_of(envelope))
 
 
 def test_what_a_lapsed_guest_sealed_last_is_what_the_next_one_goes_on_from(

@@ -165,7 +165,7 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
         first, _ = watch(site, broker, a, "p.json")
         assert first.size == 0
         envelope = site.decision(a)
-        index = broker.submit_decision(envelope)
+        index = broker.hand_in("approval", envelope)
         other = site.decide(broker, b)
         watch(site, broker, a, "p.json")
         with memory(site.folder / "p.json") as kept:

@@ -86,7 +86,7 @@ def test_whatever_the_order_and_however_often_a_revocation_stops(
     for number in (*order, *reversed(order)):
         owner, envelope = handed_in[number]
         with client(served, owner) as mine:
-            mine.submit_decision(envelope)
+            mine.hand_in("approval", envelope)
     tally = world.broker.registry.tally(target).tally
     assert tally["sealed"] is True
     assert tally["revoked_by"] == [B]
@@ -101,25 +101,25 @@ def test_an_approval_that_was_held_back_does_not_replace_a_newer_one(served: Ser
     older = decision(world, C, target, datasets=pins[0], not_after=NOW + 300 * DAY)
     newer = decision(world, C, target, datasets=pins[1], signed_at=NOW + 1)
     with client(served) as mine:
-        index = mine.submit_decision(newer)
+        index = mine.hand_in("approval", newer)
         with pytest.raises(StatementInvalid, check=carries(check="order of approvals")):
-            mine.submit_decision(older)
-        assert mine.submit_decision(newer) == index
+            mine.hand_in("approval", older)
+        assert mine.hand_in("approval", newer) == index
         # An owner who did hand in the older one first may hand it in again: it changes nothing.
         first = decision(world, C, target, signed_at=NOW + 2)
         second = decision(world, C, target, datasets=pins[1], signed_at=NOW + 3)
-        place = mine.submit_decision(first)
-        mine.submit_decision(second)
-        assert mine.submit_decision(first) == place
+        place = mine.hand_in("approval", first)
+        mine.hand_in("approval", second)
+        assert mine.hand_in("approval", first) == place
     with world.store.transaction() as transaction:
         decisions = Counting(world.consortium, BrokerLimits()).decisions(transaction)
     standing = [one for one in decisions if one.decision.target == target][-1]
     assert standing.digest == second.digest
     # Another owner's approval, and one of another recipe, are not held up by it.
     with client(served, A) as theirs:
-        theirs.submit_decision(decision(world, A, target))
+        theirs.hand_in("approval", decision(world, A, target))
     with client(served) as mine:
-        mine.submit_decision(decision(world, C, some_target("not held back")))
+        mine.hand_in("approval", decision(world, C, some_target("not held back")))
 
 
 def test_a_dataset_does_not_go_back_to_an_earlier_manifest(served: Served) -> None:
@@ -127,17 +127,17 @@ def test_a_dataset_does_not_go_back_to_an_earlier_manifest(served: Served) -> No
     first = world.seal(C, name="late").envelope
     second = continued(first)
     with client(served) as mine:
-        mine.register_dataset(first.to_bytes())
-        index = mine.register_dataset(second.to_bytes())
+        mine.hand_in("dataset", first)
+        index = mine.hand_in("dataset", second)
         with pytest.raises(DatasetMismatch):
-            mine.register_dataset(first.to_bytes())
-        assert mine.register_dataset(second.to_bytes()) == index
+            mine.hand_in("dataset", first)
+        assert mine.hand_in("dataset", second) == index
     # The newer one overtook the older one: the older one comes too late.
     third = world.seal(C, name="overtaken").envelope
     with client(served) as mine:
-        mine.register_dataset(continued(third).to_bytes())
+        mine.hand_in("dataset", continued(third))
         with pytest.raises(DatasetMismatch):
-            mine.register_dataset(third.to_bytes())
+            mine.hand_in("dataset", third)
 
 
 def continued(envelope: Envelope) -> Envelope:
@@ -156,7 +156,7 @@ def test_a_cosignature_of_an_older_checkpoint_is_no_step_back(served: Served) ->
 
     older = world.ledger.checkpoint()
     with client(served) as mine:
-        mine.submit_decision(decision(world, C, some_target("grows")))
+        mine.hand_in("approval", decision(world, C, some_target("grows")))
         newer = world.ledger.checkpoint()
         mine.submit_cosignature(cosigned(newer))
         for _ in range(2):
@@ -182,7 +182,7 @@ def test_what_owners_sign_in_one_consortium_counts_in_no_other(
 
     for revoke in (False, True):
         foreign = decision(there, C, here.target, revoke=revoke)
-        refused(lambda mine, letter=foreign: mine.submit_decision(letter), ApprovalUnknown)
+        refused(lambda mine, letter=foreign: mine.hand_in("approval", letter), ApprovalUnknown)
     note = there.ledger.checkpoint()
     line = cosign_tree_head(note, C, identity(C).signer, at=NOW)
     cosigned = SignedNote.from_text(note).with_signature(line).to_text()
@@ -200,10 +200,10 @@ def test_a_letter_of_one_kind_is_none_of_another(served: Served) -> None:
     approval = decision(world, C, some_target("kinds"))
     with client(served) as mine:
         with pytest.raises(SealtrainError) as caught:
-            mine.register_dataset(approval.to_bytes())
+            mine.hand_in("dataset", approval)
         assert caught.value.exit_code == 3
         with pytest.raises(SealtrainError) as caught:
-            mine.submit_decision(sealed.envelope)
+            mine.hand_in("approval", sealed.envelope)
         assert caught.value.exit_code == 3
 
 

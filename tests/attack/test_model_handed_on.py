@@ -136,7 +136,7 @@ class HandedOn:
             replace(made, binding=binding), identity(C).signer, sealed_at=signed_at
         )
         for world in self.quorum.worlds:
-            world.broker.registry.register_dataset(document_of(envelope))
+            world.broker.registry.hand_in("dataset", document_of(envelope))
         self.approve(made, locked, B, C)
 
     def approve(self, made: DatasetDescription, locked: LockedRecipe, *owners: str) -> None:

@@ -164,8 +164,8 @@ STEPS: Mapping[str, tuple[str, Callable[[ReleaseWorld], object]]] = {
     ),
     "the successor": (
         "consortium-mismatch",
-        lambda world: world.broker.registry.succeed(
-            document_of(Asking(world, world.attest(), "").succession())
+        lambda world: world.broker.registry.hand_in(
+            "succession", document_of(Asking(world, world.attest(), "").succession())
         ),
     ),
     "an owner's policy": (

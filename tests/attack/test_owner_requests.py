@@ -218,7 +218,7 @@ def test_an_owner_whose_clock_is_wrong_can_still_revoke(served: Served, error: i
     target = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash=digest(str(error)))
     me = identity("hospital-b").signer
     with BrokerClient(url, signer=me, broker=BROKER, clock=lambda: NOW + error) as client:
-        client.submit_decision(revocation(world, "hospital-b", target))
+        client.hand_in("approval", revocation(world, "hospital-b", target))
     assert world.broker.registry.tally(target).tally["revoked_by"] == ["hospital-b"]
 
 
@@ -244,7 +244,7 @@ def test_a_client_signs_again_once_and_no_more(
         BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client,
         pytest.raises(RequestStale),
     ):
-        client.submit_decision(sign_decision_of(world))
+        client.hand_in("approval", sign_decision_of(world))
     assert len(asked) == 2
 
 
@@ -288,7 +288,7 @@ def test_whatever_date_a_broker_answers_with_a_client_ends_in_its_refusal(
         BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client,
         pytest.raises(RequestStale),
     ):
-        client.submit_decision(sign_decision_of(world))
+        client.hand_in("approval", sign_decision_of(world))
     assert len(asked) == times
 
 
@@ -301,13 +301,13 @@ def sign_decision_of(world: ReleaseWorld) -> Any:
 def test_a_client_without_an_identity_hands_nothing_in(served: Served) -> None:
     world, url = served
     with BrokerClient(url) as client, pytest.raises(UsageError):
-        client.submit_decision(sign_decision_of(world))
+        client.hand_in("approval", sign_decision_of(world))
     stranger = identity("stranger").signer
     with (
         BrokerClient(url, signer=stranger, broker=BROKER, clock=world.clock) as client,
         pytest.raises(SignatureInvalid),
     ):
-        client.submit_decision(sign_decision_of(world))
+        client.hand_in("approval", sign_decision_of(world))
 
 
 def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
@@ -321,12 +321,12 @@ def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
         loud = identity("hospital-a").signer
         with BrokerClient(url, signer=loud, broker=BROKER, clock=world.clock) as client:
             for _ in range(2):
-                client.submit_decision(sign_decision_of(world))
+                client.hand_in("approval", sign_decision_of(world))
             with pytest.raises(TooManyRequests):
-                client.submit_decision(sign_decision_of(world))
+                client.hand_in("approval", sign_decision_of(world))
         me = identity("hospital-b").signer
         with BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client:
-            client.submit_decision(revocation(world, "hospital-b"))
+            client.hand_in("approval", revocation(world, "hospital-b"))
         assert world.broker.registry.tally(world.target).tally["revoked_by"] == ["hospital-b"]
 
 

@@ -81,7 +81,7 @@ def test_a_listed_key_is_good_on_its_own_paths_only(site: Site) -> None:
     with site.desk(SUBMITTER) as desk:
         assert desk.client.post_control(Submission, submission).first
         with pytest.raises(SignatureInvalid):
-            desk.client.submit_decision(decision)
+            desk.client.hand_in("approval", decision)
     claim = site.control.runner().event(
         site.control.broker.newest(
             state="all", name="nightly", compose_hash=None, before=None, limit=1
@@ -97,7 +97,7 @@ def test_a_listed_key_is_good_on_its_own_paths_only(site: Site) -> None:
         with pytest.raises(SignatureInvalid):
             desk.client.post_control(Submission, submission)
         with pytest.raises(SignatureInvalid):
-            desk.client.submit_decision(decision)
+            desk.client.hand_in("approval", decision)
         assert desk.client.post_control(RunEvent, claim).first
     assert site.control.events() == ["submission", "claimed"]
 

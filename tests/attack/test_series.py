@@ -339,7 +339,7 @@ def test_a_broker_refuses_a_series_of_another_form(
     document["series"] |= said
     envelope = dsse.sign(canonical_json(document), PAYLOAD_TYPE, identity(C).signer)
     with pytest.raises(StatementInvalid):
-        world.broker.registry.register_dataset(document_of(envelope))
+        world.broker.registry.hand_in("dataset", document_of(envelope))
 
 
 def counts_in_private(recipe: dict[str, Any]) -> None:

@@ -296,7 +296,7 @@ def test_a_broker_refuses_terms_of_another_form(world: ReleaseWorld, terms: Any)
     document = json.loads(world.decision(A).payload) | {"standing": terms}
     envelope = dsse.sign(canonical_json(document), PAYLOAD_TYPE, identity(A).signer)
     with pytest.raises(StatementInvalid):
-        world.broker.registry.submit_decision(document_of(envelope))
+        world.broker.registry.hand_in("approval", document_of(envelope))
 
 
 def test_an_approval_without_terms_has_the_bytes_it_had(world: ReleaseWorld) -> None:

@@ -195,7 +195,7 @@ def succeeded(world: ReleaseWorld) -> None:
     )
     for owner in (B, C):
         found = with_signature(found, identity(owner).signer)
-    world.broker.registry.succeed(document_of(found.envelope))
+    world.broker.registry.hand_in("succession", document_of(found.envelope))
 
 
 def again(world: ReleaseWorld, *, resume: bool) -> Mapping[str, Any]:

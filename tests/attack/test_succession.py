@@ -201,7 +201,7 @@ def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
 
 def succeed(world: ReleaseWorld, *owners: str, **changed: Any) -> Any:
     file = signed(world.consortium, rotated(world.consortium, C), *owners, **changed)
-    return world.broker.registry.succeed(document_of(file.envelope))
+    return world.broker.registry.hand_in("succession", document_of(file.envelope))
 
 
 def test_a_broker_whose_consortium_was_succeeded_lets_nothing_run(world: ReleaseWorld) -> None:
@@ -235,7 +235,7 @@ def succeed_again(world: ReleaseWorld, taken: Any) -> Any:
     entry = next(one for one in world.ledger.entries() if one["kind"] == "succession")
     assert entry["body"]["digest"] == taken.digest
     envelope = dsse.Envelope.from_dict(entry["body"]["envelope"])
-    return world.broker.registry.succeed(document_of(envelope))
+    return world.broker.registry.hand_in("succession", document_of(envelope))
 
 
 def test_too_few_signatures_an_old_or_a_second_succession_end_nothing(

@@ -105,7 +105,7 @@ def test_six_banks_behind_nginx_with_a_private_ca_and_a_proxy(
             ) as owner:
                 assert owner.health().consortium_id == world.consortium.consortium_id
                 decided = Envelope.from_bytes(approval(world))
-                assert owner.submit_decision(decided) == size
+                assert owner.hand_in("approval", decided) == size
         assert len(made.asked) == BANKS
         reach_by(before)
         with BrokerClient(f"https://{names[0]}") as bare, pytest.raises(BrokerUnreachable):

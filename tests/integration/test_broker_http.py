@@ -58,6 +58,7 @@ from sealtrain.sealing.stanza import (
     wrap_for_owner,
     wrap_for_recipe,
 )
+from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.http_signature import sign_request
 from sealtrain.signing.identity import broker_id
 from sealtrain_rehearsal.simulator.server import running as simulated_guest
@@ -127,7 +128,7 @@ class Site(Agreement):
             ),
         )
         with self.of(owner) as client:
-            client.register_dataset((out / "dataset.json").read_bytes())
+            client.hand_in("dataset", Envelope.from_bytes((out / "dataset.json").read_bytes()))
         return out
 
     def of(self, owner: str) -> BrokerClient:
@@ -147,7 +148,7 @@ class Site(Agreement):
             manifest = load_dataset_manifest(sealed, self.consortium)
             pins["datasets"] = [DatasetPin(dataset_id=manifest.dataset_id, root=manifest.root)]
         with self.of(owner) as client:
-            return client.submit_decision(self.decision(owner, revoke=revoke, **pins))
+            return client.hand_in("approval", self.decision(owner, revoke=revoke, **pins))
 
     def obtain(self, folders: list[Path], locked: LockedRecipe | None = None, **more: Any) -> Grant:
         locked = locked or self.locked
@@ -279,10 +280,10 @@ def test_the_ledger_proves_every_decision_and_its_own_growth(
 def test_the_same_decision_twice_is_one(site: Site, folders: list[Path]) -> None:
     envelope = site.decision("hospital-c")
     with site.of("hospital-c") as client:
-        assert client.submit_decision(envelope) == client.submit_decision(envelope)
+        assert client.hand_in("approval", envelope) == client.hand_in("approval", envelope)
         manifest = (folders[0] / "dataset.json").read_bytes()
         size = site.client.health().ledger_size
-        client.register_dataset(manifest)
+        client.hand_in("dataset", Envelope.from_bytes(manifest))
     assert site.client.health().ledger_size == size
 
 
@@ -563,7 +564,7 @@ def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
             codes = []
             for _ in range(3):  # at least two of them fall into one minute
                 with pytest.raises(SealtrainError) as caught:
-                    owner.submit_decision(foreign)
+                    owner.hand_in("approval", foreign)
                 codes.append(caught.value.code)
         assert codes[-1] == "too-many-requests"
 

@@ -250,7 +250,7 @@ def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event)
 
     def decide(client: BrokerClient) -> None:
         envelope = site.world.decision("hospital-c", datasets=(), signed_at=NOW)
-        told.decisions.append((client.submit_decision(envelope), envelope.digest))
+        told.decisions.append((client.hand_in("approval", envelope), envelope.digest))
 
     threads = [threading.Thread(target=insist, args=(act,)) for act in (release, decide, release)]
     for thread in threads:

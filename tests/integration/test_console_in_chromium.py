@@ -47,7 +47,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
     with console_world(tmp_path_factory.mktemp("console")) as made:
         sealed = signed_dataset(made.site.target, OWNER, sealed_at=made.site.now())
         with made.site.owner(made.client, OWNER) as mine:
-            mine.register_dataset(sealed.to_bytes())
+            mine.hand_in("dataset", sealed)
         yield made
 
 

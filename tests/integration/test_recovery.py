@@ -309,7 +309,7 @@ def test_a_successor_that_shows_no_succession_is_followed_by_nobody(people: Peop
     with BrokerClient(people.url, signer=identity(A).signer, broker=broker) as client:
         file = SuccessionFile.load(Path("second.json"))
         with pytest.raises(ConsortiumMismatch):  # of its predecessor, not its own
-            client.succeed(file.envelope)
+            client.hand_in("succession", file.envelope)
     people.refused(SignatureInvalid, *words)
 
 

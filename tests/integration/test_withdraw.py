@@ -16,6 +16,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.cli import app
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.release.errors import DatasetWithdrawn
+from sealtrain.signing.dsse import Envelope
 
 A, B, _ = OWNERS
 DATASET = "5a" * 16
@@ -49,7 +50,7 @@ def test_a_dataset_is_withdrawn_at_each_broker_that_answers(site: BrokerSite) ->
     folder = sealed_folder(site, A)
     with site.serving("one") as broker:
         with site.owner(broker, A) as mine:
-            mine.register_dataset((folder / "dataset.json").read_bytes())
+            mine.hand_in("dataset", Envelope.from_bytes((folder / "dataset.json").read_bytes()))
         here = str(site.broker_file(broker))
         gone = str(site.folder / "gone.yaml")
         pin = site.pin.model_copy(update={"url": "http://127.0.0.1:9"})
@@ -70,7 +71,7 @@ def test_a_dataset_is_withdrawn_at_each_broker_that_answers(site: BrokerSite) ->
         )
         assert use["withdrawn_at"]
         with site.owner(broker, A) as mine, pytest.raises(DatasetWithdrawn):
-            mine.register_dataset((folder / "dataset.json").read_bytes())
+            mine.hand_in("dataset", Envelope.from_bytes((folder / "dataset.json").read_bytes()))
         found = command(site, "log", "uses", DATASET, "--broker", here)
         assert found["ledger"]["holds"]
         assert found["datasets"] == [use]
@@ -79,7 +80,10 @@ def test_a_dataset_is_withdrawn_at_each_broker_that_answers(site: BrokerSite) ->
 def test_another_owner_withdraws_nothing_of_it(site: BrokerSite) -> None:
     with site.serving("two") as broker:
         with site.owner(broker, A) as mine:
-            mine.register_dataset((sealed_folder(site, A) / "dataset.json").read_bytes())
+            mine.hand_in(
+                "dataset",
+                Envelope.from_bytes((sealed_folder(site, A) / "dataset.json").read_bytes()),
+            )
         key = str(site.folder / f"{B}.identity.json")
         words = ["withdraw", DATASET, "--identity", key, "--yes"]
         with pytest.raises(DatasetMismatch) as caught:

@@ -103,7 +103,7 @@ class BrokerSite(Agreement):
         named = [self.pin.broker_id]
         made = self.decision(owner, revoke=decision == "revoke", brokers=named)
         with self.owner(client, owner) as mine:
-            return mine.submit_decision(made)
+            return mine.hand_in("approval", made)
 
 
 @contextmanager

@@ -129,14 +129,14 @@ def run_begun(world: ReleaseWorld, url: str) -> Asking:
 
 
 def _handing_in(
-    owner: str, how: str, what: Callable[[Asking], Any], *kind: type
+    owner: str, kind: str, what: Callable[[Asking], Envelope]
 ) -> Callable[[Asking], None]:
-    made: dict[int, Any] = {}
+    made: dict[int, Envelope] = {}
 
     def act(asking: Asking) -> None:
         document = made.setdefault(id(asking), what(asking))
         with asking.owner(owner) as client:
-            getattr(client, how)(*kind, document)
+            client.hand_in(kind, document)
 
     return act
 
@@ -157,14 +157,12 @@ def _failure(asking: Asking) -> None:
 
 
 ACTS: Mapping[str, Callable[[Asking], None]] = {
-    "approval": _handing_in(C, "submit_decision", Asking.approve),
-    "revocation": _handing_in(B, "submit_decision", Asking.revoke),
-    "dataset": _handing_in(
-        C, "register_dataset", lambda asking: asking.world.seal(C, name="more").envelope.to_bytes()
-    ),
-    "withdrawal": _handing_in(C, "hand_in", Asking.withdrawal, Withdrawal),
-    "owner-policy": _handing_in(A, "hand_in", Asking.policy, OwnerPolicy),
-    "succession": _handing_in(A, "succeed", Asking.succession),
+    "approval": _handing_in(C, "approval", Asking.approve),
+    "revocation": _handing_in(B, "approval", Asking.revoke),
+    "dataset": _handing_in(C, "dataset", lambda asking: asking.world.seal(C, name="more").envelope),
+    "withdrawal": _handing_in(C, "withdrawal", Asking.withdrawal),
+    "owner-policy": _handing_in(A, "owner-policy", Asking.policy),
+    "succession": _handing_in(A, "succession", Asking.succession),
     "release": _release,
     "renewal": _renewal,
     "failure": _failure,

@@ -278,7 +278,7 @@ class ReleaseWorld(Agreement):
         )
 
     def register(self, sealed: SealedSet) -> Accepted:
-        return self.broker.registry.register_dataset(document_of(sealed.envelope))
+        return self.broker.registry.hand_in("dataset", document_of(sealed.envelope))
 
     def approve(self, owner: str, **changed: Any) -> Accepted:
         return self.submit(self.decision(owner, **{"brokers": self.decided_at} | changed))
@@ -292,7 +292,7 @@ class ReleaseWorld(Agreement):
         return [*self.locked.lock.brokers, self.pin.broker_id]
 
     def submit(self, envelope: Envelope) -> Accepted:
-        return self.broker.registry.submit_decision(document_of(envelope))
+        return self.broker.registry.hand_in("approval", document_of(envelope))
 
     def attest(
         self, locked: LockedRecipe | None = None, wire: Wire | None = None

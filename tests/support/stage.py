@@ -375,7 +375,7 @@ class Stage:
         )
         pin = load_pin(self.broker)
         with BrokerClient(pin.url, signer=me.signer, broker=pin.broker_id) as client:
-            client.submit_decision(sign_decision(decision, me.signer))
+            client.hand_in("approval", sign_decision(decision, me.signer))
 
     def train_words(self, folder: Path, out: str, guest: str = "") -> list[str | Path]:
         return [

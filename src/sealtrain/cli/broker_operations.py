@@ -218,7 +218,7 @@ def approve_kms(
     )
     signer = Identity.load(identity).signer
     with BrokerClient.at(pin, signer=signer) as client:
-        client.submit_decision(sign_decision(made, signer))
+        client.hand_in("approval", sign_decision(made, signer))
         tally = client.approvals_status(target, members, now, needs=KMS_NEEDS)
     emit(
         as_json,

@@ -134,7 +134,7 @@ def _submit(
                 ),
                 owner.signer,
             )
-            index = watch.client.hand_in(OwnerPolicy, envelope)
+            index = watch.client.hand_in(OwnerPolicy.entry_kind, envelope)
             watch.recorded(index, envelope.to_bytes())
             return {"index": index, "digest": envelope.digest}
 

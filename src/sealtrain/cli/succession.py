@@ -195,7 +195,9 @@ def succeed(
         url = pin.url
         try:
             with BrokerClient.at(pin, signer=signer) as client:
-                answers.append({"broker": url, "index": client.succeed(file.envelope)})
+                answers.append(
+                    {"broker": url, "index": client.hand_in("succession", file.envelope)}
+                )
             say(f"{url} ended consortium {members.consortium_id}")
         except SealtrainError as error:
             failed.append(error)

@@ -17,9 +17,10 @@ from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
+from sealtrain.consortium.documents import handed_in
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owner_document import RecordedDocument, verify_owned
+from sealtrain.consortium.owner_document import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series_block import MAX_MEMBERS
@@ -265,36 +266,17 @@ class BrokerClient:
         shown = show_lease(lease_id, lease_key, body)
         self._transport.post("/v1/failures", body, Accepted, sign=lambda *_request: shown)
 
-    def submit_decision(self, envelope: Envelope) -> int:
-        """Hand in an approval or revocation; returns its index in the ledger.
-
-        Raises:
-            Refused: The broker does not accept it.
-        """
-        accepted = self._hand_in("/v1/approvals", envelope.to_bytes(), Accepted)
-        return _index(accepted, envelope.digest)
-
-    def register_dataset(self, envelope: bytes) -> int:
-        """Hand in a dataset's signed manifest (``dataset.json``); returns its ledger index.
-
-        Raises:
-            SignatureInvalid: Not an envelope.
-            Refused: The broker does not accept it.
-        """
-        parsed = Envelope.from_bytes(envelope)
-        return _index(self._hand_in("/v1/datasets", envelope, Accepted), parsed.digest)
-
-    def hand_in(self, kind: type[RecordedDocument], envelope: Envelope) -> int:
-        """Hand in a document that an owner signed about their own data; its ledger index.
+    def hand_in(self, kind: str, envelope: Envelope) -> int:
+        """Hand in what owners signed; returns its index in the ledger.
 
         Args:
-            kind: Of ``consortium.documents``.
-            envelope: From ``consortium.owned.sign_owned``.
+            kind: Of its ledger entry (``consortium.documents.handed_in``).
+            envelope: As it was signed.
 
         Raises:
             Refused: The broker does not accept it.
         """
-        accepted = self._hand_in(kind.path, envelope.to_bytes(), Accepted)
+        accepted = self._hand_in(handed_in()[kind].path, envelope.to_bytes(), Accepted)
         return _index(accepted, envelope.digest)
 
     def policies(self, consortium: Consortium) -> dict[str, SignedPolicy]:
@@ -400,15 +382,6 @@ class BrokerClient:
                 raise _endless("datasets", page.end, after)
             after = page.end
         return tuple(found[:most])
-
-    def succeed(self, envelope: Envelope) -> int:
-        """Hand in a succession that enough owners signed; returns its ledger index.
-
-        Raises:
-            Refused: The broker does not accept it.
-        """
-        accepted = self._hand_in("/v1/successions", envelope.to_bytes(), Accepted)
-        return _index(accepted, envelope.digest)
 
     def submit_manifest(self, manifest: bytes, closing: Closing) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.

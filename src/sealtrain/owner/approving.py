@@ -522,10 +522,10 @@ def _submit(
             # Nothing keeps an owner from stopping, whatever became of the ledger.
             pin = load_pin(broker)
             with BrokerClient.at(pin, signer=signer) as client:
-                index = client.submit_decision(envelope)
+                index = client.hand_in("approval", envelope)
         with watch_ledger(broker, consortium, owner.identity, owner.state) as watch:
             if index is None:
-                index = watch.client.submit_decision(envelope)
+                index = watch.client.hand_in("approval", envelope)
             watch.recorded(index, envelope.to_bytes())
             return watch.client.approvals_status(
                 decision.target, consortium, system_clock(), needs=needs

@@ -45,6 +45,7 @@ from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.rewrap import rewrap as rewrap_dataset
 from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
+from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
     from sealtrain.client.broker_proof import AttestedBroker
@@ -374,6 +375,6 @@ def register_at(owner: OwnerFiles, envelope: bytes, deployment: LockedRecipe) ->
         with BrokerClient.at(load_pin(broker)) as client:
             members = client.consortium(consortium_id)
         with watch_ledger(broker, members, owner.identity, owner.state) as watch:
-            watch.recorded(watch.client.register_dataset(envelope), envelope)
+            watch.recorded(watch.client.hand_in("dataset", Envelope.from_bytes(envelope)), envelope)
 
     return at_each(owner.brokers, at)

@@ -83,7 +83,7 @@ def withdraw(
     def at(broker: Path) -> Withdrawn:
         pin = load_pin(broker)
         with BrokerClient.at(pin, signer=me.signer) as client:
-            index = client.hand_in(Withdrawal, envelope)
+            index = client.hand_in(Withdrawal.entry_kind, envelope)
         try:
             audit, uses = uses_at(broker, named, consortium, progress=progress)
         except SealtrainError as error:  # it was withdrawn all the same

@@ -36,7 +36,7 @@ def _signature(stage: Stage, off: bool) -> Attempt:
     signed = desk.approval(_SECOND, signer=stranger if off else None)
 
     def act() -> str:
-        desk.owner_side(_SECOND).submit_decision(signed)
+        desk.owner_side(_SECOND).hand_in("approval", signed)
         return f"The broker counts the approval of {_SECOND}. {_released(desk)}"
 
     return Attempt(act=act, stake=desk.stake("Anyone could have approved in an owner's name"))
@@ -55,7 +55,7 @@ def _revocation(stage: Stage, off: bool) -> Attempt:
     if off:
         desk.revoke(_SECOND)
         # The operator plays the approval of before once more, which it had recorded.
-        desk.owner_side(_FIRST).submit_decision(recorded)
+        desk.owner_side(_FIRST).hand_in("approval", recorded)
     return _release(desk, f"{_SECOND} could not have taken its approval back")
 
 

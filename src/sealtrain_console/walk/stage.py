@@ -147,7 +147,7 @@ class ServedBroker:
     def register(self, owner: str) -> None:
         """Register the owner's sealed dataset."""
         signed = read_bounded(self.run.sealed(owner) / "dataset.json", 1 << 20)
-        self.owner_side(owner).register_dataset(signed)
+        self.owner_side(owner).hand_in("dataset", Envelope.from_bytes(signed))
 
     def approval(
         self,
@@ -185,7 +185,7 @@ class ServedBroker:
     def approve(self, owner: str, **how: Any) -> Envelope:
         """Sign an approval and hand it in. Arguments as ``approval``."""
         signed = self.approval(owner, **how)
-        self.owner_side(owner).submit_decision(signed)
+        self.owner_side(owner).hand_in("approval", signed)
         return signed
 
     def revoke(self, owner: str) -> None:
@@ -197,7 +197,7 @@ class ServedBroker:
             signed_at=self.stage.clock(),
         )
         signed = sign_decision(decision, self.run.owners[owner].signer)
-        self.owner_side(owner).submit_decision(signed)
+        self.owner_side(owner).hand_in("approval", signed)
 
     def attested(self, locked: LockedRecipe | None = None) -> AttestedBroker:
         """The broker's keys for a recipe, once it proved itself to the asker."""

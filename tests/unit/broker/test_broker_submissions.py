@@ -71,7 +71,7 @@ def test_a_tally_shows_only_decisions_on_its_target(world: ReleaseWorld) -> None
 def test_an_envelope_of_another_kind_is_no_decision(world: ReleaseWorld) -> None:
     dataset = world.sealed["hospital-a"].envelope
     with pytest.raises(SignatureInvalid):
-        world.broker.registry.submit_decision(document_of(dataset))
+        world.broker.registry.hand_in("approval", document_of(dataset))
     assert world.refusals()[-1]["action"] == "approval"
 
 
@@ -103,7 +103,7 @@ def test_a_successor_manifest_takes_its_place(world: ReleaseWorld) -> None:
         records=200,
         previous=before.envelope.digest,
     )
-    accepted = world.broker.registry.register_dataset(document_of(envelope))
+    accepted = world.broker.registry.hand_in("dataset", document_of(envelope))
     assert proved(world, accepted)["kind"] == "dataset"
     assert verify_dataset(envelope, world.consortium).root == "cd" * 32
     pin = DatasetPin(dataset_id=before.dataset_id, root="cd" * 32)
@@ -205,8 +205,8 @@ def test_a_broker_that_missed_a_manifest_takes_the_next_of_the_same_ciphertext(
     signer = identity("hospital-a").signer
     envelope = dsse.sign(canonical_json(later), before.envelope.payload_type, signer)
     if taken:
-        world.broker.registry.register_dataset(document_of(envelope))
+        world.broker.registry.hand_in("dataset", document_of(envelope))
         assert world.obtain(datasets=[before.asked]).keys
     else:
         with pytest.raises(DatasetMismatch):
-            world.broker.registry.register_dataset(document_of(envelope))
+            world.broker.registry.hand_in("dataset", document_of(envelope))

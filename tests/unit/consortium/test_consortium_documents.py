@@ -68,7 +68,7 @@ with served_world(Path(sys.argv[1])) as (world, url):
     def hand_in(owner, envelope):
         signer = identity(owner).signer
         with BrokerClient(url, signer=signer, broker=BROKER, clock=world.clock) as client:
-            return client.hand_in(Purpose, envelope)
+            return client.hand_in("purpose", envelope)
 
     first, second = OWNERS[:2]
     envelope = stated(first, first)

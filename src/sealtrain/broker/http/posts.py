@@ -21,7 +21,7 @@ from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.service import Broker
-from sealtrain.consortium.documents import DOCUMENTS
+from sealtrain.consortium.documents import handed_in
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import RunStop, Submission
 from sealtrain.errors import SignatureInvalid
@@ -162,33 +162,11 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
             openapi_extra={"x-body": asked.__name__, "security": [{role: []}]},
         )
 
-    owned(
-        "/v1/approvals",
-        EnvelopeDocument,
-        Accepted,
-        lambda asked: broker().registry.submit_decision(asked),
-        "Submit an approval or revocation",
-    )
-    owned(
-        "/v1/datasets",
-        EnvelopeDocument,
-        Accepted,
-        lambda asked: broker().registry.register_dataset(asked),
-        "Register a dataset",
-    )
-
     def handing_in(entry_kind: str) -> Callable[[EnvelopeDocument], Accepted]:
         return lambda asked: broker().registry.hand_in(entry_kind, asked)
 
-    for entry_kind, kind in DOCUMENTS.items():
+    for entry_kind, kind in handed_in().items():
         owned(kind.path, EnvelopeDocument, Accepted, handing_in(entry_kind), kind.summary)
-    owned(
-        "/v1/successions",
-        EnvelopeDocument,
-        Accepted,
-        lambda asked: broker().registry.succeed(asked),
-        "End this consortium: its owners put another one in its place",
-    )
     owned(
         "/v1/ledger/cosignatures",
         CosignedCheckpoint,

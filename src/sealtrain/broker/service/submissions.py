@@ -6,8 +6,9 @@ idempotent: the same bytes again change nothing and get the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
@@ -30,7 +31,7 @@ from sealtrain.consortium.owner_document import entry_of, verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import OwnedId
 from sealtrain.consortium.series import may_join
-from sealtrain.consortium.succession import Succession, verify_succession
+from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import LeaseStale, LimitExceeded, RunMismatch, SealtrainError
 from sealtrain.ledger.uses import outputs_entry
@@ -67,53 +68,28 @@ class Registry:
         self._counting = counting
         self.witnessing = Witnessing(parts)
         """Owners' cosignatures of the ledger."""
-
-    def submit_decision(self, document: EnvelopeDocument) -> Accepted:
-        """Record an owner's approval or revocation.
-
-        Raises:
-            Refused: Not signed by an owner of this consortium, malformed, expired, or for other
-                brokers.
-            LimitExceeded: The broker holds as many decisions as it keeps.
-        """
-        envelope = document.envelope()
-        now = self._parts.clock()
-        with self._refusing("approval", envelope.digest):
-            ids = tuple(broker_id(key) for key in self._parts.ledger.keys)
-            signed = verify_decision(envelope, self._parts.consortium, now=now, broker_ids=ids)
-            return self._record_decision(signed, now)
-
-    def register_dataset(self, document: EnvelopeDocument) -> Accepted:
-        """Record an owner's dataset manifest, new or continuing the one recorded.
-
-        Raises:
-            Refused: Not signed by its owner, or not the successor of the recorded manifest.
-        """
-        envelope = document.envelope()
-        with self._refusing("dataset", envelope.digest):
-            manifest = verify_dataset(envelope, self._parts.consortium)
-            return self._record_dataset(manifest, envelope)
+        self._records: Mapping[str, Callable[[Envelope], int]] = {
+            "approval": self._record_decision,
+            "dataset": self._record_dataset,
+            "succession": self._record_succession,
+        }
 
     def hand_in(self, kind: str, document: EnvelopeDocument) -> Accepted:
-        """Record a document that an owner signed about their own data.
+        """Record what owners signed: a decision, a dataset manifest, a succession, or a document.
 
         Args:
-            kind: Of ``consortium.documents``.
+            kind: Of ``consortium.documents.handed_in``.
             document: As received.
 
         Raises:
-            Refused: Not signed by an owner of this consortium, malformed, or it may not follow
-                what was recorded before.
+            Refused: Not signed by an owner of this consortium, malformed, expired, for other
+                brokers, or it may not follow what was recorded before.
+            LimitExceeded: The broker holds as many decisions as it keeps.
         """
         envelope = document.envelope()
         with self._refusing(kind, envelope.digest):
-            signed = verify_owned(DOCUMENTS[kind], envelope, self._parts.consortium)
-            with self._parts.store.transaction() as transaction:
-                index = transaction.owner_documents.recorded(signed.digest)
-                if index is None:
-                    signed.document.follow(_Before(transaction, self._parts.consortium))
-                    index = self._record(transaction, kind, entry_of(signed))
-            return self._accept(index, signed.digest)
+            record_document = self._records.get(kind) or partial(self._record_owned, kind)
+            return self._accept(record_document(envelope), envelope.digest)
 
     def policies(self) -> OwnerPolicies:
         """Owners' policies in force."""
@@ -124,18 +100,6 @@ class Registry:
                 EnvelopeDocument.of(Envelope.from_bytes(data)) for _, data in found.values()
             )
         )
-
-    def succeed(self, document: EnvelopeDocument) -> Accepted:
-        """Record a succession: a quorum of owners replaced this consortium by another.
-
-        Raises:
-            Refused: Too few owners signed it, it expired, or another succession was recorded
-                before.
-        """
-        envelope = document.envelope()
-        with self._refusing("succession", envelope.digest):
-            found = verify_succession(envelope, self._parts.consortium)
-            return self._record_succession(found.in_time(self._parts.clock()))
 
     def run_of(self, lease_id: str) -> str:
         """Return the run that a lease was granted for, live or ended.
@@ -306,7 +270,19 @@ class Registry:
             standing=standing,
         )
 
-    def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:
+    def _record_owned(self, kind: str, envelope: Envelope) -> int:
+        signed = verify_owned(DOCUMENTS[kind], envelope, self._parts.consortium)
+        with self._parts.store.transaction() as transaction:
+            known = transaction.owner_documents.recorded(signed.digest)
+            if known is not None:
+                return known
+            signed.document.follow(_Before(transaction, self._parts.consortium))
+            return self._record(transaction, kind, entry_of(signed))
+
+    def _record_decision(self, envelope: Envelope) -> int:
+        now = self._parts.clock()
+        ids = tuple(broker_id(key) for key in self._parts.ledger.keys)
+        signed = verify_decision(envelope, self._parts.consortium, now=now, broker_ids=ids)
         decision = signed.decision
         if decision.ends is not None and decision.ends < now:
             raise ApprovalExpired(
@@ -320,13 +296,12 @@ class Registry:
         with self._parts.store.transaction() as transaction:
             known = transaction.decision(signed.digest)
             if known is not None:
-                return self._accept(known[0], signed.digest)
+                return known[0]
             if decision.decision == "approve":
                 transaction.successions.require_none()
                 not_overtaken(signed, self._counting.decisions(transaction))
             self._room_for(signed, self._counting.decisions(transaction))
-            index = self._record(transaction, signed.entry_kind, signed.entry)
-        return self._accept(index, signed.digest)
+            return self._record(transaction, signed.entry_kind, signed.entry)
 
     def _record(self, transaction: Transaction, kind: str, body: dict[str, JsonValue]) -> int:
         return record(transaction, self._parts.ledger, kind, body, now=self._parts.clock())
@@ -348,35 +323,33 @@ class Registry:
                 hint="ask the operator to raise the limit, or begin a successor",
             )
 
-    def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
-        digest = envelope.digest
+    def _record_dataset(self, envelope: Envelope) -> int:
+        manifest = verify_dataset(envelope, self._parts.consortium)
         with self._parts.store.transaction() as transaction:
             transaction.successions.require_none()
             owned = OwnedId(manifest.owner_id, manifest.dataset_id)
             none_withdrawn(transaction.owner_documents.about(Withdrawal.entry_kind, "", [owned]))
             known = transaction.manifests_of_dataset(owned)
             before = known.get((manifest.app_id, manifest.compose_hash))
-            if before is not None and before[1] == digest:
-                return self._accept(before[0], digest)
+            if before is not None and before[1] == envelope.digest:
+                return before[0]
             self._succeeds(manifest, before)
-            others = [self._read(envelope) for _, _, envelope in known.values()]
+            others = [self._read(data) for _, _, data in known.values()]
             members = [
-                self._read(envelope)
-                for _deployment, envelope in transaction.members(manifest.owner, manifest.name)
+                self._read(data)
+                for _deployment, data in transaction.members(manifest.owner, manifest.name)
             ]
             may_join(manifest, others=others, members=members)
-            index = self._record(transaction, "dataset", dataset_entry(manifest, envelope))
-        return self._accept(index, digest)
+            return self._record(transaction, "dataset", dataset_entry(manifest, envelope))
 
-    def _record_succession(self, found: Succession) -> Accepted:
-        digest = found.envelope.digest
+    def _record_succession(self, envelope: Envelope) -> int:
+        found = verify_succession(envelope, self._parts.consortium).in_time(self._parts.clock())
         with self._parts.store.transaction() as transaction:
             before = transaction.successions.recorded()
-            if before is not None and before[1] == digest:
-                return self._accept(before[2], digest)
+            if before is not None and before[1] == envelope.digest:
+                return before[2]
             transaction.successions.require_none()
-            index = self._record(transaction, ENTRY_KIND, found.entry)
-        return self._accept(index, digest)
+            return self._record(transaction, ENTRY_KIND, found.entry)
 
     def _read(self, envelope: bytes) -> DatasetManifest:
         return verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
