@@ -8,42 +8,42 @@ from typing import Any, Final
 
 from sealtrain.consortium.documents import DOCUMENTS
 
-_DECISIONS: Final = ("approval", "revocation")
-# The field of an entry that the broker's database knows too.
-_REFERRED: Final = {
-    "approval": "digest",
-    "revocation": "digest",
-    "dataset": "digest",
-    **dict.fromkeys(DOCUMENTS, "digest"),
-    "succession": "digest",
-    "manifest": "manifest_digest",
-    "release": "run_id",
-    "submission": "digest",
-    "run-event": "digest",
-    "run-stop": "digest",
+
+@dataclass(frozen=True, slots=True)
+class ReferringTable:
+    """A table of the broker's database whose rows name ledger entries, by ``ledger_index``.
+
+    Attributes:
+        kinds: Of the entries.
+        field: Of an entry, which the row has too.
+        column: Its name in the table.
+    """
+
+    kinds: tuple[str, ...]
+    field: str = "digest"
+    column: str = "digest"
+
+
+TABLES: Final[Mapping[str, ReferringTable]] = {
+    "decisions": ReferringTable(("approval", "revocation")),
+    "datasets": ReferringTable(("dataset",)),
+    "manifests": ReferringTable(("manifest",), field="manifest_digest"),
+    "owner_documents": ReferringTable(tuple(DOCUMENTS)),
+    "successions": ReferringTable(("succession",)),
+    "submissions": ReferringTable(("submission",)),
+    "control_documents": ReferringTable(("run-event", "run-stop")),
+    "reservations": ReferringTable(("release",), field="run_id", column="run_id"),
 }
+"""By name."""
+_REFERRED: Final = {kind: table.field for table in TABLES.values() for kind in table.kinds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """What another database says of the ledger: index of an entry → what it must hold."""
+    """What another database says of the ledger."""
 
-    decisions: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    datasets: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    manifests: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the run manifest."""
-    owner_documents: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope, of all kinds of ``consortium.documents``."""
-    successions: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    submissions: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    control_documents: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope, of run events and stops."""
-    reservations: Mapping[int, str] = field(default_factory=dict)
-    """Run id."""
+    tables: Mapping[str, Mapping[int, str]]
+    """By table: index of an entry → what it must hold."""
     runs: Mapping[str, int | None] = field(default_factory=dict)
     """Id of every run that got keys → index of its first release, where the database knows it."""
 
@@ -77,22 +77,14 @@ class Stated:
 
     def differences(self, references: References) -> Iterator[tuple[int, str]]:
         """Index and problem of each entry that only one of the two has."""
-        expected: list[tuple[tuple[str, ...], Mapping[int, str]]] = [
-            (_DECISIONS, references.decisions),
-            (("dataset",), references.datasets),
-            (("manifest",), references.manifests),
-            (tuple(DOCUMENTS), references.owner_documents),
-            (("succession",), references.successions),
-            (("submission",), references.submissions),
-            (("run-event", "run-stop"), references.control_documents),
-            (("release",), references.reservations),
-        ]
-        for kinds, wanted in expected:
+        known: set[int] = set()
+        for name, wanted in references.tables.items():
+            kinds = TABLES[name].kinds
+            known |= wanted.keys()
             for index, value in sorted(wanted.items()):
                 kind, named = self._named.get(index, ("", None))
                 if kind not in kinds or named != value:
                     yield index, f"the broker's database has a {kinds[0]} {value} at this place"
-        known = {index for _, wanted in expected for index in wanted}
         for index, kind in sorted(self._kept.items()):
             if index not in known:
                 yield index, f"the broker's database has lost this {kind}"

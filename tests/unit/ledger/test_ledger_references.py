@@ -21,7 +21,7 @@ def entries(*owners: str) -> Stated:
 
 def lost(stated: Stated, *indices: int) -> list[int]:
     """Entries that a database with only these registrations lacks."""
-    references = References(datasets={index: str(index) for index in indices})
+    references = References(tables={"datasets": {index: str(index) for index in indices}})
     return [index for index, _problem in stated.differences(references)]
 
 

@@ -6,19 +6,9 @@ from dataclasses import dataclass
 
 from sealtrain.ledger.backend import Place
 from sealtrain.ledger.reading import open_reading
-from sealtrain.ledger.references import References
+from sealtrain.ledger.references import TABLES, References
 
 # Plain SQL and no table object: an auditor needs no broker installed.
-_REFERENCES = {
-    "decisions": "SELECT ledger_index, digest FROM decisions",
-    "datasets": "SELECT ledger_index, digest FROM datasets",
-    "manifests": "SELECT ledger_index, digest FROM manifests",
-    "owner_documents": "SELECT ledger_index, digest FROM owner_documents",
-    "successions": "SELECT ledger_index, digest FROM successions",
-    "submissions": "SELECT ledger_index, digest FROM submissions",
-    "control_documents": "SELECT ledger_index, digest FROM control_documents",
-    "reservations": "SELECT ledger_index, run_id FROM reservations",
-}
 _RUNS = "SELECT run_id, ledger_index FROM runs"
 _NOTES = "SELECT size, note FROM cosigned ORDER BY size"
 _LINES = "SELECT owner, line FROM cosignatures WHERE size = ?"
@@ -49,15 +39,16 @@ def read_beside(where: Place) -> LedgerStatements:
         DataInvalid: There is no such file.
         Unreachable: The server does not answer.
     """
-    found: dict[str, dict[int, str]] = {table: {} for table in _REFERENCES}
+    found: dict[str, dict[int, str]] = {name: {} for name in TABLES}
     notes: list[str] = []
     runs: dict[str, int | None] = {}
     problem = None
     with open_reading(where) as db:
         try:
             with db.part():
-                for table, query in _REFERENCES.items():
-                    found[table] = {int(index): str(value) for index, value in db.rows(query, ())}
+                for name, table in TABLES.items():
+                    query = f"SELECT ledger_index, {table.column} FROM {name}"  # noqa: S608  # ours
+                    found[name] = {int(index): str(value) for index, value in db.rows(query, ())}
                 runs = {
                     str(run_id): None if index is None else int(index)
                     for run_id, index in db.rows(_RUNS, ())
@@ -68,5 +59,5 @@ def read_beside(where: Place) -> LedgerStatements:
         except (db.failed, ValueError) as error:
             problem = f"not all of {db.name} can be read: {type(error).__name__}"
     return LedgerStatements(
-        references=References(**found, runs=runs), checkpoints=tuple(notes), problem=problem
+        references=References(tables=found, runs=runs), checkpoints=tuple(notes), problem=problem
     )

@@ -21,11 +21,12 @@ from sqlalchemy.engine import Connection
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.store.entry_index import add_to_index
-from sealtrain.broker.store.recording import RECORDED, RecordedEntry, change
+from sealtrain.broker.store.recording import RecordedEntry, change
 from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import metadata, reflected
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.errors import DataInvalid, LedgerInconsistent, SealtrainError, Unreachable
+from sealtrain.ledger.references import TABLES
 from sealtrain.ledger.store import LedgerStore
 from sealtrain.signing import merkle
 
@@ -121,16 +122,16 @@ class LedgerFollower:
             raise _set_back(row.entries, size)
         if row.entries and self._tree.subtree(row.entries - 1, row.entries).hex() != row.leaf:
             raise _set_back(row.entries, "another history")
-        for name, field in RECORDED.items():
+        for name, referring in TABLES.items():
             table = metadata.tables[name]
-            for digest, index in connection.execute(
-                sa.select(table.c.digest, table.c.ledger_index)
+            for value, index in connection.execute(
+                sa.select(table.c[referring.column], table.c.ledger_index)
             ):
-                self._require_recorded(name, field, digest, index)
+                self._require_recorded(name, referring.field, value, index)
 
-    def _require_recorded(self, table: str, field: str, digest: str, index: int) -> None:
+    def _require_recorded(self, table: str, field: str, value: str, index: int) -> None:
         found = self._tree.read(index, 1) if 0 <= index < self._tree.size() else []
-        if not found or parse_json(found[0])["body"].get(field) != digest:
+        if not found or parse_json(found[0])["body"].get(field) != value:
             raise LedgerInconsistent(
                 f"the database names an entry that is missing from the ledger ({table})",
                 check="ledger entry",

@@ -34,17 +34,6 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
 
-RECORDED: Final[Mapping[str, str]] = {
-    "decisions": "digest",
-    "datasets": "digest",
-    "owner_documents": "digest",
-    "successions": "digest",
-    "manifests": "manifest_digest",
-    "submissions": "digest",
-    "control_documents": "digest",
-}
-"""Tables whose rows name their entry, and the field of the entry that is the row's ``digest``."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEntry:
