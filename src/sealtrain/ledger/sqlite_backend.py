@@ -138,7 +138,7 @@ def _connections(path: Path, *, patience: float, foreign_keys: bool = True) -> E
     import sqlalchemy as sa
 
     engine = sa.create_engine(
-        f"sqlite+pysqlite:///{path}",
+        sa.URL.create("sqlite+pysqlite", database=str(path)),  # a path may hold "?" and "%"
         paramstyle="named",
         pool_size=8,
         max_overflow=64,

@@ -169,6 +169,16 @@ def test_a_ledger_opened_again_is_the_same(database: Path | Postgres) -> None:
         assert second.append("b", {}) == 5
 
 
+def test_a_path_with_characters_of_addresses_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a?mode=memory#b%20c&d" / "ledger.sqlite"
+    path.parent.mkdir()
+    with open_ledger(path) as first:
+        first.append("a", {})
+    with open_ledger(path) as again:
+        assert again.size == 1
+    assert sorted(file.name for file in path.parent.iterdir()) == ["ledger.sqlite"]
+
+
 def test_what_cannot_be_written_leaves_the_ledger_as_it_was(ledger: Ledger) -> None:
     ledger.append("a", {})
     refused: list[tuple[str, Any, type[Exception]]] = [
