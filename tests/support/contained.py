@@ -92,20 +92,31 @@ def named(layout: Path) -> str:
 
 
 @contextmanager
-def broker(folder: Path, image: Path) -> Iterator[SideProgram]:
-    """Found a consortium, and run its broker from its document, in a container."""
+def broker(folder: Path, image: Path | None, *, guests: str | None = None) -> Iterator[SideProgram]:
+    """Found a consortium, and run its broker from its document.
+
+    Args:
+        folder: Empty, but for the simulator's state.
+        image: The broker's container; ``None`` for a program of this machine.
+        guests: Policy for guests, YAML; ``None`` takes the guests of the simulator.
+    """
     for owner in OWNERS:
         run(folder, "keygen", owner, "--out", folder)
     publics = [word for owner in OWNERS for word in ("--owner", f"{owner}.public.json")]
     run(folder, "consortium", "create", "two", "--approve", "2", *publics,
         "--out", "consortium.json")  # fmt: skip
     run(folder, "simulator", "serve", "--simulator", "root", "--write-policy", "policy.yaml")
+    if guests is not None:
+        (folder / "guests.yaml").write_text(guests)
+    policy = "policy.yaml" if guests is None else "guests.yaml"
+    of_image = [] if image is None else ["--image-name", named(image)]
     run(folder, "broker", "deployment", "--consortium", "consortium.json",
-        "--policy", "policy.yaml", "--platform", "simulator", "--image-name", named(image),
+        "--policy", policy, "--platform", "simulator", *of_image,
         "--out", "broker-compose.json")  # fmt: skip
     run(folder, "deploy", "ticket", "--role", "broker", "--listen", "127.0.0.1:0",
         "--out", "broker-ticket.json")  # fmt: skip
-    words = ["deploy", "run", "--deployment", folder / "broker-compose.json", "--image", image,
+    started = [] if image is None else ["--image", image]
+    words = ["deploy", "run", "--deployment", folder / "broker-compose.json", *started,
              "--ticket", folder / "broker-ticket.json", "--folder", folder / "broker",
              "--simulator", folder / "root"]  # fmt: skip
     with SideProgram("broker-part", folder, words, answers=False) as part:

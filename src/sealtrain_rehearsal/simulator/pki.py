@@ -80,11 +80,13 @@ class SimulatedPki:
         self._root_key, self._ca_key = self._key("root"), self._key("pck-ca")
         self._pck_key, self._tcb_key = self._key("pck"), self._key("tcb")
         root, ca = "SIMULATED SGX Root CA", "SIMULATED SGX PCK Platform CA"
-        self._root = _certificate(root, self._root_key, root, self._root_key, authority=True)
-        self._ca = _certificate(ca, self._ca_key, root, self._root_key, authority=True)
+        self._root = _certificate(
+            root, self._root_key.public_key(), root, self._root_key, authority=True
+        )
+        self._ca = _certificate(ca, self._ca_key.public_key(), root, self._root_key, authority=True)
         self._pck = _certificate(
             "SIMULATED SGX PCK Certificate",
-            self._pck_key,
+            self._pck_key.public_key(),
             ca,
             self._ca_key,
             extension=(
@@ -92,7 +94,9 @@ class SimulatedPki:
                 _platform_extension(self._octets("ppid", 16) if ppid is None else ppid, fmspc),
             ),
         )
-        self._tcb = _certificate("SIMULATED SGX TCB Signing", self._tcb_key, root, self._root_key)
+        self._tcb = _certificate(
+            "SIMULATED SGX TCB Signing", self._tcb_key.public_key(), root, self._root_key
+        )
         self.root_der = self._root.public_bytes(Encoding.DER)
         self._chain = (_pem(self._pck) + _pem(self._ca) + _pem(self._root)).encode("ascii")
 
@@ -263,6 +267,21 @@ class SimulatedPki:
         )
         return key, (*found, self._root.public_bytes(Encoding.DER))
 
+    def certify_tpm(
+        self, public: ec.EllipticCurvePublicKey, oid: str, machine: bytes
+    ) -> tuple[bytes, ...]:
+        """Certificates (DER), up to the root, of the attestation key of a TPM that is none of ours.
+
+        Args:
+            public: The key, which a TPM made.
+            oid: The extension that names the machine.
+            machine: Its value, DER.
+        """
+        found = certified(
+            "SIMULATED SGX Root CA", self._root_key, self._key("tpm-ca"), public, (oid, machine)
+        )
+        return (*found, self._root.public_bytes(Encoding.DER))
+
     def _octets(self, label: str, length: int) -> bytes:
         return octets(self._seed, "pki", label, length)
 
@@ -286,10 +305,21 @@ def tpm_chain(
         key: The attestation key.
         machine: The extension that names the machine, and its value.
     """
+    return key, certified(root, root_key, issuer_key, key.public_key(), machine)
+
+
+def certified(
+    root: str,
+    root_key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    public: ec.EllipticCurvePublicKey,
+    machine: tuple[str, bytes],
+) -> tuple[bytes, bytes]:
+    """Certificates (DER) of a vTPM's public key; arguments as ``tpm_chain``."""
     name = "SIMULATED EK/AK CA Intermediate"
-    issuer = _certificate(name, issuer_key, root, root_key, authority=True)
-    leaf = _certificate("SIMULATED vTPM", key, name, issuer_key, extension=machine)
-    return key, (leaf.public_bytes(Encoding.DER), issuer.public_bytes(Encoding.DER))
+    issuer = _certificate(name, issuer_key.public_key(), root, root_key, authority=True)
+    leaf = _certificate("SIMULATED vTPM", public, name, issuer_key, extension=machine)
+    return leaf.public_bytes(Encoding.DER), issuer.public_bytes(Encoding.DER)
 
 
 _PLACES = {
@@ -336,7 +366,7 @@ def _name(common_name: str) -> x509.Name:
 
 def _certificate(
     name: str,
-    key: ec.EllipticCurvePrivateKey,
+    public: ec.EllipticCurvePublicKey,
     issuer: str,
     issuer_key: ec.EllipticCurvePrivateKey,
     *,
@@ -356,12 +386,12 @@ def _certificate(
         decipher_only=False,
     )
     builder = (
-        x509.CertificateBuilder(_name(issuer), _name(name), key.public_key(), serial)
+        x509.CertificateBuilder(_name(issuer), _name(name), public, serial)
         .not_valid_before(_NOT_BEFORE)
         .not_valid_after(_NOT_AFTER)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
             critical=False,

@@ -122,6 +122,7 @@ UKI = (
 HOW = Unified(algorithm="sha384", stub_loads_kernel=True)
 
 
+@pytest.mark.claim("C665")
 def test_pcr_9_has_what_the_stub_hands_to_the_initrd() -> None:
     """As Linux 7.3 in QEMU measured it behind stub 257 of Debian."""
     uki = program(*UKI)

@@ -85,6 +85,9 @@ class Agent(socketserver.ThreadingUnixStreamServer):
             os.chown(path, user, user)
         self.asking = threading.Lock()
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A caller that goes away is its own affair."""
+
     def start(self) -> None:
         """Answer in the background, until the process ends."""
         threading.Thread(target=self.serve_forever, name="agent", daemon=True).start()

@@ -45,6 +45,8 @@ def mount_memory() -> None:
     safe = kernel.NO_SUID | kernel.NO_DEVICES
     for place, mode in (("/tmp", "1777"), ("/run-data", "1777")):  # noqa: S108  # a mount point
         kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode}")
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        Path("/dev", name).symlink_to(f"/proc/self/{target}")
     shared = Path("/dev/shm")  # noqa: S108  # a mount point
     shared.mkdir(exist_ok=True)
     kernel.mount("tmpfs", str(shared), "tmpfs", safe | kernel.NO_PROGRAMS, "mode=1777")
