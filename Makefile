@@ -15,6 +15,7 @@ BESIDE ?=
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=
 VM_FLAGS ?=
+GUEST_BOOT_FLAGS ?=
 TABLES := docs/reference/benchmarks
 
 COMPILED := sealtrain.broker.serve, sealtrain.guest.run, sealtrain.training.phases.rlhf, \
@@ -35,7 +36,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled demo deployed test lanes verifier check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test walk
+.PHONY: help compiled demo deployed test lanes verifier check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test guest-boot walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -93,6 +94,9 @@ learning: $(STAMP) ## tests too long for each change: every phase learns, and tr
 
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)
+
+guest-boot: $(STAMP) ## boot the guest's disk of this source in QEMU, compare its registers, and train in it (40 minutes; Debian 12)
+	$(BIN)/python tools/vm/guest_boot.py $(GUEST_BOOT_FLAGS)
 
 model: $(STAMP) ## the model of releases and stops in every state, by spin (10 minutes; Debian); FAULTS=faults for the seeded faults alone
 	$(BIN)/python tools/model/explore.py $(FAULTS)

@@ -1,6 +1,7 @@
 """Make a guest's disk out of an OCI image and pinned packages (spec/guest-image.md).
 
-Usage: ``python tools/images/disk.py LAYOUT --out DISK [--cache FOLDER] [--source FOLDER]``
+Usage: ``python tools/images/disk.py LAYOUT --out DISK [--cache FOLDER] [--source FOLDER]``, or
+``--verify DISK`` in place of ``--out``: every byte of that disk is accounted for, or it is refused.
 
 1. Kernel, its modules and systemd-stub are fetched by digest (``deploy/vm/pins.json``).
 2. The image's layers are read, every byte against its digest, into a folder that is removed again.
@@ -18,12 +19,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
 
 from fetching import debian_file
 from packed import Content, read_debian
 
 from sealtrain.base.digests import file_sha256
+from sealtrain.errors import ImageRefused
+from sealtrain.image.disk.account import verify_disk
 from sealtrain.image.disk.guest_disk import GuestFiles, write_guest_disk
 from sealtrain.image.layer import LayerEntry
 from sealtrain.image.layout import describe_image
@@ -103,28 +105,36 @@ def write(files: GuestFiles, out: Path) -> None:
     """Write the disk, and its UKI beside it."""
     partial = out.with_name(f".{out.name}.partial")
     with partial.open("w+b") as file:
-        uki = write_guest_disk(files, _as_binary(file))
+        uki = write_guest_disk(files, file)
     partial.rename(out)
     out.with_name(f"{out.name}.uki").write_bytes(uki)
-
-
-def _as_binary(file: BinaryIO) -> BinaryIO:
-    return file
 
 
 def main() -> int:
     """Make one disk, and say its digest."""
     words = argparse.ArgumentParser(description="Make a guest's disk out of an OCI image.")
     words.add_argument("layout", type=Path)
-    words.add_argument("--out", type=Path, required=True, help="the disk; not there yet")
+    goal = words.add_mutually_exclusive_group(required=True)
+    goal.add_argument("--out", type=Path, help="the disk; not there yet")
+    goal.add_argument("--verify", type=Path, metavar="DISK", help="account for this disk")
     words.add_argument("--source", type=Path, default=ROOT, help="source of sealtrain [this one]")
     words.add_argument("--cache", type=Path, default=ROOT / ".images", help="folder for packages")
     given = words.parse_args()
     given.cache.mkdir(parents=True, exist_ok=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=given.out.parent) as folder:
-        write(guest_files(given.layout, given.source, given.cache, Path(folder)), given.out)
-    print(f"{given.out.name}  sha256:{file_sha256(given.out)}")
+    disk: Path = given.verify if given.out is None else given.out
+    disk.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=disk.parent) as folder:
+        files = guest_files(given.layout, given.source, given.cache, Path(folder))
+        if given.out is not None:
+            write(files, disk)
+        else:
+            try:
+                with disk.open("rb") as file:
+                    verify_disk(file, files)
+            except ImageRefused as error:
+                print(f"error [{error.code}]: {error.message}: {error.got}", file=sys.stderr)
+                return error.exit_code
+    print(f"{disk.name}  sha256:{file_sha256(disk)}")
     return 0
 
 

@@ -231,7 +231,7 @@ def trains(story: Story, seconds: int) -> None:
             reached = url.replace("127.0.0.1", HOST)
             data = [w for owner in OWNERS for w in ("--data", f"{reached}/{owner}.notes.sealed")]
             run(folder, "deploy", "ticket", "--role", "train", "--broker", "guests-broker.yaml",
-                *data, "--store", store.replace("127.0.0.1", HOST), "--wait", "600",
+                *data, "--store", f"{store.replace('127.0.0.1', HOST)}/run", "--wait", "600",
                 "--out", "ticket.json")  # fmt: skip
             files = {
                 "app-compose.json": document.read_bytes(),
@@ -243,7 +243,7 @@ def trains(story: Story, seconds: int) -> None:
         words = ["--policy", "guests.yaml", "--broker", "broker.yaml", "--out", "trust.yaml"]
         run(folder, "trust", "new", "--consortium", "consortium.json", "--deployment", document,
             *words)  # fmt: skip
-        report = run(folder, "verify", folder / "store/manifest.json", "--trust", "trust.yaml")
+        report = run(folder, "verify", folder / "store/run/manifest.json", "--trust", "trust.yaml")
         require("the manifest verifies", report["accepted"] is True)
         require("it is marked as simulated", report["simulated"] is True)
         print(json.dumps(report, indent=1)[:2000])
@@ -258,6 +258,7 @@ def main() -> int:
     words.add_argument("--only", choices=("boot", "train"))
     words.add_argument("--image", help="image of deploy/images", default="guest-cpu")
     words.add_argument("--layout", type=Path, help="its OCI layout; made where it is left out")
+    words.add_argument("--disk", type=Path, help="made of it; made twice where it is left out")
     words.add_argument("--cache", type=Path, default=ROOT / ".venv-vm")
     words.add_argument("--images", type=Path, default=ROOT / ".images", help="cache of packages")
     words.add_argument("--minutes", type=int, default=20, help="at most, for each boot")
@@ -274,10 +275,10 @@ def main() -> int:
             build = [given.image, "--out", folder / "images", "--cache", given.images]
             subprocess.run([sys.executable, ROOT / "tools/images/build.py", *build], check=True)  # noqa: S603
             layout = folder / "images" / given.image
-        disk = disks(layout.resolve(), folder, given.images)
+        disk = disks(layout.resolve(), folder, given.images) if given.disk is None else given.disk
         print(f"disk sha256:{file_sha256(disk)}", flush=True)
         (folder / "story").mkdir()
-        story = Story(folder / "story", tools, layout.resolve(), disk)
+        story = Story(folder / "story", tools, layout.resolve(), disk.resolve())
         if given.only != "train":
             boots(story, 60 * given.minutes)
         if given.only != "boot":

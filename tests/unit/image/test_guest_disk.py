@@ -8,15 +8,25 @@ import shutil
 import struct
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from boot_files import program
 
 from sealtrain.errors import ImageRefused
+from sealtrain.guest.boot.decisions import parse_parameters
+from sealtrain.image.disk.account import verify_disk
 from sealtrain.image.disk.cpio import FILE, PROGRAM, Entry, link, read_files, write_archive
 from sealtrain.image.disk.erofs import write_file_system
 from sealtrain.image.disk.fat import write_system_partition
+from sealtrain.image.disk.guest_disk import (
+    FIRST_PROGRAM,
+    PACKAGES,
+    GuestFiles,
+    initrd_entries,
+    write_guest_disk,
+)
 from sealtrain.image.disk.partitions import (
     ROOT_KIND,
     SYSTEM_KIND,
@@ -304,3 +314,83 @@ def test_a_program_that_fits_no_partition_is_refused(size: int) -> None:
 
     with pytest.raises(ImageRefused):
         write_system_partition(Sized())
+
+
+# --- Whole disks ----------------------------------------------------------------------------------
+
+
+def guest_files(tmp_path: Path) -> GuestFiles:
+    """A disk's files in small: an interpreter, a kernel, a module and the one it needs."""
+    texts = {"usr/bin/python3.11": b"\x7fELF", "usr/lib/python3.11/os.py": b"", "etc/passwd": b"x"}
+    listed = {name: LayerEntry(name=name, kind="file", mode=0o755, size=len(text))
+              for name, text in texts.items()}  # fmt: skip
+    for name in texts:
+        for above in Path(name).parents:
+            if str(above) != ".":
+                listed[str(above)] = LayerEntry(name=str(above), kind="folder", mode=0o755)
+    source = tmp_path / "sealtrain"
+    for name in FIRST_PROGRAM:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(f"# {name}\n")
+    modules = {"dm_verity": b"a\0depends=dm-mod\0b", "dm_mod": b"a\0depends=\0b"}
+    return GuestFiles(
+        entries=listed,
+        open_file=lambda entry: io.BytesIO(texts[entry.name]),
+        kernel=program((".text", b"kernel")),
+        release="7.3",
+        modules=modules.get,
+        stub=STUB,
+        source=source,
+    )
+
+
+def written(files: GuestFiles) -> tuple[bytes, bytes]:
+    out = io.BytesIO()
+    uki = write_guest_disk(files, out)
+    return out.getvalue(), uki
+
+
+def test_a_disk_is_accounted_for_until_one_bit_differs(tmp_path: Path) -> None:
+    files = guest_files(tmp_path)
+    image, uki = written(files)
+    assert written(files) == (image, uki)
+    verify_disk(io.BytesIO(image), files)
+    for at in (0, 600, image.index(b"# errors.py"), image.index(b"\x7fELF"), len(image) - 1):
+        changed = bytearray(image)
+        changed[at] ^= 1
+        with pytest.raises(ImageRefused):
+            verify_disk(io.BytesIO(bytes(changed)), files)
+    for other in (image[:-512], image + bytes(512)):
+        with pytest.raises(ImageRefused):
+            verify_disk(io.BytesIO(other), files)
+
+
+def test_what_differs_in_a_disk_is_named(tmp_path: Path) -> None:
+    files = guest_files(tmp_path)
+    image, _ = written(files)
+    at = image.index(b"# errors.py")
+    changed = image[:at] + b"! errors.py" + image[at + 11 :]
+    with pytest.raises(ImageRefused) as caught:
+        verify_disk(io.BytesIO(changed), files)
+    assert caught.value.got == f".initrd {PACKAGES}/sealtrain/errors.py"
+
+
+def test_modules_come_after_those_they_need_and_nothing_else_is_started(tmp_path: Path) -> None:
+    found = initrd_entries(guest_files(tmp_path))
+    assert found["modules/order"].data == b"dm_mod\ndm_verity\n"
+    assert {"init", "usr/bin/python3.11", "modules/dm_verity.ko"} <= found.keys()
+    assert "etc/passwd" not in found
+
+
+def test_another_root_has_another_command_line(tmp_path: Path) -> None:
+    files = guest_files(tmp_path)
+    _, uki = written(files)
+    line = bytes(Portable(uki, "the UKI").content(".cmdline") or b"").decode()
+    entries = dict(files.entries)
+    del entries["etc/passwd"]
+    _, other = written(replace(files, entries=entries))
+    read = parse_parameters(line)
+    assert read.root_hash != parse_parameters(
+        bytes(Portable(other, "the UKI").content(".cmdline") or b"").decode()
+    ).root_hash  # fmt: skip
+    assert read.blocks > 0

@@ -7,7 +7,7 @@ takes files with plain names alone: the archive is a stranger's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import BinaryIO, Final
@@ -64,6 +64,26 @@ def _written(name: str, entry: Entry, number: int) -> bytes:
     fields = (number, entry.mode, 0, 0, links, 0, len(entry.data), 0, 0, 0, 0, len(named), 0)
     head = _MAGIC + b"".join(b"%08X" % field for field in fields) + named
     return head + bytes(-len(head) % 4) + entry.data + bytes(-len(entry.data) % 4)
+
+
+def read_entries(archive: bytes) -> Iterator[tuple[str, Entry]]:
+    """Entries of an archive in memory, up to its trailer; a malformed one ends the reading.
+
+    What is read is shown to people, and nothing of it is used otherwise.
+    """
+    at = 0
+    while len(header := archive[at : at + _HEADER_BYTES]) == _HEADER_BYTES:
+        fields = [header[place : place + 8] for place in range(len(_MAGIC), _HEADER_BYTES, 8)]
+        if header[: len(_MAGIC)] != _MAGIC or not all(map(_FIELD.fullmatch, fields)):
+            return
+        mode, size, name_bytes = (int(fields[number], 16) for number in (1, 6, 11))
+        start = at + _HEADER_BYTES + name_bytes
+        start += -start % 4
+        name = archive[at + _HEADER_BYTES : at + _HEADER_BYTES + name_bytes - 1]
+        if name == _END.encode():
+            return
+        yield name.decode("ascii", "replace"), Entry(mode, archive[start : start + size])
+        at = start + size + -size % 4
 
 
 def read_files(archive: BinaryIO, limits: Mapping[str, int]) -> dict[str, bytes]:
