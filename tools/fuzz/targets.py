@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from targets_disk import DISK_TARGETS
 from targets_tpm import TPM_TARGETS
 
 if TYPE_CHECKING:
@@ -361,5 +362,6 @@ TARGETS: dict[str, Target] = {
     "policy": _policy,
     "enclave-file": _enclave_file,
     **TPM_TARGETS,
+    **DISK_TARGETS,
 }
 """By name: makes the function and its examples."""
