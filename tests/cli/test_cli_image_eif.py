@@ -106,6 +106,14 @@ def test_a_file_that_is_no_eif_is_refused(files: Path) -> None:
     assert isinstance(refusal(files, "--compare", files / "vmlinuz"), ImageRefused)
 
 
+def test_a_kernel_that_is_none_is_refused(files: Path) -> None:
+    (files / "vmlinuz").write_bytes(b"\x7fELF".ljust(4096, b"\0"))
+    error = refusal(files, "--out", files / "new")
+    assert isinstance(error, ImageRefused)
+    assert error.check == "kernel"
+    assert not (files / "new").exists()
+
+
 def test_a_layout_with_a_wrong_digest_writes_nothing(files: Path) -> None:
     for blob in (files / "layout/blobs/sha256").iterdir():
         if blob.stat().st_size > 5000:
@@ -115,12 +123,14 @@ def test_a_layout_with_a_wrong_digest_writes_nothing(files: Path) -> None:
 
 
 def test_modules_keep_their_order_and_have_names_of_the_kernel() -> None:
-    one = boot_ramdisk({"a": b"1", "b": b"2"}, "sha256:00")
-    other = boot_ramdisk({"b": b"2", "a": b"1"}, "sha256:00")
+    one = boot_ramdisk({"a": b"\x7fELF1", "b": b"\x7fELF2"}, "sha256:00")
+    other = boot_ramdisk({"b": b"\x7fELF2", "a": b"\x7fELF1"}, "sha256:00")
     assert one != other
     for name in ("", "../x", "a/b", "a\n", "a" * 65, "A"):
         with pytest.raises(ImageRefused, check=carries(check="module")):
-            boot_ramdisk({name: b""}, "sha256:00")
+            boot_ramdisk({name: b"\x7fELF"}, "sha256:00")
+    with pytest.raises(ImageRefused, check=carries(check="module")):
+        boot_ramdisk({"a": b"\xfd7zXZ"}, "sha256:00")
 
 
 def test_a_file_of_another_length_ends_no_archive() -> None:

@@ -287,8 +287,16 @@ CALLS: Final[Mapping[str, Call]] = {
     "image verify": Call((Read("image"), "--source", Read("source"))),
     "image show": Call((Read("image"),)),
     "image eif": Call((
-        Read("image"), "--kernel", Read("vmlinuz"), "--module", Read("nsm.ko"), *OUT,
+        Read("layout"), "--kernel", Read("vmlinuz"), "--module", Read("nsm.ko"), *OUT,
     )),
+    "nitro run": Call(
+        (
+            Read("nitro.eif"), "--deployment", Read("nitro.json"),
+            "--ticket", Read("nitro.ticket.json"), "--reach", Text("kms.example:443"),
+            "--nitro-cli", "no-such-nitro-cli",
+        ),
+        code=4,
+    ),
     "image measure": Call(("--eif", Read("enclave.eif"))),
     "simulator serve": Call(
         (
@@ -347,8 +355,8 @@ CALLS: Final[Mapping[str, Call]] = {
 
 AT_THE_DESK: Final = (
     "broker deployment", "broker root split", "consortium create", "deploy adopt", "deploy parts",
-    "explain", "image measure",
-    "init", "keygen", "policy new", "recipe import", "recipes",
+    "explain", "image eif", "image measure",
+    "init", "keygen", "nitro run", "policy new", "recipe import", "recipes",
 )  # fmt: skip
 """Commands that ask no server: their bad input is played with every change."""
 
@@ -366,6 +374,7 @@ NOT_WHOLE: Final[Mapping[str, str]] = {
     "contains": "a dataset with commitments is sealed for it: tests/cli/test_cli_data_use.py",
     "guest as node": "its lead is a run of its own: tests/integration plays nodes",
     "guest as orchestrator": "its holders are runs of their own: test_travel_demo.py",
+    "nitro run": "no parent instance is here: tests/unit/guest/test_enclave_parent.py plays one",
     "run download": "a run that ended: tests/integration plays runners",
     "split client": "its server is a run of its own: tests/integration/test_cut_run.py",
 }

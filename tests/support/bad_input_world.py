@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from typing import Any
 
 import yaml
 from bad_inputs import FOREIGN
-from boot_files import enclave
+from boot_files import enclave, kernel
 from pccs import Pccs, serving
 from ports import free_port
 from private_network import Authority
@@ -99,12 +100,33 @@ def desk(folder: Path) -> Iterator[World]:
         yield World(made, {"taken": "0"}, disk)
 
 
+def _enclave(folder: Path) -> None:
+    """What an enclave image file is made of, and what its parent starts."""
+    (folder / "vmlinuz").write_bytes(kernel())
+    (folder / "nsm.ko").write_bytes(b"\x7fELF module")
+    vectors = REPOSITORY / "vectors"
+    made = json.loads((vectors / "image/enclave.json").read_text())["cases"][0]["layout"]
+    for name, data in made.items():
+        file = folder / "layout" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(base64.b64decode(data))
+    documents = json.loads((vectors / "recipe/compose.json").read_text())["cases"]
+    (document,) = (one["compose"] for one in documents if one["name"] == "nitro")
+    (folder / "nitro.json").write_text(document)
+    named = json.dumps({"ImageName": f"sha256:{'5a' * 32}"}).encode()
+    (folder / "nitro.eif").write_bytes(enclave(b"init", b"root", metadata=named))
+    tickets = json.loads((vectors / "deployment/tickets.json").read_text())["cases"]
+    ticket = json.loads(next(one["ticket"] for one in tickets if one["name"] == "train"))
+    kept = {name: ticket[name] for name in ("version", "role", "brokers")}
+    places = {"data": ["https://data.example/a"], "store": "https://store.example/out"}
+    (folder / "nitro.ticket.json").write_text(json.dumps({**kept, **places}))
+
+
 def _desk(folder: Path) -> None:
     """Files that no command wrote."""
     (folder / "base").mkdir()
     (folder / "enclave.eif").write_bytes(enclave(b"init", b"root"))
-    (folder / "vmlinuz").write_bytes(b"kernel")
-    (folder / "nsm.ko").write_bytes(b"module")
+    _enclave(folder)
     (folder / "axolotl.yaml").write_text(yaml.safe_dump({
         "base_model": "base", "adapter": "lora", "lora_r": 8, "lora_alpha": 16,
         "lora_target_modules": ["q_proj"], "datasets": [{"path": "x", "type": "completion"}],

@@ -73,8 +73,8 @@ def program(*sections: tuple[str, bytes], signed: bytes = b"") -> bytes:
     return bytes(head) + body + signed
 
 
-def enclave(*ramdisks: bytes, kernel: bytes = b"kernel") -> bytes:
-    sections = [(1, kernel), (2, b"reboot=k"), (5, b"{}"), *((3, one) for one in ramdisks)]
+def enclave(*ramdisks: bytes, kernel: bytes = b"kernel", metadata: bytes = b"{}") -> bytes:
+    sections = [(1, kernel), (2, b"reboot=k"), (5, metadata), *((3, one) for one in ramdisks)]
     offsets, sizes, at = [0] * 32, [0] * 32, 548
     for number, (_, content) in enumerate(sections):
         offsets[number], sizes[number] = at, len(content)

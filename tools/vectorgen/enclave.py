@@ -24,6 +24,7 @@ WORDS = (
 )
 INIT = b"#!/usr/bin/python3.11 -IB\nfrom sealtrain.guest.enclave.init import main\nmain()\n"
 KERNEL, LINE, RAMDISK, METADATA = 1, 2, 3, 5
+BZIMAGE = bytes(0x202) + b"HdrS" + bytes(range(200))
 KINDS = {"folder": 0o040000, "file": 0o100000, "link": 0o120000}
 Section = tuple[int, bytes]
 
@@ -168,9 +169,9 @@ def accepted() -> list[Json]:
     usual = [("virtio_mmio", b"\x7fELF one"), ("nsm", b"\x7fELF three")]
     every = LAYERS["of every kind"]
     cases: list[tuple[str, list[list[Json]], bytes, list[tuple[str, bytes]], int, int]] = [
-        ("of every kind", [every], b"kernel", usual, 2, 0),
-        ("names beyond ASCII", [LAYERS["names beyond ASCII"]], b"k" * 1001, [], 4, 512),
-        ("two layers", [every, LAYERS["long names"]], b"kernel", usual[::-1], 1, 64),
+        ("of every kind", [every], BZIMAGE, usual, 2, 0),
+        ("names beyond ASCII", [LAYERS["names beyond ASCII"]], BZIMAGE + b"k" * 1001, [], 4, 512),
+        ("two layers", [every, LAYERS["long names"]], BZIMAGE[:-1], usual[::-1], 1, 64),
     ]
     made = []
     for name, layers, kernel, modules, processors, memory in cases:

@@ -305,6 +305,13 @@ _RUN: Final[Entries] = {
     ),
 }
 
+_NITRO: Final[Entries] = {
+    "run": CommandEntry(
+        "sealtrain.cli.nitro:run",
+        "Start an enclave on this parent instance, hand it document and ticket, and carry bytes.",
+    ),
+}
+
 _IMAGE: Final[Entries] = {
     "eif": CommandEntry(
         "sealtrain.cli.imageenclave:eif",
@@ -507,6 +514,7 @@ COMMANDS: Final[Entries] = {
         place=f"{CONSOLE}.console_command:console",
     ),
     "image": Noun("Container images: what is in one, and where it comes from.", _IMAGE),
+    "nitro": Noun("AWS Nitro enclaves, on their parent instance.", _NITRO, no_args_is_help=True),
     "chain": Noun("Owners' decisions on a public chain.", _CHAIN),
     "simulator": Noun("A simulated guest API. SIMULATED — NOT ATTESTED.", _SIMULATOR),
     "split": Noun(
@@ -548,7 +556,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Everybody": ("console",),
     "Engineers": ("recipe", "lock", "status", "run", "train", "resume", "checkpoints", "merge"),
-    "Operators": ("broker", "deploy", "guest", "image", "doctor", "simulator"),
+    "Operators": ("broker", "deploy", "guest", "image", "nitro", "doctor", "simulator"),
     "Auditors": ("verify", "report", "export", "inspect", "trust", "attest"),
     "Training together, and on a chain": ("split", "travel", "federate", "chain"),
 }

@@ -23,7 +23,28 @@ _NO_NEW_PRIVILEGES: Final = 38
 _CONNECT_SECONDS: Final = 30.0
 
 
-class Kernel:
+class VsockSockets:
+    """Sockets of ``AF_VSOCK``, inside of an enclave and on its parent."""
+
+    def listen(self, port: int) -> socket.socket:
+        """A socket that is bound to a vsock port."""
+        listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        listener.bind((socket.VMADDR_CID_ANY, port))
+        return listener
+
+    def connect(self, cid: int, port: int) -> socket.socket:
+        """A connection over vsock."""
+        connection = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        connection.settimeout(_CONNECT_SECONDS)
+        try:
+            connection.connect((cid, port))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+class Kernel(VsockSockets):
     """The kernel of the enclave."""
 
     def __init__(self) -> None:
@@ -77,23 +98,6 @@ class Kernel:
     def gain_no_privileges(self) -> None:
         """Have no program that starts from now on gain a privilege; what a fork has, it keeps."""
         self._checked(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
-
-    def listen(self, port: int) -> socket.socket:
-        """A socket that is bound to a vsock port."""
-        listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-        listener.bind((socket.VMADDR_CID_ANY, port))
-        return listener
-
-    def connect(self, cid: int, port: int) -> socket.socket:
-        """A connection over vsock."""
-        connection = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-        connection.settimeout(_CONNECT_SECONDS)
-        try:
-            connection.connect((cid, port))
-        except OSError:
-            connection.close()
-            raise
-        return connection
 
     def restart(self) -> None:
         """End the enclave: its command line makes of a restart its end."""

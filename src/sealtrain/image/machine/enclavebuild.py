@@ -42,6 +42,10 @@ FOLDER: Final = "enclave"
 """Where the boot ramdisk keeps what is of the enclave and not of the container image."""
 INIT: Final = b"#!/usr/bin/python3.11 -IB\nfrom sealtrain.guest.enclave.init import main\nmain()\n"
 _MODULE_NAME: Final = re.compile(r"[a-z0-9_]{1,64}")
+_MAGIC_AT: Final = 0x202
+_MAGIC: Final = b"HdrS"
+"""Linux's boot protocol (Documentation/arch/x86/boot.rst)."""
+_ELF: Final = b"\x7fELF"
 _MOUNTED: Final = ("dev", "proc", "sys")
 
 
@@ -90,10 +94,16 @@ def build_enclave(
 
     Raises:
         DataInvalid: There is no OCI layout.
-        ImageRefused: The image breaks the form of images, it has an entry in the place of one of
-            the boot ramdisk, a module has a name that the kernel does not know, or the memory is
-            less than the image needs.
+        ImageRefused: The kernel is no bzImage, the image breaks the form of images, it has an entry
+            in the place of one of the boot ramdisk, a module is none or has a name that the kernel
+            does not know, or the memory is less than the image needs.
     """
+    if parts.kernel[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] != _MAGIC:
+        raise ImageRefused(
+            "the kernel is no bzImage",
+            check="kernel",
+            hint="tools/enclave/kernel.py writes one with its modules",
+        )
     with tempfile.TemporaryFile() as application:
         image = _write_application(layout, application, progress)
         boot = boot_ramdisk(parts.modules, image)
@@ -126,7 +136,7 @@ def boot_ramdisk(modules: Mapping[str, bytes], image: str) -> bytes:
         image: Digest of the container image, which a document for this enclave must name.
 
     Raises:
-        ImageRefused: A module has a name that the kernel does not know.
+        ImageRefused: A module has a name that the kernel does not know, or is none.
     """
     into = io.BytesIO()
     archive = CpioWriter(into.write)
@@ -142,6 +152,13 @@ def boot_ramdisk(modules: Mapping[str, bytes], image: str) -> bytes:
                 check="module",
                 got=ascii(name)[:100],
                 expected="lower-case letters, digits and underscores",
+            )
+        if not data.startswith(_ELF):
+            raise ImageRefused(
+                "no kernel module",
+                check="module",
+                got=name,
+                expected="an ELF file, unpacked",
             )
         archive.file(f"{FOLDER}/modules/{name}.ko", 0o644, data)
     archive.file("init", 0o755, INIT)

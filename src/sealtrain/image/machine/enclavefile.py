@@ -41,6 +41,8 @@ class EnclaveFile:
 
     Attributes:
         version: Of the format.
+        memory: Default of an enclave's memory, in bytes; in no register.
+        processors: The same of its processors.
         sections: Kind and content, in order.
 
     Raises:
@@ -50,11 +52,13 @@ class EnclaveFile:
     def __init__(self, data: bytes) -> None:
         if len(data) < _HEADER.size:
             raise _refusal(f"the file has {len(data)} bytes, an EIF more than {_HEADER.size}")
-        magic, version, _, _, _, _, count, *rest = _HEADER.unpack_from(data)
+        magic, version, _, memory, processors, _, count, *rest = _HEADER.unpack_from(data)
         offsets, sizes, checksum = rest[:32], rest[32:64], rest[65]
         if magic != b".eif" or version not in _VERSIONS or not 0 < count <= _MAX_SECTIONS:
             raise _refusal("the file is no EIF of version 2 to 4")
         self.version: int = version
+        self.memory: int = memory
+        self.processors: int = processors
         crc, at = zlib.crc32(data[: _HEADER.size - 4]), _HEADER.size
         sections: list[tuple[int, memoryview]] = []
         for number in range(count):
