@@ -10,6 +10,60 @@ from alone import ALONE
 
 Schema = dict[str, Any]
 _SPEC = "../spec/recipe.md"
+_FEW = 6
+
+# What people want of a recipe, and the endings of the parts' names that have it, in reading order.
+_WISHES: dict[str, tuple[str, ...]] = {
+    "Say what is trained: one of these is the whole recipe": ("Recipe",),
+    "Begin from a model": (
+        *("ModelFromFolder", "ModelFromHub", "ModelFromConfig", "SealedModel", "Tokenizer"),
+    ),
+    "Name the data and its columns": ("Dataset", "Columns", "Constant"),
+    "Set how long, how fast and in what batches it trains": ("Arguments",),
+    "Train few weights in place of all": (
+        *("Lora", "Ia3", "PTuning", "PrefixTuning", "PromptTuning", "Quantization"),
+    ),
+    "Reward answers": ("RewardModel", "RewardRule"),
+    "Prepare and vary images and texts": ("Preparation", "Augmentation"),
+    "Refuse bad records before training": ("Validation", "Rule"),
+    "Protect single records and patients": ("Privacy", "PrivateSgd", "PrivateCounts"),
+    "Say what may leave the guest, and who gets the model": (
+        *("ReleasePolicy", "ModelRelease", "HandOn"),
+    ),
+    "Watch a run, and audit a model": ("Monitoring", "Alert", "Audit"),
+    "Use several processors or machines": (
+        *("Trl", "Fsdp", "DeepSpeed", "Unsloth", "Axolotl", "Nodes"),
+    ),
+    "Train on data that cannot be pooled": (
+        *("Federated", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedMedian", "FedProx"),
+        *("FedTrimmedAvg", "FedYogi", "Krum", "Bulyan"),
+    ),
+    "Use a machine that cannot be trusted": ("Pads", "ProductSettings", "Cut", "Travelling"),
+    "Choose where it may run": ("Hardware",),
+    "Run again by itself": ("Schedule",),
+}
+# The same of the fields of trainers, which have so many; any other field stands at the end.
+_OF_TRAINERS: dict[str, tuple[str, ...]] = {
+    "How long": (
+        *("max_steps", "early_stopping_patience", "early_stopping_threshold"),
+        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+    ),
+    "Batches": (
+        *("per_device_train_batch_size", "per_device_eval_batch_size"),
+        *("gradient_accumulation_steps", "max_length", "max_prompt_length", "packing"),
+    ),
+    "How fast it learns": (
+        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim"),
+        *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
+    ),
+    "Measure and checkpoint": ("logging_steps", "eval_steps", "save_steps", "save_total_limit"),
+    "Memory and number formats": ("bf16", "fp16", "activation_checkpointing"),
+    "Chance": ("seed", "data_seed"),
+}
+
+
+class PartUnplaced(ValueError):
+    """A part of a recipe is under no heading of ``_WISHES``."""
 
 
 def field_pages(schema: Path) -> dict[str, str]:
@@ -29,13 +83,24 @@ def field_pages(schema: Path) -> dict[str, str]:
         f"| `{field}` | {', '.join(f'[{name}]({name}.md)' for name in names)} |"
         for field, names in sorted(where.items())
     ]
+    wishes: dict[str, list[str]] = {wish: [] for wish in _WISHES}
+    for name in parts:
+        wishes[_wish_of(name)].append(name)
+    wanted = []
+    for wish, names in wishes.items():
+        wanted += [f"## {wish}", "", "| part | fields |", "|---|---|"]
+        wanted += [f"| [{name}]({name}.md) | {_few(parts[name])} |" for name in names]
+        wanted += [""]
     pages["recipe-fields/index.md"] = "\n".join(
         [
             "# Fields of a recipe",
             "",
-            "Every field, and the parts of a recipe that have it.",
+            "By what you want to do; below, [every field by its name](#every-field-by-its-name).",
             f"[The specification]({_SPEC}) says what each does to a run, and what goes together;",
             "`sealtrain recipe check` holds a file against both.",
+            "",
+            *wanted,
+            "## Every field by its name",
             "",
             "| field | part |",
             "|---|---|",
@@ -46,22 +111,56 @@ def field_pages(schema: Path) -> dict[str, str]:
     return pages
 
 
+def _wish_of(part: str) -> str:
+    """The heading under which people look for a part.
+
+    Raises:
+        PartUnplaced: There is none.
+    """
+    for exact in (True, False):
+        for wish, endings in _WISHES.items():
+            if part in endings if exact else part.endswith(endings):
+                return wish
+    raise PartUnplaced(part)
+
+
+def _few(part: Schema) -> str:
+    """The first fields of a part, those that must be written before the others."""
+    needed = set(part.get("required", ()))
+    fields = sorted(part["properties"], key=lambda field: field not in needed)
+    more = " …" if len(fields) > _FEW else ""
+    return ", ".join(f"`{field}`" for field in fields[:_FEW]) + more
+
+
+def _groups_of(name: str, part: Schema) -> dict[str, list[str]]:
+    """The fields of a part under headings; those of most parts under one without words."""
+    if not name.endswith("Arguments"):
+        return {"": sorted(part["properties"])}
+    placed = {field: heading for heading, fields in _OF_TRAINERS.items() for field in fields}
+    found: dict[str, list[str]] = {heading: [] for heading in (*_OF_TRAINERS, "Of this training")}
+    for field in part["properties"]:
+        found[placed.get(field, "Of this training")].append(field)
+    return {heading: fields for heading, fields in found.items() if fields}
+
+
 def _page(name: str, part: Schema, parts: dict[str, Schema]) -> str:
     needed = set(part.get("required", ()))
-    rows = [
-        f"| `{field}` | {_kind(of, parts)} | {_usual(of, field in needed)} | {_said(of)} |"
-        for field, of in sorted(part["properties"].items())
-    ]
+    tables = []
+    for heading, fields in _groups_of(name, part).items():
+        tables += [f"## {heading}", ""] if heading else []
+        tables += ["| field | value | when left out | |", "|---|---|---|---|"]
+        for field in fields:
+            of = part["properties"][field]
+            usual = _usual(of, field in needed)
+            tables.append(f"| `{field}` | {_kind(of, parts)} | {usual} | {_said(of)} |")
+        tables += [""]
     return "\n".join(
         [
             f"{ALONE}# {name}",
             "",
             _text(part.get("description", "")),
             "",
-            "| field | value | when left out | |",
-            "|---|---|---|---|",
-            *rows,
-            "",
+            *tables,
             f"More: [the specification]({_SPEC}), [all fields](index.md).",
             "",
         ]

@@ -2,9 +2,10 @@
 
     python tools/site/pages.py [--out dist/site] [--sources]
 
-The pages are those that are read in the repository. Added are a front page, a page for each error
-code and each part of a recipe, lists of the specifications, and the text of every file that a page
-links to. A link that leads nowhere is an error. The site asks no other server for anything, and its
+The pages are those that are read in the repository. Added are a front page, a page for each
+command, each error code and each part of a recipe, lists of the specifications, and the text of
+every file that a page links to. A link that leads nowhere is an error. The site asks no other
+server for anything, and its
 pages and search work from a disk.
 """
 
@@ -18,6 +19,8 @@ import tempfile
 from pathlib import Path
 
 from alone import ALONE
+from commandpages import command_pages
+from drawings import with_drawings
 from errors import error_pages
 from fields import field_pages
 from linked import with_linked_files
@@ -49,6 +52,9 @@ CHAPTERS = {
                 "walk",
                 "console",
                 "recovery",
+                "networks",
+                "install",
+                "examples",
                 "python",
             )
         ),
@@ -116,13 +122,14 @@ def laid_out(sources: Path) -> None:
         if SITE not in path.parents
     }
     pages |= error_pages(pages["docs/reference/errors.md"])
+    pages |= command_pages(pages["docs/reference/cli.md"])
     pages |= field_pages(REPOSITORY / "spec" / "schema" / "recipe.schema.json")
     pages["docs/README.md"] = ALONE + pages["docs/README.md"]  # the front page stands for it
     pages["spec/index.md"] = _listed("Specifications", "spec", pages)
     pages["index.md"] = _front((SITE / "front.template").read_text("utf-8"), pages)
     pages = with_linked_files(pages, REPOSITORY)
-    # A page that draws would bring a program of others along.
-    pages = {name: text.replace("```mermaid", "```text") for name, text in pages.items()}
+    # A page that draws by itself would bring a program of others along.
+    pages = {name: with_drawings(text) for name, text in pages.items()}
     for name, text in pages.items():
         path = sources / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,8 +151,12 @@ def title_of(text: str) -> str:
 
 def _listed(title: str, folder: str, pages: dict[str, str]) -> str:
     names = sorted(name for name in pages if Path(name).parent == Path(folder))
-    lines = [f"- [{title_of(pages[name])}]({Path(name).name})" for name in names]
-    return "\n".join([f"# {title}", "", *lines, "", _tree([Path(name).stem for name in names])])
+    # A folder below has a page of its own, such as that of the model.
+    names += sorted(name for name in pages if Path(name).parent.parent == Path(folder))
+    below = [Path(name).relative_to(folder).as_posix() for name in names]
+    lines = [f"- [{title_of(pages[f'{folder}/{name}'])}]({name})" for name in below]
+    tree = _tree([name.removesuffix(".md") for name in below])
+    return "\n".join([f"# {title}", "", *lines, "", tree])
 
 
 def _front(text: str, pages: dict[str, str]) -> str:
@@ -163,11 +174,48 @@ def _front(text: str, pages: dict[str, str]) -> str:
     decisions = sorted(name.removesuffix(".md") for name in pages if "/decisions/" in name)
     chapters = {
         **CHAPTERS,
-        "Reference": ["errors/index", "recipe-fields/index", "spec/index", *reference],
+        "Reference": [
+            "commands/index",
+            "errors/index",
+            "recipe-fields/index",
+            "spec/index",
+            *reference,
+        ],
         "Decisions": decisions,
     }
     trees = [_tree(names, caption) for caption, names in chapters.items()]
-    return text.replace("{{walk}}", "\n".join(walk)).replace("{{contents}}", "\n".join(trees))
+    parts = {
+        "{{walk}}": "\n".join(walk),
+        "{{hardware}}": _hardware(pages["docs/reference/platforms.md"]),
+        "{{contents}}": "\n".join(trees),
+    }
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    return text
+
+
+def platforms_run(page: str) -> dict[str, bool]:
+    """Whether a training ran on each platform, the simulator aside.
+
+    Args:
+        page: ``docs/reference/platforms.md``, whose first table says it in its last column.
+    """
+    table = page.partition("\n| platform |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {row[0]: row[-1].strip() != "no" for row in rows if row[0] != "simulator"}
+
+
+def _hardware(page: str) -> str:
+    """What ran on protected hardware, as the page of platforms says it."""
+    ran = platforms_run(page)
+    names = [name for name, yes in ran.items() if yes]
+    page_of_platforms = "[platforms](docs/reference/platforms.md)"
+    if not names:
+        return (
+            f"**No protected machine ran a training yet.** Of {len(ran)} {page_of_platforms} the "
+            "verifier was held against real evidence as that page says; none of them ran one."
+        )
+    return f"Of {len(ran)} {page_of_platforms} these ran a training: {'; '.join(names)}."
 
 
 def _tree(names: list[str], caption: str = "") -> str:
