@@ -192,13 +192,13 @@ def test_a_register_that_holds_something_else_starts_nothing(enclave: Enclave) -
 
 
 def test_a_parent_that_sends_no_document_in_time_starts_nothing(tmp_path: Path) -> None:
-    from sealtrain.client.parentticket import received
+    from sealtrain.client.parentticket import receive_from_sender
 
     seconds = iter([0.0, 0.0, 4000.0])
     listener = bound(tmp_path / "s")
     listener.listen()
     with pytest.raises(TicketInvalid):
-        received(
+        receive_from_sender(
             listener, 10, is_sender=lambda _: True, within=0.1, monotonic=lambda: next(seconds)
         )
     listener.close()

@@ -159,7 +159,7 @@ class EnclaveInit:
         from sealtrain.attest.nitro.collect import attestation, measure_compose, random_bytes
         from sealtrain.attest.nitro.parse import parse_document
         from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-        from sealtrain.client.parentticket import received
+        from sealtrain.client.parentticket import receive_from_sender
 
         nsm = self._open_nsm()
         made = parse_document(attestation(nsm)).timestamp_ms / 1000
@@ -168,7 +168,9 @@ class EnclaveInit:
         self._kernel.raise_loopback()
         with self._kernel.listen(DOCUMENT_PORT) as listener:
             listener.listen()
-            document = received(listener, MAX_DEPLOYMENT_BYTES, is_sender=self._is_parent)
+            document = receive_from_sender(
+                listener, MAX_DEPLOYMENT_BYTES, is_sender=self._is_parent
+            )
         measure_compose(nsm, document)
         self.tell("measured")
         from sealtrain.recipe.document import frame_of
