@@ -43,10 +43,6 @@ Transmit = Callable[[bytes], bytes]
 """A command → its response, both whole."""
 
 
-class TpmFailed(GuestApiUnreachable):
-    """The TPM answered a command with an error."""
-
-
 class Tpm:
     """Commands to one TPM.
 
@@ -96,7 +92,7 @@ class Tpm:
             most: Bytes that it has at most.
 
         Raises:
-            TpmFailed: There is no such index.
+            GuestApiUnreachable: There is no such index.
             EvidenceMalformed: It is longer, or a response is of another form.
         """
         public = Octets(
@@ -169,7 +165,7 @@ class Tpm:
             if result in _RETRY:
                 continue
             if result:
-                raise TpmFailed(
+                raise GuestApiUnreachable(
                     "the TPM refused a command",
                     check="TPM",
                     got=f"{result:#x}",
@@ -180,7 +176,7 @@ class Tpm:
             if authorised and returned is None:
                 response = Octets(response.sized(4, MAX_RESPONSE_BYTES), _WHAT)
             return response
-        raise TpmFailed("the TPM is busy", check="TPM", got=f"{_TRIES} tries")
+        raise GuestApiUnreachable("the TPM is busy", check="TPM", got=f"{_TRIES} tries")
 
 
 def selection(bank: str, registers: Sequence[int] | range) -> bytes:
