@@ -21,7 +21,7 @@ from sealtrain.attest.tpm.collect import (
     split_certificates,
     vtpm_shown,
 )
-from sealtrain.attest.tpm.device import Tpm, TpmFailed, open_tpm
+from sealtrain.attest.tpm.device import Tpm, open_tpm
 from sealtrain.attest.tpm.form import verify_tpm
 from sealtrain_rehearsal.simulator.pki import SimulatedPki
 from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm
@@ -154,7 +154,7 @@ def test_an_index_without_certificates_gives_no_quote(held: bytes) -> None:
 def test_a_machine_without_a_certified_key_says_so() -> None:
     soft = SoftTpm()
     del soft.indexes[CERTIFICATE_INDEX]
-    with pytest.raises(TpmFailed) as caught:
+    with pytest.raises(GuestApiUnreachable) as caught:
         quote_registers(Tpm(soft.transmit), b"x", None)
     assert caught.value.got == "0x18b"
 
@@ -191,7 +191,7 @@ def test_a_busy_tpm_is_asked_again_and_not_for_ever() -> None:
     soft.spoil = lambda code, response: busy if left and left.pop() else response
     assert Tpm(soft.transmit).registers()
     soft.spoil = lambda code, response: busy
-    with pytest.raises(TpmFailed):
+    with pytest.raises(GuestApiUnreachable):
         Tpm(soft.transmit).registers()
 
 

@@ -37,7 +37,7 @@ def verify_disk(disk: BinaryIO, files: GuestFiles) -> None:
         parts = read_partitions(expected)
         if read_partitions(disk) != parts:
             raise _refusal("has other partitions", "partition table")
-        part = next((one for one in parts if one.start <= at < one.start + one.size), None)
+        part = next((each for each in parts if each.start <= at < each.start + each.size), None)
         if part is None:
             raise _refusal("differs outside of its partitions", f"byte {at}")
         if part.name == SYSTEM_NAME and (named := list(_in_uki(disk, part, uki))):
