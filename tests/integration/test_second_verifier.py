@@ -276,10 +276,10 @@ def test_statements_of_another_form_are_refused_alike(
     uses: DataUses, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sample; the nightly test asks all."""
-    makers = random.Random(20).sample(uses.malformed(), 90)  # noqa: S311  # the same in every run
+    makers = random.Random(20).sample(uses.malformed(), 50)  # noqa: S311  # the same in every run
     comparison = compare([make() for make in makers])
     agreed(comparison, capsys)
-    assert comparison.verdicts["datasets statement-invalid"] > 50
+    assert comparison.verdicts["datasets statement-invalid"] > 28
     assert comparison.undecided.total() == 0
 
 
