@@ -361,8 +361,8 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
 
 
 @pytest.fixture(scope="module")
-def changed(world: Stage, engineer: Path) -> Path:
-    """The engineer keeps the owners' sealed data and changes one number of the recipe."""
+def changed(world: Stage, engineer: Path, finished: Path) -> Path:
+    """The engineer keeps the sealed data of a recipe that owners approved, and changes a number."""
     changed = world.folder / "changed"
     changed.mkdir()
     trainer = {**RECIPE["trainer"], "learning_rate": 0.004}
