@@ -76,7 +76,7 @@ def accelerator(shared: tuple[Meddler, Address]) -> tuple[Meddler, Address]:
     ("name", "aggregation", "pads"),
     [
         ("lora", "fedavg", "own"),
-        ("prefix", "fedavg", "dealer"),
+        pytest.param("prefix", "fedavg", "dealer", marks=pytest.mark.nightly),
         pytest.param("lora", "exact", "dealer", marks=pytest.mark.nightly),
         pytest.param("lora", "ffa", "pool", marks=pytest.mark.nightly),
         pytest.param("prefix of a language model", "median", "pool", marks=pytest.mark.nightly),

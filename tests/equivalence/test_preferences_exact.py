@@ -113,6 +113,7 @@ def test_rows_that_the_trainer_drops_count_as_read(name: str, whole: Any) -> Non
     assert all(value is not None for _, values in ran.history for value in values.values())
 
 
+@pytest.mark.nightly
 def test_a_finished_run_gives_its_result_again_without_a_step(
     sealed: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_a_checkpoint_of_another_training_is_refused(
         run(RECIPES["ppo"](), sources, store, resume=newest(store, None), base_dir=base_dir)
 
 
+@pytest.mark.nightly
 def test_a_finished_run_gives_its_result_again_without_a_step(
     whole: Any, sealed: dict[str, Any], base_dir: Path, tmp_path: Path
 ) -> None:

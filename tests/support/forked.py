@@ -325,6 +325,8 @@ def _play(session: pytest.Session, link: Connection, folder: Path) -> NoReturn:
 def _become_worker(session: pytest.Session, link: Connection, folder: Path) -> None:
     """Give up what is pytest's own process's: its printing, its streams, its temporary folder."""
     config, plugins = session.config, session.config.pluginmanager
+    # A shell has what it starts in the background ignore it: ``_end`` would wait in vain.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("forks", "terminalreporter"):
         plugins.unregister(name=name)
     for plugin in list(plugins.get_plugins()):
