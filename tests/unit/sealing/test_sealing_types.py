@@ -29,13 +29,15 @@ NAMES = (
     "timestamp", "timestamp_zone", "duration", "interval", "list", "list_named", "large_list",
     "list_view", "large_list_view", "fixed_size_list", "list_of_list", "struct",
     "struct_of_list", "map", "map_named", "map_in_list", "map_in_struct", "sparse_union",
-    "dense_union", "dictionary", "dictionary_of_numbers", "run_ends", "uuid", "json", "bool8",
+    "dense_union", "dictionary", "dictionary_of_numbers",
+    "dictionary_of_structs", "dictionary_of_lists", "run_ends", "uuid", "json", "bool8",
     "opaque", "tensor", "uuid_in_list", "uuid_in_struct", "uuid_in_map",
 )  # fmt: skip
 """Of the columns; the arrays are made when a test runs, because pyarrow loads pandas then."""
 NOT_IN_PARQUET = (
     "decimal32", "decimal64", "duration", "interval", "list_view", "large_list_view", "run_ends",
-    "sparse_union", "dense_union", "null", "date64", "time32",
+    "sparse_union", "dense_union", "null", "date64", "time32", "dictionary_of_structs",
+    "dictionary_of_lists",
 )  # fmt: skip
 NOT_SEALED = (
     "dictionary_in_list", "dictionary_in_struct", "run_ends_in_struct", "struct_of_one_name",
@@ -66,6 +68,7 @@ def columns() -> Columns:
     words = pa.DictionaryArray.from_arrays(codes, pa.array(["a", "b"]))
     ids = pa.array([bytes([n]) * 16 for n in range(3)], pa.binary(16))
     offsets = pa.array([0, 1, 2, 3], pa.int32())
+    picked = pa.array([1, None, 0], pa.uint8())
     uuids = pa.ExtensionArray.from_storage(pa.uuid(), ids)
     given: dict[str, pa.Array] = {
         "null": pa.nulls(3),
@@ -142,6 +145,10 @@ def columns() -> Columns:
         ),
         "dictionary": words,
         "dictionary_of_numbers": pa.array([7, None, 9]).dictionary_encode(),
+        "dictionary_of_structs": pa.DictionaryArray.from_arrays(
+            picked, pa.array([{"a": 1}, {"a": 2}])
+        ),
+        "dictionary_of_lists": pa.DictionaryArray.from_arrays(picked, pa.array([[1], [2, 3]])),
         "run_ends": pa.RunEndEncodedArray.from_arrays([1, 3], pa.array(["a", "b"])),
         "uuid": uuids,
         "json": pa.array(['{"a": 1}', None, "[]"], pa.json_()),
@@ -160,6 +167,8 @@ def columns() -> Columns:
     stored: dict[str, pa.Array] = {
         "dictionary": words.dictionary_decode(),
         "dictionary_of_numbers": pa.array([7, None, 9]),
+        "dictionary_of_structs": pa.array([{"a": 2}, None, {"a": 1}]),
+        "dictionary_of_lists": pa.array([[2, 3], None, [1]]),
         "run_ends": pa.array(["a", "b", "b"]),
         "uuid": ids,
         "json": given["json"].storage,

@@ -104,6 +104,8 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for column, field in zip(batch.columns, schema, strict=True):
         if pa.types.is_run_end_encoded(column.type):
             column = pc.run_end_decode(column)
+        elif pa.types.is_dictionary(column.type):  # a cast decodes no dictionary of lists
+            column = column.dictionary.take(column.indices)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.record_batch(columns, schema=schema)
 
