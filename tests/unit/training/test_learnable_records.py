@@ -335,6 +335,29 @@ def test_pairs_of_equal_answers_are_left_out_where_only_their_difference_teaches
     assert len(trained) == 2 * learned
 
 
+@pytest.mark.claim("C618")
+@pytest.mark.parametrize("phase", ["dpo", "reward"])
+def test_answers_that_are_rendered_as_one_text_are_equal(
+    phase: str, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training_world import write_records
+
+    def pairs(_count: int, _label: str) -> list[dict[str, Any]]:
+        def answered(text: str, key: str) -> list[dict[str, str]]:
+            return [{"role": "assistant", "content": text, "id": key}]
+
+        asked = {"prompt": [{"role": "user", "content": "a?"}]}
+        same = asked | {"chosen": answered("y", "1"), "rejected": answered("y", "2")}
+        return [same, asked | {"chosen": answered("y", "1"), "rejected": answered("n", "1")}]
+
+    sealed = dict(seal_records(write_records(tmp_path, made=pairs), tmp_path))
+    recipe = preferring(
+        phase, columns=PAIRS, trainer=trainer_of(max_length=60), model={"path": "base"}
+    )
+    assert counted(recipe, sealed, base_dir) == [RecordTally(whole=1, empty=1)] * 2
+    assert len(rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)) == 2
+
+
 @pytest.mark.parametrize("settings", [{}, {"truncation_mode": "keep_end"}, {"packing": True}])
 @pytest.mark.parametrize("most", [1, 2, 5, 9, None])
 def test_a_part_follows_from_the_labels_that_are_kept(

@@ -107,9 +107,31 @@ def compares_only(recipe: Recipe) -> bool:
     return bool(getattr(recipe.trainer, "compares_only", False))
 
 
-def alike(record: Record) -> bool:
-    """Whether the two answers of a pair are the same: their difference is always zero."""
-    return bool(record["chosen"] == record["rejected"])
+def alike(record: Record, encode: Callable[[Any], Sequence[int]]) -> bool:
+    """Whether the two answers of a pair are the same: their difference is always zero.
+
+    Conversations may differ in a key that the chat template does not write, such as an id.
+
+    Args:
+        record: A pair.
+        encode: Turns a conversation into tokens.
+    """
+    chosen, rejected = record["chosen"], record["rejected"]
+    if chosen == rejected:
+        return True
+    if isinstance(chosen, str) or isinstance(rejected, str) or _said(chosen) != _said(rejected):
+        return False
+    prompt = record.get("prompt") or []
+    return list(encode([*prompt, *chosen])) == list(encode([*prompt, *rejected]))
+
+
+def _said(turns: Sequence[Record]) -> list[tuple[Any, Any]]:
+    return [(turn["role"], turn["content"]) for turn in turns]
+
+
+def encoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[Any], Sequence[int]]:
+    """Turns conversations into tokens, by the chat template."""
+    return _Encoder(tokenizer).ids
 
 
 def learns(labels: Sequence[int], lengths: Sequence[int] | None = None) -> bool:
@@ -364,7 +386,7 @@ class _Answers:
         return [self._judge(record) for record in records]
 
     def _judge(self, record: Record) -> Part:
-        if self._compares and alike(record):
+        if self._compares and alike(record, self._encode.ids):
             return "empty"
         if "completion" in record:
             prompt, answers = record["prompt"], [record["completion"]]
@@ -399,7 +421,7 @@ class _Scored:
         return [self._judge(record) for record in records]
 
     def _judge(self, record: Record) -> Part:
-        if self._compares and alike(record):
+        if self._compares and alike(record, self._encode.ids):
             return "empty"
         if self._most is None and isinstance(record["chosen"], str):
             return "whole"

@@ -21,7 +21,7 @@ from sealtrain.training.data.conversations import (
     field_names,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.inputs.learnable import alike, compares_only
+from sealtrain.training.inputs.learnable import alike, compares_only, encoder_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,8 @@ def preference_rows(
         test = _check_rows(work.test_stream(names))
     rows = _check_rows(training)
     if compares_only(work.recipe):
-        rows = rows.filter(_differ)
+        encode = encoder_of(tokenizer)
+        rows = rows.filter(lambda record: not alike(record, encode))
     return rows, test
 
 
@@ -174,10 +175,6 @@ def _require_both(sources: Sequence[Source], label: str) -> None:
                 return
     if sources:
         raise one_kind_only(label)
-
-
-def _differ(record: dict[str, Any]) -> bool:
-    return not alike(record)
 
 
 def _check_rows(positioned: Positioned) -> datasets.IterableDataset:
