@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from bad_data import LONG, PAIRED, desk
 from carrying import carries
+from sealing_world import sealed_folder
+from training_world import source_of
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
@@ -17,7 +19,9 @@ from sealtrain.errors import DataInvalid
 from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.schema import load_recipe
+from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.sealing.sealer import SealOptions
+from sealtrain.training.data.stream import RecordStream
 
 pytestmark = pytest.mark.claim("C575")
 
@@ -161,3 +165,29 @@ def test_tool_calls_of_two_owners_have_one_type_where_they_have_one_name(tmp_pat
     ended, said = check_two(tmp_path, calls(mg=1), calls(mg=0.5), recipe)
     [wrong] = said["wrong"]
     assert (ended, wrong["code"], wrong["owner"]) == (5, "schema-mismatch", "hospital-a")
+
+
+@pytest.mark.claim("C521")
+def test_data_are_held_against_each_other_in_the_types_that_they_are_sealed_in(
+    tmp_path: Path,
+) -> None:
+    asked = {"role": "user", "content": "a"}
+    call = {"type": "function", "function": {"name": "dose", "arguments": {}}}
+    silent = [{"messages": [asked, {"role": "assistant", "content": "b", "tool_calls": None}]}]
+    calling = [{"messages": [asked, {"role": "assistant", "content": "b", "tool_calls": [call]}]}]
+    recipe = {
+        "columns": {"messages": "messages"},
+        "tokenizer": {"chat_template": "{% for m in messages %}{{ m | tojson }}{% endfor %}"},
+        "trainer": {"max_length": 64},
+    }
+    ended, said = check_two(tmp_path, silent * 2, calling * 2, recipe)
+    found = []
+    for name in ("rows", "others"):
+        sealed = sealed_folder(tmp_path / f"{name}.jsonl", tmp_path / name).open()
+        found.append(source_of(sealed, owner=name))
+    try:
+        RecordStream(found, ["messages"], seed=1)
+    except SchemaMismatch:
+        assert (ended, said["wrong"][0]["code"]) == (5, "schema-mismatch")
+    else:
+        assert ended == 0

@@ -21,7 +21,7 @@ from sealtrain.recipe.records import dataset_of, one_kind_only
 from sealtrain.recipe.recordvalues import unusable_tokens
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.census import require_lessons, require_texts, trained_labels
-from sealtrain.training.data.columns import require_same_types, united_kinds
+from sealtrain.training.data.columns import require_same_types
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, needs_texts
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class FirstLessons:
         tally: Of the records looked at.
         gave_up: None of very many records leaves anything; a later one may.
         missing: Why none was looked at; ``None`` where some were, or there is nothing to count.
-        types: Of the recipe's fields, over all records.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class FirstLessons:
         self._over = not counts
         self._bytes, self._patience = 0, patience
         self.gave_up = False
-        self.types: dict[str, pa.DataType] = {}
         self._labels: set[object] = set()
         self._read_labels: set[object] = set()
         self._unpaired = dataset.role == "train" and recipe.columns.kind == "unpaired"
@@ -102,10 +100,6 @@ class FirstLessons:
             RecordInvalid: The chat template refuses a record.
             ModelInvalid: The tokenizer cannot be loaded.
         """
-        for field in batch.schema:
-            known = self.types.setdefault(field.name, field.type)
-            if field.type != known:
-                self.types[field.name] = united_kinds([known, field.type]) or known
         if self._unpaired and len(self._read_labels) < _KINDS:
             self._read_labels |= set(batch.column("label").unique().to_pylist())
         if self._over:
@@ -215,12 +209,12 @@ def shared_answers(recipe: Recipe) -> list[str]:
     return [f"{dataset.owner}.{dataset.name}" for dataset in trained]
 
 
-def require_one_stream(recipe: Recipe, lessons: Mapping[str, FirstLessons]) -> None:
+def require_one_stream(recipe: Recipe, types: Mapping[str, Mapping[str, pa.DataType]]) -> None:
     """Refuse conversations and tools of several owners that the guest could not read together.
 
     Args:
         recipe: Of the datasets.
-        lessons: By OWNER.NAME, of those that were read to the end.
+        types: By OWNER.NAME, of the data that were read to the end: as ``DataRead`` has them.
 
     Raises:
         SchemaMismatch: A field has several types in data of one role.
@@ -228,9 +222,9 @@ def require_one_stream(recipe: Recipe, lessons: Mapping[str, FirstLessons]) -> N
     for role in ("train", "test"):
         require_same_types(
             [
-                (dataset.owner, dataset.name, lessons[f"{dataset.owner}.{dataset.name}"].types)
+                (dataset.owner, dataset.name, types[f"{dataset.owner}.{dataset.name}"])
                 for dataset in recipe.datasets
-                if dataset.role == role and f"{dataset.owner}.{dataset.name}" in lessons
+                if dataset.role == role and f"{dataset.owner}.{dataset.name}" in types
             ]
         )
 

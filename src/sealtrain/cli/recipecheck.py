@@ -31,7 +31,9 @@ from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import load_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
 
     from sealtrain.recipe.recipe import Recipe
 
@@ -124,6 +126,7 @@ def check(
     chosen = {key: layout_words(seal_words(ways.get(key, ""))) for key in given}
     shown: list[dict[str, Any]] = []
     begun: dict[str, list[dict[str, Any]]] = {}
+    types: dict[str, Mapping[str, pa.DataType]] = {}
     learned: dict[str, FirstLessons] = {}
     readable = not any(fault["about"] in _OF_TOKENIZER for fault in found)
 
@@ -132,14 +135,14 @@ def check(
         first = FirstLessons(wanted, base, owner, name)
         if not readable:
             first.skip("mend the tokenizer first")
-        begun[key] = read_data(wanted, owner, name, source, chosen[key], first.look).first
-        learned[key] = first
+        done = read_data(wanted, owner, name, source, chosen[key], first.look)
+        begun[key], types[key], learned[key] = done.first, done.types, first
         first.require(owner, name)
 
     for key, path in given.items():
         judged(f"data {key}", partial(read, key, Path(path)))
-    if len(learned) > 1 and not wanted.scripts:
-        judged("types of several data", lambda: require_one_stream(wanted, learned))
+    if len(types) > 1 and not wanted.scripts:
+        judged("types of several data", lambda: require_one_stream(wanted, types))
     together = shared_answers(wanted)
     if together and set(together) <= set(learned):
         lessons = [learned[key] for key in together]

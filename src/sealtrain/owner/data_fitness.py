@@ -167,10 +167,12 @@ class DataRead:
     Attributes:
         count: Records; 0 of files.
         first: The first of them: field of the recipe's columns → value, as a phase gets it.
+        types: Field of the recipe's columns → type, as it would be sealed.
     """
 
     count: int
     first: list[dict[str, Any]]
+    types: Mapping[str, pa.DataType]
 
 
 def _pass(_batch: pa.RecordBatch) -> None:
@@ -202,7 +204,7 @@ def read_data(
     """
     chosen = fitting(recipe, owner, name, source, options)
     if chosen.check is None:
-        return DataRead(count=0, first=[])
+        return DataRead(count=0, first=[], types={})
     paths = [path for _, path in source_files(source) if isinstance(path, Path)]
     dataset = dataset_of(recipe, owner, name)
     fields = _fields(recipe, dataset)
@@ -224,7 +226,8 @@ def read_data(
         shards=chosen.token_shards,
         conversion=chosen.conversion,
     )
-    return reading.of(chosen.check(opened)[1])
+    schema, batches = chosen.check(opened)
+    return reading.of(schema, batches)
 
 
 class _Reading:
@@ -251,15 +254,15 @@ class _Reading:
             batches = check((scan.schema, scan.batches()))[1]
         except SealtrainError:
             raise Undecided from None
-        done = self.of(_raise_undecided(batches))
+        done = self.of(scan.schema, _raise_undecided(batches))
         try:
-            check((scan.schema, iter(())))
+            schema, _ = check((scan.schema, iter(())))
         except SealtrainError:
             raise Undecided from None
-        return done
+        return replace(done, types=self._types(schema))
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> DataRead:
-        """Take records, the first ones of which may have been taken before."""
+    def of(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> DataRead:
+        """Take records of a schema, the first ones of which may have been taken before."""
         count, seen = 0, self._seen
         for batch in batches:
             fresh = batch.slice(max(0, seen - count))
@@ -272,7 +275,10 @@ class _Reading:
             self._look(named)
             if len(self._first) < _FIRST:
                 self._first += rows_as_recorded(named.slice(0, _FIRST - len(self._first)))
-        return DataRead(count=count, first=self._first)
+        return DataRead(count=count, first=self._first, types=self._types(schema))
+
+    def _types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
+        return {field: schema.field(name).type for name, field in self._fields.items()}
 
     def _fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records with the text that stands for a missing one."""

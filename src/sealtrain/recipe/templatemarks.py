@@ -28,12 +28,11 @@ MARKS: Final = "{% generation %} … {% endgeneration %}"
 _MARK: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DEFAULT: Final = "default"
 _FURTHER: Final = "additional_chat_templates"
-_COMMENT: Final = re.compile(r"\{#.*?#\}", re.DOTALL)
 _ASKS: Final = re.compile(r"\bstrftime_now\s+is\s+(?:not\s+)?defined\b")
 _CHANGING: Final = {
     "strftime_now": re.compile(r"\bstrftime_now\b"),
     "lipsum": re.compile(r"\blipsum\s*\("),
-    "random": re.compile(r"\|\s*random\b"),
+    "random": re.compile(r"(?:\||\bfilter\s|\bmap\s*\(\s*['\"])\s*random\b"),
 }
 """What Jinja and Transformers give a template that does not give the same text each time."""
 
@@ -82,12 +81,13 @@ def chat_templates(folder: Path) -> dict[str, str]:
 def changing_name(template: str) -> str | None:
     """The name in a template that gives another text each day or each time; ``None`` without.
 
-    A template that only asks whether the name is defined does not use it.
+    A template that only asks whether the name is defined does not use it. Comments count: what
+    looks like one may stand within a text.
 
     Args:
         template: Its text.
     """
-    code = _ASKS.sub("", _COMMENT.sub("", template))
+    code = _ASKS.sub("", template)
     return next((name for name, mention in _CHANGING.items() if mention.search(code)), None)
 
 

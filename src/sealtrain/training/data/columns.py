@@ -125,19 +125,6 @@ def require_same_types(datasets: Sequence[tuple[str, str, Mapping[str, pa.DataTy
                 raise _differs(owner, title, name, kind, wanted)
 
 
-def united_kinds(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
-    """The type with the keys of all; ``None`` where a key has types that do not agree."""
-    import pyarrow as pa
-
-    try:
-        united = pa.unify_schemas(
-            [pa.schema([("x", kind)]) for kind in kinds], promote_options="permissive"
-        )
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return None
-    return united.field(0).type
-
-
 def _differs(
     owner: str, dataset: str, column: str, got: pa.DataType, expected: pa.DataType
 ) -> SchemaMismatch:
@@ -149,8 +136,8 @@ def _differs(
         column=column,
         got=got,
         expected=expected,
-        hint="give a field the same type in every dataset; or, of tool calls and tools, write "
-        "arguments and tools as JSON text"
+        hint="give a field the same type in every dataset, and leave keys out that are null in "
+        "every record; or, of tool calls and tools, write arguments and tools as JSON text"
         if is_list_of_structs(got)
         else None,
     )
@@ -251,7 +238,20 @@ def _wider(kinds: list[pa.DataType]) -> pa.DataType:
         return pa.float64()
     if not all(map(is_list_of_structs, kinds)):
         return kinds[0]
-    return united_kinds(kinds) or kinds[0]
+    return _united(kinds) or kinds[0]
+
+
+def _united(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
+    """The type with the keys of all; ``None`` where a key has types that do not agree."""
+    import pyarrow as pa
+
+    try:
+        united = pa.unify_schemas(
+            [pa.schema([("x", kind)]) for kind in kinds], promote_options="permissive"
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return united.field(0).type
 
 
 def _agrees(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
@@ -265,7 +265,7 @@ def _agrees(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
     called, as_called = (
         called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
     )
-    return united_kinds([wanted, got]) == wanted and not _turns_decimal(called, as_called)
+    return _united([wanted, got]) == wanted and not _turns_decimal(called, as_called)
 
 
 def _turns_decimal(got: pa.DataType, wanted: pa.DataType) -> bool:
