@@ -76,6 +76,7 @@ class LedgerDatabase:
         make: Makes tables and triggers.
         faults: Says what is wrong with tables and triggers, in lines.
         insert: Writes new entries and roots.
+        stream: Rows of a query that may be longer than memory, to be closed.
         begin: Begins a transaction with the lock of all that append.
         lock: Takes that lock in a transaction of the broker's tables, to which entries may belong;
             ``None`` where the ledger has a database of its own.
@@ -91,6 +92,7 @@ class LedgerDatabase:
     make: Callable[[Any], object]
     faults: Callable[[Any], Iterable[str]]
     insert: Callable[[Any, Growth], None]
+    stream: Callable[[Any, str], Any]
     begin: str
     lock: str | None
     begin_snapshot: str

@@ -19,11 +19,14 @@ from sealtrain.ledger.postgres import SCHEMES, Postgres, is_unreachable, unreach
 from sealtrain.ledger.tree import tampered
 
 if TYPE_CHECKING:
+    from psycopg import Connection
     from sqlalchemy.engine import Engine
 
 _LOCK: Final = 0x5354_4252  # "STBR"
 # The number of "STLG", as in the head of a ledger's SQLite file.
 _LEDGER_LOCK: Final = "SELECT pg_advisory_xact_lock(1398033479)"
+_BATCH: Final = 1000
+_numbers: Final = count()
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -45,12 +48,23 @@ def _ledger(where: Postgres, patience: float) -> LedgerDatabase:
         make=lambda connection: connection.execute(MAKE),
         faults=faults_of,
         insert=insert,
+        stream=_stream,
         begin=f"BEGIN; {_LEDGER_LOCK}",
         lock=_LEDGER_LOCK,
         begin_snapshot=f"{_SNAPSHOT}; SET LOCAL statement_timeout = 0",  # of a long ledger
         failure=failure,
         patience=patience,
     )
+
+
+def _stream(
+    connection: Connection, query: str, parameters: Sequence[Any] | None = None
+) -> Iterator[Any]:
+    """Rows that stay with the server until they are read: a ledger may be longer than memory."""
+    with connection.cursor(f"rows_{next(_numbers)}") as cursor:
+        cursor.itersize = _BATCH
+        cursor.execute(query.encode(), parameters)
+        yield from cursor
 
 
 @contextmanager
@@ -60,12 +74,8 @@ def _reading(where: Postgres) -> Iterator[Reading]:
     from sealtrain.ledger.postgres_schema import faults_of
 
     def rows(query: str, parameters: Sequence[Any]) -> Iterable[Any]:
-        # Streamed: a ledger may be longer than memory.
-        with connection.cursor(f"audit_{next(numbers)}") as cursor:
-            cursor.execute(query.replace("?", "%s").encode(), parameters)
-            yield from cursor
+        return _stream(connection, query.replace("?", "%s"), parameters)
 
-    numbers = count()
     try:
         connection = where.connect()
     except psycopg.Error as error:

@@ -74,6 +74,7 @@ def _ledger(path: Path, patience: float) -> LedgerDatabase:
         make=_make,
         faults=_form,
         insert=_insert,
+        stream=sqlite3.Connection.execute,
         begin="BEGIN IMMEDIATE",
         lock=None,
         begin_snapshot="BEGIN",

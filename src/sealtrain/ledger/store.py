@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from contextlib import closing, contextmanager, suppress
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect, Engine
@@ -38,7 +38,6 @@ from sealtrain.ledger.tree import (
     tampered,
 )
 
-_BATCH: Final = 1000
 T = TypeVar("T")
 
 
@@ -74,9 +73,9 @@ class _Statements:
                 node.c.i == sa.bindparam("place", type_=whole),
             )
         )
-        self.all_entries = sa.select(entry).order_by(entry.c.i)
-        self.all_nodes = sa.select(node).order_by(
-            (node.c.i + one).op("<<")(node.c.level), node.c.level
+        self.all_entries = text(sa.select(entry).order_by(entry.c.i))
+        self.all_nodes = text(
+            sa.select(node).order_by((node.c.i + one).op("<<")(node.c.level), node.c.level)
         )
 
 
@@ -184,18 +183,14 @@ class LedgerStore:
         Raises:
             LedgerInconsistent: An entry or hash is missing, extra or changed.
         """
-        with self.failures(), self._database.engine.connect() as connection:
-            connection.exec_driver_sql(self._database.begin_snapshot)
-            # Read in parts: a ledger may be longer than memory.
-            reading = connection.execution_options(yield_per=_BATCH)
+        with self.failures(), closing(self._database.engine.raw_connection()) as connection:
+            driver: Any = connection.driver_connection
+            driver.execute(self._database.begin_snapshot)
             with (
-                reading.execute(self._sql.all_entries) as entries,
-                reading.execute(self._sql.all_nodes) as nodes,
+                closing(self._database.stream(driver, self._sql.all_entries)) as entries,
+                closing(self._database.stream(driver, self._sql.all_nodes)) as nodes,
             ):
-                return recomputed(
-                    ((index, data) for index, data in entries),
-                    ((level, place, root) for level, place, root in nodes),
-                )
+                return recomputed(entries, nodes)
 
     def next_index(self, driver: Any) -> int:
         """Index of the next entry, for the holder of the ledger's lock.
@@ -363,34 +358,34 @@ class _Line:
         self._on_new = on_new
         self._lock = threading.RLock()
         self._connection: PoolProxiedConnection | None = None
+        self._driver: Any = None
 
     def close(self) -> None:
         """Close it, and let go of all others of its engine."""
         with self._lock:
             if self._connection is not None:
                 self._connection.invalidate()
-                self._connection = None
+            self._connection = self._driver = None
             self._engine.dispose()
 
     def first(self, act: Callable[[Any], T]) -> T:
         """Do something first, on a new connection where the last one was broken before."""
         with self._lock:
-            dialect = self._engine.dialect
-            if self._connection is not None:
-                driver = self._connection.driver_connection
+            if self._driver is not None:
                 try:
-                    return act(driver)
-                except dialect.loaded_dbapi.Error as error:
-                    if not dialect.is_disconnect(error, driver, None):
+                    return act(self._driver)
+                except self._engine.dialect.loaded_dbapi.Error as error:
+                    if not self._engine.dialect.is_disconnect(error, self._driver, None):
                         raise
                     self.close()
             self._connection = self._engine.raw_connection()
+            self._driver = self._connection.driver_connection
             try:
-                self._on_new(self._connection.driver_connection)
+                self._on_new(self._driver)
             except BaseException:
                 self.close()
                 raise
-            return act(self._connection.driver_connection)
+            return act(self._driver)
 
 
 class _Turn(_Line):
@@ -401,14 +396,13 @@ class _Turn(_Line):
         self._begin = database.begin
         self._patience = database.patience
         self._free = threading.Lock()
-        self._driver: Any = None
 
     def begin(self) -> Any:
         """Take the lock of all that append, and return the connection that has it."""
         if not self._free.acquire(timeout=self._patience):
             raise TimeoutError
         try:
-            self._driver = self.first(lambda driver: driver.execute(self._begin).connection)
+            self.first(lambda driver: driver.execute(self._begin))
         except BaseException:
             self._free.release()
             raise
