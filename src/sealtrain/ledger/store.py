@@ -317,7 +317,7 @@ class PendingEntries:
             return
         with self._store.failures():
             self._made = self._store.insert(self._driver, self._first, self._entries)
-            self._turn.commit()
+            self._turn.commit(self._driver)
 
     def written(self) -> None:
         """The transaction committed."""
@@ -327,9 +327,9 @@ class PendingEntries:
 
     def dropped(self) -> None:
         """The transaction was undone, or could not be written. What ``write`` put on disk stays."""
-        if self._driver is not None:
-            self._driver = None
-            self._turn.end()
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            self._turn.end(driver)
 
 
 class _TablesTurn:
@@ -343,10 +343,10 @@ class _TablesTurn:
         self._driver.execute(self._lock)
         return self._driver
 
-    def commit(self) -> None:
+    def commit(self, driver: Any) -> None:
         """With the tables."""
 
-    def end(self) -> None:
+    def end(self, driver: Any) -> None:
         """Rolling back to before the lock, or the transaction's end, lets go of it."""
 
 
@@ -402,21 +402,20 @@ class _Turn(_Line):
         if not self._free.acquire(timeout=self._patience):
             raise TimeoutError
         try:
-            self.first(lambda driver: driver.execute(self._begin))
+            return self.first(lambda driver: driver.execute(self._begin).connection)
         except BaseException:
             self._free.release()
             raise
-        return self._driver
 
-    def commit(self) -> None:
+    def commit(self, driver: Any) -> None:
         """Make what was appended durable."""
-        self._driver.execute("COMMIT")
+        driver.execute("COMMIT")
 
-    def end(self) -> None:
+    def end(self, driver: Any) -> None:
         """Undo what was not committed, and let the next writer go on."""
         try:
             with suppress(self._engine.dialect.loaded_dbapi.Error):
-                self._driver.rollback()
+                driver.rollback()
         finally:
             self._free.release()
 
@@ -426,9 +425,9 @@ class _Turn(_Line):
         driver = self.begin()
         try:
             yield driver
-            self.commit()
+            self.commit(driver)
         finally:
-            self.end()
+            self.end(driver)
 
 
 def _set_back(size: int, got: object) -> LedgerInconsistent:
