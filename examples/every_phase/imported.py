@@ -27,7 +27,7 @@ from run import playable, prepare
 import sealtrain
 from sealtrain.cli.programs import answered
 from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
-from sealtrain.recipe.installation import normalised
+from sealtrain.recipe.installation import normalise_name
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import load_recipe
 from sealtrain_rehearsal.rehearsal import Rehearsal
@@ -126,7 +126,7 @@ def owners_of(modules: dict[str, str]) -> dict[str, str]:
     """Package of each module that is neither Python's nor sealtrain's: by all installed records."""
     files: dict[str, str] = {}
     for package in distributions():
-        name = normalised(package.metadata["Name"])
+        name = normalise_name(package.metadata["Name"])
         for file in package.files or ():
             files.setdefault(str(package.locate_file(file)), name)
     own = str(Path(sealtrain.__file__).parent)

@@ -20,7 +20,7 @@ from stage import OWNERS, RECIPE, Stage, records, stage
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.pin import load_pin
-from sealtrain.recipe.duetimes import due_in, name_of
+from sealtrain.recipe.duetimes import name_of, read_due_name
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C194", "C196")]
 
@@ -132,7 +132,7 @@ class Fresh(World):
         """How each due time stands, oldest first."""
         with BrokerClient(load_pin(self.stage.broker).url) as client:
             found = client.submissions()
-        mine = [one for one in found if due_in(one.name, self.recipe_hash) is not None]
+        mine = [one for one in found if read_due_name(one.name, self.recipe_hash) is not None]
         return [
             (one.state, None if one.runner is None else one.runner.code)
             for one in sorted(mine, key=lambda one: one.index)

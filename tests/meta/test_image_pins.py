@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from sealtrain.image.pins import IMAGES, load_image_recipe, load_pins
-from sealtrain.recipe.installation import normalised, requirements_in
+from sealtrain.recipe.installation import normalise_name, requirements_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.parent.name for path in (REPOSITORY / IMAGES).glob("*/image.yaml"))
@@ -36,7 +36,7 @@ def test_the_pins_are_of_the_recipe_and_meet_every_requirement(name: str) -> Non
     recipe, pins = load_image_recipe(REPOSITORY, name), load_pins(REPOSITORY, name)
     assert set(pins.debian) == set(recipe.debian)
     for line in wanted_of(recipe.extras):
-        pin = pins.wheels.get(normalised(line.name))
+        pin = pins.wheels.get(normalise_name(line.name))
         assert pin is not None, f"tools/images/pin.py {name}: {line.name} is not pinned"
         assert line.specifier.contains(pin.version, prereleases=True), (line, pin.version)
 
@@ -51,7 +51,7 @@ def test_the_pins_are_the_versions_that_tests_run_with(name: str) -> None:
         bare = text.partition("#")[0].strip()
         if bare:
             line = Requirement(bare)
-            held[normalised(line.name)] = line.specifier
+            held[normalise_name(line.name)] = line.specifier
     for package, pin in load_pins(REPOSITORY, name).wheels.items():
         if package in held:
             assert held[package].contains(pin.version, prereleases=True), (package, pin.version)

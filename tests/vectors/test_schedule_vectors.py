@@ -13,7 +13,7 @@ import pytest
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid
-from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, name_of
+from sealtrain.recipe.duetimes import find_due_of_data, iterate_due_times, name_of, read_due_name
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
@@ -32,11 +32,11 @@ def schedule(document: dict[str, Any]) -> Schedule:
 
 @pytest.mark.parametrize("case", DUE_READ, ids=lambda case: case["name"])
 def test_due_times_and_names_follow_from_a_schedule(case: dict[str, Any]) -> None:
-    found = list(due_times(schedule(case["schedule"]), until=2**40))
+    found = list(iterate_due_times(schedule(case["schedule"]), until=2**40))
     assert [to_rfc3339(due) for due in found] == case["due"]
     names = [name_of(DUE["recipe_hash"], due) for due in found[:3]]
     assert names == case["names"]
-    assert [due_in(name, DUE["recipe_hash"]) for name in names] == found[:3]
+    assert [read_due_name(name, DUE["recipe_hash"]) for name in names] == found[:3]
 
 
 @pytest.mark.parametrize("case", DUE["cases"]["data"], ids=lambda case: case["name"])
@@ -45,7 +45,7 @@ def test_data_is_due_when_it_was_registered(case: dict[str, Any]) -> None:
         name: None if case[name] is None else from_rfc3339(case[name])
         for name in ("registered", "before")
     }
-    found = due_of_data(schedule(case["schedule"]), **given)
+    found = find_due_of_data(schedule(case["schedule"]), **given)
     assert (None if found is None else to_rfc3339(found)) == case["due"]
 
 

@@ -22,7 +22,7 @@ from sealtrain.image.layer import LayerEntry, is_program
 from sealtrain.image.own_files import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.packages import record_text
 from sealtrain.image.pins import files_digest
-from sealtrain.recipe.installation import as_recorded, recorded
+from sealtrain.recipe.installation import as_recorded, read_recorded
 
 LEFT_OUT = re.compile(r"usr/share/(doc|info|lintian|locale|man)/(?!.*/copyright$).*")
 _AR_MAGIC = b"!<arch>\n"
@@ -115,7 +115,7 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
     )
     text = archive.read(record).decode()
     there = set(archive.namelist())
-    for path, hash_ in dict(recorded(text)).items():
+    for path, hash_ in dict(read_recorded(text)).items():
         place = _place(path)
         if path not in there or place is None:
             continue

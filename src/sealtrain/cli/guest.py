@@ -184,7 +184,7 @@ def _outcome(
     """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
     from sealtrain.guest.run import resume, start
     from sealtrain.guest.settings import load_run
-    from sealtrain.recipe.backends import divided_among
+    from sealtrain.recipe.backends import divide_among
     from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
     def begin(stored: Stored | None) -> Outcome:
@@ -204,7 +204,7 @@ def _outcome(
             ranks=ticket.ranks,
         )
 
-    divided_among(recipe, ticket.ranks)  # refuses before anyone is asked for keys
+    divide_among(recipe, ticket.ranks)  # refuses before anyone is asked for keys
     outcome = _supervise(recipe, settings, ticket, begin=begin, again=again)
     if outcome is None:
         manifest = settings.out / RUN_MANIFEST

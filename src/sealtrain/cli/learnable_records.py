@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.errors import ExtraMissing
 from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.basemodel import base_facts
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_record
 from sealtrain.recipe.records import dataset_of, one_kind_only
 from sealtrain.recipe.recordvalues import unusable_tokens
@@ -104,13 +104,13 @@ class FirstLessons:
             self._read_labels |= set(batch.column("label").unique().to_pylist())
         if self._over:
             return
-        if self._judge is None and not self._ready(rows_as_recorded(batch.slice(0, 1))):
+        if self._judge is None and not self._ready(read_rows(batch.slice(0, 1))):
             return
         at = 0
         while at < batch.num_rows and not self._over:
             part = batch.slice(at, _AT_ONCE)
             self._require_tokens(part)
-            rows = rows_as_recorded(part)
+            rows = read_rows(part)
             at += len(rows)
             self._bytes += part.nbytes
             if self._judge is not None:

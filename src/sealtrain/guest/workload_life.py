@@ -32,7 +32,7 @@ from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
 from sealtrain.guest.workload.new_interpreter import execute_anew
 from sealtrain.guest.workload.node_ranks import KeptCompany, links_of
-from sealtrain.recipe.backends import divided_among, needs_group, processes_of
+from sealtrain.recipe.backends import divide_among, needs_group, processes_of
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.sealing.datakey import DataKey
@@ -83,7 +83,7 @@ class Workload:
     @property
     def recipe(self) -> Recipe:
         """The recipe of the lock, as the ranks of this run train it."""
-        recipe: Recipe = divided_among(self.lock.recipe, self.on)
+        recipe: Recipe = divide_among(self.lock.recipe, self.on)
         return recipe
 
     @property

@@ -22,8 +22,8 @@ from sealtrain.recipe.installation import (
     InstallationPaths,
     as_recorded,
     measure_installation,
-    normalised,
-    recorded,
+    normalise_name,
+    read_recorded,
 )
 from sealtrain.recipe.recipe import Recipe
 
@@ -65,7 +65,7 @@ class ImageDistribution(Distribution):
     @property
     def files_recorded(self) -> dict[str, str]:
         """Name in the image of each file that ``RECORD`` lists with its hash."""
-        rows = recorded(self.read_text("RECORD") or "")
+        rows = read_recorded(self.read_text("RECORD") or "")
         return {f"{PACKAGES_FOLDER}/{path}": hash_ for path, hash_ in rows}
 
 
@@ -80,7 +80,7 @@ def wheels_of(image: Image) -> dict[str, ImageDistribution]:
         folder, _, last = name.removeprefix(f"{PACKAGES_FOLDER}/").partition("/")
         if last != "METADATA" or not name.startswith(f"{PACKAGES_FOLDER}/"):
             continue
-        package = normalised(folder.removesuffix(".dist-info").partition("-")[0])
+        package = normalise_name(folder.removesuffix(".dist-info").partition("-")[0])
         if package in found:
             raise refused("a package is there twice", check="wheels", got=package)
         found[package] = ImageDistribution(folder, image.kept)
@@ -197,7 +197,7 @@ def measure_image(image: Image, recipe: Recipe, *, compared: bool = False) -> In
 
     def distribution(name: str) -> Distribution:
         try:
-            return wheels[normalised(name)]
+            return wheels[normalise_name(name)]
         except KeyError:
             raise PackageNotFoundError(name) from None
 

@@ -15,7 +15,7 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import RunChainBroken, SealtrainError
 from sealtrain.manifest.chain import Chain
-from sealtrain.recipe.duetimes import SKIPPED, due_in, due_of_data, due_times
+from sealtrain.recipe.duetimes import SKIPPED, find_due_of_data, iterate_due_times, read_due_name
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.dsse import Envelope
 
@@ -91,7 +91,7 @@ class Recorded:
             before = continues.get("manifest_digest") if isinstance(continues, dict) else None
             self.manifests[str(body.get("manifest_digest"))] = (str(body.get("run_id")), before)
         elif kind == "submission" and body.get("recipe_hash") == self.recipe_hash:
-            due = due_in(str(body.get("name")), self.recipe_hash)
+            due = read_due_name(str(body.get("name")), self.recipe_hash)
             if due is not None:
                 not_after, skips = _read_submission(body)
                 compose_hash = str(body.get("compose_hash"))
@@ -136,7 +136,7 @@ def require_whole(
 
     Raises:
         RunChainBroken: One of these does not hold.
-        ExtraMissing: As ``due_times``.
+        ExtraMissing: As ``iterate_due_times``.
     """
     number = {link.run_id: link.number for link in chain.links}
     for link in chain.links:
@@ -183,7 +183,7 @@ def _read_submission(body: Mapping[str, Any]) -> tuple[str, bool]:
 def _require_no_silence(submitted: Iterable[int], schedule: Schedule) -> None:
     seen = set(submitted)
     last = min(max(seen), from_rfc3339(schedule.ends_at))
-    for due in due_times(schedule, until=last):
+    for due in iterate_due_times(schedule, until=last):
         if due not in seen:
             raise _broken("due time", to_rfc3339(due), "a submission for every due time")
 
@@ -199,7 +199,7 @@ def _require_due_by_data(recorded: Recorded, schedule: Schedule) -> None:
             for index, at in recorded.registered.get(request.compose_hash, ())
             if covered < index < request.index
         ]
-        expected = due_of_data(schedule, registered=min(fresh, default=None), before=before)
+        expected = find_due_of_data(schedule, registered=min(fresh, default=None), before=before)
         if request.due != expected:
             raise _broken(
                 "due time",

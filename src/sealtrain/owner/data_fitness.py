@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import FormatUnknown, SealtrainError, UsageError
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.records import RecordCheck, dataset_of
 from sealtrain.sealing.sealer import SealOptions
@@ -274,7 +274,7 @@ class _Reading:
             self._seen = count
             self._look(named)
             if len(self._first) < _FIRST:
-                self._first += rows_as_recorded(named.slice(0, _FIRST - len(self._first)))
+                self._first += read_rows(named.slice(0, _FIRST - len(self._first)))
         return DataRead(count=count, first=self._first, types=self._types(schema))
 
     def _types(self, schema: pa.Schema) -> dict[str, pa.DataType]:

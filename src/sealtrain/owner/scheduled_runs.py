@@ -27,7 +27,7 @@ from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.errors import Unreachable, UsageError
 from sealtrain.owner.readiness import PlannedRun, ask
 from sealtrain.owner.scheduling import Submitted
-from sealtrain.recipe.duetimes import SKIPPED, due_in
+from sealtrain.recipe.duetimes import SKIPPED, read_due_name
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.release.run_control import ManifestFact, ShownSubmission
 from sealtrain.signing.continues import Continues
@@ -225,7 +225,7 @@ class BrokerBoard:
             )
             for shown in page:
                 mine = (shown.app_id, shown.recipe_hash) == (target.app_id, target.recipe_hash)
-                if mine and due_in(shown.name, target.recipe_hash) is not None:
+                if mine and read_due_name(shown.name, target.recipe_hash) is not None:
                     yield shown
             lowest = min((shown.index for shown in page), default=0)
             if len(page) < _PAGE or (before is not None and lowest >= before):

@@ -21,7 +21,13 @@ from typing import Final, Protocol
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.client.errors import SubmissionConflict
-from sealtrain.recipe.duetimes import due_in, due_of_data, due_times, earliest_of_data, name_of
+from sealtrain.recipe.duetimes import (
+    earliest_of_data,
+    find_due_of_data,
+    iterate_due_times,
+    name_of,
+    read_due_name,
+)
 from sealtrain.recipe.schedule import Schedule
 from sealtrain.signing.continues import Continues
 
@@ -134,7 +140,7 @@ def advance(
         What comes next; ``None`` when the schedule is over.
     """
     known = dict(board.submitted())
-    taken = [due for name in known if (due := due_in(name, recipe_hash)) is not None]
+    taken = [due for name in known if (due := read_due_name(name, recipe_hash)) is not None]
     newest = max(taken, default=None)
     if newest is not None and newest > now:
         on_clock_back(newest)
@@ -150,11 +156,11 @@ def advance(
 
     if schedule.when == "new-data":
         return _after_data(schedule, board, newest, now, settle)
-    for due in due_times(schedule, until=now):
+    for due in iterate_due_times(schedule, until=now):
         if name_of(recipe_hash, due) not in known:
             settle(due)
     ends = from_rfc3339(schedule.ends_at)
-    following = next((due for due in due_times(schedule, until=ends) if due > now), None)
+    following = next((due for due in iterate_due_times(schedule, until=ends) if due > now), None)
     return None if following is None else ScheduleWait(at=following)
 
 
@@ -162,11 +168,11 @@ def _after_data(
     schedule: Schedule, board: Board, newest: int | None, now: int, settle: Callable[[int], None]
 ) -> ScheduleWait | None:
     """Decide the one due time that new data makes, where it has come."""
-    due = due_of_data(schedule, registered=board.new_data(), before=newest)
+    due = find_due_of_data(schedule, registered=board.new_data(), before=newest)
     if due is not None and due <= now:
         settle(due)
         board.submitted()
-        due, newest = due_of_data(schedule, registered=board.new_data(), before=due), due
+        due, newest = find_due_of_data(schedule, registered=board.new_data(), before=due), due
     if due is not None:
         return ScheduleWait(at=due)
     earliest = earliest_of_data(schedule, before=newest)

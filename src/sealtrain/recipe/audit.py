@@ -26,7 +26,7 @@ class Audit(StrictModel):
     )
 
 
-def misplaced(recipe: Any) -> str | None:
+def find_audit_fault(recipe: Any) -> str | None:
     """Why a ``Recipe``'s audit cannot be done; ``None`` if it can, or if the recipe has none."""
     audit = getattr(recipe, "audit", None)
     if audit is None:

@@ -115,7 +115,7 @@ def import_axolotl(config: Mapping[str, Any], wanted: Wanted) -> Imported:
     return _Translation(config, wanted).done()
 
 
-def written_recipe(wanted: Wanted, **parts: Any) -> dict[str, Any]:
+def write_translation(wanted: Wanted, **parts: Any) -> dict[str, Any]:
     """The recipe of a translation, to be written as YAML.
 
     Args:
@@ -143,7 +143,7 @@ def written_recipe(wanted: Wanted, **parts: Any) -> dict[str, Any]:
     }
 
 
-def named_datasets(named: Sequence[str], role: str) -> list[dict[str, str]]:
+def list_datasets(named: Sequence[str], role: str) -> list[dict[str, str]]:
     """Datasets of a recipe by their names ``OWNER.NAME``.
 
     Raises:
@@ -205,13 +205,13 @@ class _Translation:
                 expected="keys that have a counterpart, or change no weight",
                 hint="change these keys, or leave them out knowingly with --without KEY",
             )
-        recipe = written_recipe(
+        recipe = write_translation(
             self.wanted,
             phase="sft" if rl is None else "dpo",
             model=model,
             datasets=[
-                *named_datasets(self.wanted.train, "train"),
-                *named_datasets(self.wanted.test, "test"),
+                *list_datasets(self.wanted.train, "train"),
+                *list_datasets(self.wanted.test, "test"),
             ],
             columns=columns,
             trainer=trainer,

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.fields import told
+from sealtrain.recipe.fields import describe_keyword
 
 
 class _AnyBackend(StrictModel):
@@ -43,7 +43,7 @@ class _Resizable(_AnyBackend):
     """A backend whose checkpoints another number of ranks can continue from."""
 
     resume_ranks: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=64)], ...], told("uniqueItems", True)
+        tuple[Annotated[int, Field(ge=1, le=64)], ...], describe_keyword("uniqueItems", True)
     ] = Field(
         default=(),
         max_length=8,
@@ -177,7 +177,7 @@ def numbers_of(backend: Any) -> frozenset[int]:
     return frozenset({backend.ranks, *getattr(backend, "resume_ranks", ())})
 
 
-def divided_among(recipe: Any, ranks: int | None) -> Any:
+def divide_among(recipe: Any, ranks: int | None) -> Any:
     """The ``Recipe`` as another number of ranks trains it: the same records in every step.
 
     Args:
@@ -259,7 +259,7 @@ def _unfit_to_share_out(recipe: Any) -> str | None:
             "the layers that are shared out"
         )
     if backend.name == "deepspeed":
-        return _unfit_for_deepspeed(recipe)
+        return _find_deepspeed_fault(recipe)
     if peft is not None and not _keeps_float32(recipe):
         return "backend fsdp shares out weights of one kind: adapters need model.dtype float32"
     return None
@@ -271,7 +271,7 @@ def _keeps_float32(recipe: Any) -> bool:
     return quantized or recipe.model.dtype == "float32"
 
 
-def _unfit_for_deepspeed(recipe: Any) -> str | None:
+def _find_deepspeed_fault(recipe: Any) -> str | None:
     backend = recipe.backend
     if backend.offload != "none" and backend.zero_stage == 0:
         return "backend deepspeed offloads what is shared out: zero_stage 1 to 3"

@@ -16,7 +16,7 @@ from sealtrain.recipe.document import (
     Program,
     frame_of,
     layout_of,
-    written,
+    write_document,
 )
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import Lock
@@ -41,7 +41,7 @@ def build_compose(lock: Lock) -> bytes:
     """
     hardware = lock.recipe.hardware
     platform = _platform_of(hardware)
-    return written(
+    return write_document(
         Program(
             name=lock.recipe.name,
             service="guest",

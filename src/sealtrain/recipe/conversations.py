@@ -136,7 +136,7 @@ def all_speak(values: pa.Array) -> bool:
         return False
     if pc.any(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(turns.field("role"))), 0)).as_py():
         return False
-    if not _all_named(turns):
+    if not _names_all_calls(turns):
         return False
     silent = turns.field("content").is_null()
     if not pc.any(silent).as_py():
@@ -149,7 +149,7 @@ def all_speak(values: pa.Array) -> bool:
     return bool(pc.all(pc.greater(pc.list_value_length(calls), 0)).as_py())
 
 
-def _all_named(turns: pa.StructArray) -> bool:
+def _names_all_calls(turns: pa.StructArray) -> bool:
     """Whether each tool call of some messages names a function, by the column as a whole."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -192,7 +192,7 @@ def tools_fault(tools: Any) -> str | None:
     return None
 
 
-def rows_as_recorded(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def read_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows of a batch as dictionaries, whose messages and tools have the keys of their owner.
 
     A key whose value is null is left out, at any depth of a message; but each message has

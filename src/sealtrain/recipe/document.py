@@ -167,7 +167,7 @@ def layout_of(platform: Platform, *, image: str | None) -> CommandPaths:
     )
 
 
-def written(program: Program) -> bytes:
+def write_document(program: Program) -> bytes:
     """The document's canonical bytes.
 
     Raises:
@@ -181,7 +181,7 @@ def written(program: Program) -> bytes:
     else:
         services = canonical_json(_services(program, program.image)).decode("utf-8")
         runner = {"runner": "docker-compose", "docker_compose_file": services}
-    data = canonical_json(_fixed(program) | runner)
+    data = canonical_json(_write_fixed_fields(program) | runner)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise LockInvalid(
             "deployment document is too large",
@@ -289,7 +289,7 @@ def require_same(
     raise _refusal("differs from the one that its files give")
 
 
-def _fixed(program: Program) -> dict[str, JsonValue]:
+def _write_fixed_fields(program: Program) -> dict[str, JsonValue]:
     return {
         "manifest_version": 2,
         "name": program.name,

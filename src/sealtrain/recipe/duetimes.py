@@ -23,7 +23,7 @@ _FORM: Final = "%Y%m%dt%H%M%Sz"
 _STAMP: Final = re.compile(r"[0-9]{8}t[0-9]{6}z")
 
 
-def due_times(schedule: Schedule, *, until: int) -> Iterator[int]:
+def iterate_due_times(schedule: Schedule, *, until: int) -> Iterator[int]:
     """Every due time of ``when: cron`` up to ``until``, oldest first; seconds since the epoch.
 
     Raises:
@@ -38,7 +38,9 @@ def due_times(schedule: Schedule, *, until: int) -> Iterator[int]:
             yield due
 
 
-def due_of_data(schedule: Schedule, *, registered: int | None, before: int | None) -> int | None:
+def find_due_of_data(
+    schedule: Schedule, *, registered: int | None, before: int | None
+) -> int | None:
     """The due time that data makes with ``when: new-data``; ``None`` where there is none.
 
     Args:
@@ -86,7 +88,7 @@ def name_of(recipe_hash: str, due: int) -> str:
     return prefix_of(recipe_hash) + datetime.fromtimestamp(due, UTC).strftime(_FORM)
 
 
-def due_in(name: str, recipe_hash: str) -> int | None:
+def read_due_name(name: str, recipe_hash: str) -> int | None:
     """The due time that a name means; ``None`` for a name that no schedule of the recipe gives."""
     prefix = prefix_of(recipe_hash)
     stamp = name.removeprefix(prefix)

@@ -26,10 +26,10 @@ __all__ = [
     "Visible",
     "by_key",
     "check_plain_json",
+    "describe_keyword",
     "later",
     "printable",
     "resolve_inside",
-    "told",
 ]
 
 MAX_INTEGER = (1 << 53) - 1
@@ -47,7 +47,7 @@ def _relative(text: str) -> str:
     return text
 
 
-def told(keyword: str, value: str | bool) -> Any:
+def describe_keyword(keyword: str, value: str | bool) -> Any:
     """A keyword of the published schema that says what a validator of ours checks."""
     return Field(json_schema_extra={keyword: value})
 
@@ -64,7 +64,7 @@ def later(default: Any, **constraints: Any) -> Any:
     return Field(default=default, exclude_if=lambda value: value == default, **constraints)
 
 
-Visible = Annotated[str, AfterValidator(printable), told("format", "visible")]
+Visible = Annotated[str, AfterValidator(printable), describe_keyword("format", "visible")]
 """Text of visible characters (spec/key-release.md §1)."""
 Text = Annotated[Visible, StringConstraints(max_length=1024)]
 """Text a person reads."""
@@ -74,7 +74,7 @@ RecipePath = Annotated[
     str,
     StringConstraints(max_length=255),
     AfterValidator(_relative),
-    told("pattern", f"^{_PATH}$"),
+    describe_keyword("pattern", f"^{_PATH}$"),
 ]
 """POSIX path relative to the recipe's folder; leaves it by at most one explicit ``../``."""
 ImageName = Annotated[

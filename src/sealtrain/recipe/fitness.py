@@ -30,7 +30,7 @@ from sealtrain.base.suggestion import nearest
 from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
 from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
-from sealtrain.recipe.metricnames import known_metrics, unmeasured, untested
+from sealtrain.recipe.metricnames import find_unmeasured, find_untested, list_metrics
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.records import CONVERSATIONS
 from sealtrain.recipe.templatemarks import (
@@ -39,8 +39,8 @@ from sealtrain.recipe.templatemarks import (
     changing_template,
     chat_template,
     chat_templates,
-    known_templates,
-    marked,
+    list_templates,
+    has_marks,
 )
 from sealtrain.recipe.tokenizerfacts import (
     BYTES_TOKENS,
@@ -201,8 +201,8 @@ def _outsiders(recipe: Recipe, members: Collection[str]) -> Iterator[Misfit]:
 
 
 def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
-    known = known_metrics(recipe.phase)
-    for name in unmeasured(recipe):
+    known = list_metrics(recipe.phase)
+    for name in find_unmeasured(recipe):
         meant = nearest(name, known)
         yield Misfit(
             field="release_policy.metrics",
@@ -219,7 +219,7 @@ def _find_unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     if path is None or not getattr(recipe.trainer, "assistant_only_loss", False):
         return
     template = chat_template(base_dir / path)
-    if template is None or marked(template, known_templates()):
+    if template is None or has_marks(template, list_templates()):
         return
     yield Misfit(
         field="trainer.assistant_only_loss",
@@ -344,7 +344,7 @@ def _of_model(field: str, error: ModelInvalid, got: str | None = None) -> Misfit
 
 
 def _without_test_data(recipe: Recipe) -> Iterator[Misfit]:
-    names = untested(recipe)
+    names = find_untested(recipe)
     if not names:
         return
     tested = any(dataset.role == "test" for dataset in recipe.datasets)

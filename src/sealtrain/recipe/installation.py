@@ -162,7 +162,7 @@ def measure_installation(recipe: Recipe, place: InstallationPaths | None = None)
     place = place or _here()
     own = distributions_of(recipe.collaboration)
     found = _closure(packages_of(recipe), place)
-    files = {name: dict(recorded(_record(name, dist))) for name, dist in sorted(found.items())}
+    files = {name: dict(read_recorded(_record(name, dist))) for name, dist in sorted(found.items())}
     pins = {
         name: PackagePin(version=found[name].version, record_sha256=map_sha256(listed))
         for name, listed in files.items()
@@ -185,7 +185,7 @@ def check_package_files(names: tuple[str, ...]) -> None:
     """
     for name in names:
         dist = importlib.metadata.distribution(name)
-        for file, expected in recorded(_record(name, dist)):
+        for file, expected in read_recorded(_record(name, dist)):
             path = Path(str(dist.locate_file(file)))
             actual = as_recorded(file_sha256(path)) if path.is_file() else "absent"
             if actual != expected:
@@ -243,7 +243,7 @@ def _closure(wanted: PackagesWanted, place: InstallationPaths) -> dict[str, Dist
         markers = {**place.markers, "extra": active}
         if requirement.marker is not None and not requirement.marker.evaluate(markers):
             continue
-        name = normalised(requirement.name)
+        name = normalise_name(requirement.name)
         if name == _OWN:  # an extra may name other extras of sealtrain
             for extra in requirement.extras:
                 if (name, extra) not in walked:
@@ -275,7 +275,7 @@ def _is_of_another_extra(line: str, active: str) -> bool:
     ending = _OF_EXTRA.search(marker)
     if ending is None or _ALTERNATIVE.search(marker):
         return False
-    return normalised(ending[1]) != normalised(active)
+    return normalise_name(ending[1]) != normalise_name(active)
 
 
 def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:
@@ -315,7 +315,7 @@ def requirements_in(project_file: Path) -> list[str]:
 
 def record_digest(record: str) -> str:
     """Digest of a RECORD file's text, 64 hex digits (spec/recipe.md)."""
-    return map_sha256(dict(recorded(record)))
+    return map_sha256(dict(read_recorded(record)))
 
 
 def _record(name: str, dist: Distribution) -> str:
@@ -344,7 +344,7 @@ def _is_editable(dist: Distribution) -> bool:
         return False
 
 
-def recorded(record: str) -> Iterator[tuple[str, str]]:
+def read_recorded(record: str) -> Iterator[tuple[str, str]]:
     """Files of a package with their hashes as RECORD writes them (``sha256=…``), in its order."""
     for row in csv.reader(io.StringIO(record)):
         if len(row) != 3 or not row[1]:
@@ -368,7 +368,7 @@ def as_recorded(digest: str) -> str:
     )
 
 
-def normalised(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Name of a package as PEP 503 has it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -16,7 +16,7 @@ from sealtrain.sealing.tabular.conversion import is_number
 _BOOLEANS = ("true", "false")
 
 
-def label_named(value: Any, labels: Sequence[str]) -> str:
+def find_label(value: Any, labels: Sequence[str]) -> str:
     """The listed label that a value means; the value as text where none does.
 
     Args:
@@ -31,7 +31,7 @@ def label_named(value: Any, labels: Sequence[str]) -> str:
     return same[0] if len(same) == 1 else text
 
 
-def written_labels(recipe: Any) -> Any:
+def write_labels(recipe: Any) -> Any:
     """A recipe as its author wrote it, with labels that are numbers or booleans as text.
 
     Args:

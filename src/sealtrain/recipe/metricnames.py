@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sealtrain.recipe.missing import learned
+from sealtrain.recipe.missing import list_learned
 from sealtrain.recipe.recipe import Recipe
 
 _EVERY_PHASE: Final = (
@@ -99,14 +99,14 @@ _GROUPS_OF_TRL: Final = re.compile(
 """What TRL's ``GRPOTrainer`` and ``RLOOTrainer`` log, a name for each reward among them."""
 
 
-def known_metrics(phase: str) -> frozenset[str]:
+def list_metrics(phase: str) -> frozenset[str]:
     """Names of the metrics that a phase measures."""
     return frozenset((*_EVERY_PHASE, *_OF_PHASE.get(phase, ())))
 
 
-def unmeasured(recipe: Recipe) -> list[str]:
+def find_unmeasured(recipe: Recipe) -> list[str]:
     """Metrics that the release policy names and that nothing in the run measures, in its order."""
-    known = known_metrics(recipe.phase) | set(learned(recipe).values())
+    known = list_metrics(recipe.phase) | set(list_learned(recipe).values())
     return [
         name
         for name in recipe.release_policy.metrics
@@ -116,7 +116,7 @@ def unmeasured(recipe: Recipe) -> list[str]:
     ]
 
 
-def untested(recipe: Recipe) -> list[str]:
+def find_untested(recipe: Recipe) -> list[str]:
     """Metrics of the release policy for which the recipe brings no test records, in its order.
 
     In federated runs and the like, parties bring theirs; those are not judged.

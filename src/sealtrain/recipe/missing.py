@@ -62,7 +62,7 @@ def missing_values(recipe: Recipe) -> dict[str, float | str]:
     }
 
 
-def learned(recipe: Recipe) -> dict[str, str]:
+def list_learned(recipe: Recipe) -> dict[str, str]:
     """Feature whose stand-in is learned → metric that tells it: ``missing_3`` of the third."""
     rules = rules_of(recipe)
     return {
@@ -72,7 +72,7 @@ def learned(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def misplaced_rule(recipe: Recipe) -> str | None:
+def find_gap_rule_fault(recipe: Recipe) -> str | None:
     """Why a recipe's rules cannot be; ``None`` where they can."""
     rules = rules_of(recipe)
     columns = recipe.columns
@@ -93,7 +93,7 @@ def misplaced_rule(recipe: Recipe) -> str | None:
             return "missing of a text or a label is constant: TEXT; images have no stand-in"
         if column == getattr(columns, "label", None) and rule.constant not in (labels or ()):
             return "missing of the label is a constant that labels list"
-    told = learned(recipe)
+    told = list_learned(recipe)
     if told and recipe.privacy.dp != "none":
         return "missing: mean and median are learned from records without the noise of privacy.dp"
     if told and recipe.collaboration is not None:

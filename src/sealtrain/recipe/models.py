@@ -61,7 +61,7 @@ def measure_models(
     ]
     _refuse_nested({*paths, *tokenizers}, recipe.scripts)
     folders = {
-        path: _measured(path, base_dir, into, weights=path in paths)
+        path: _measure_folder(path, base_dir, into, weights=path in paths)
         for path in sorted({*paths, *tokenizers})
     }
     return ModelPins(
@@ -81,7 +81,7 @@ def place_in(path: str) -> str:
     return os.path.normpath(f"{BASE}/{path}")
 
 
-def _measured(
+def _measure_folder(
     path: str, base_dir: Path, into: PrivateFolder | None, *, weights: bool
 ) -> MeasuredFolder:
     copies = None if into is None else partial(_copy, into, path)

@@ -18,7 +18,7 @@ from pydantic import (
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import OwnerName, StrictModel
-from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, later, told
+from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, describe_keyword, later
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _PART = "[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
@@ -35,7 +35,7 @@ HubId = Annotated[
     str,
     StringConstraints(max_length=96),
     AfterValidator(_plain_id),
-    told("pattern", rf"^(?!.*(--|\.\.)){_ID}$"),
+    describe_keyword("pattern", rf"^(?!.*(--|\.\.)){_ID}$"),
 ]
 """Name of a model on the hub; the hub knows the same rules."""
 HubRevision = Annotated[

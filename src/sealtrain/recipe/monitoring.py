@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sealtrain.base.models import StrictModel
-from sealtrain.recipe.fields import told
+from sealtrain.recipe.fields import describe_keyword
 
 AlertName = Literal[
     "loss-not-finite", "loss-diverges", "no-step", "memory-percent", "lease-seconds-left"
@@ -45,7 +45,7 @@ class Monitoring(StrictModel):
         default=False, description="Event file of the released metrics beside the sealed model."
     )
     alerts: tuple[Alert, ...] = Field(default=(), max_length=32)
-    alert_to: Annotated[str, told("pattern", f"^(file|{_URL})$")] | None = Field(
+    alert_to: Annotated[str, describe_keyword("pattern", f"^(file|{_URL})$")] | None = Field(
         default=None,
         max_length=1024,
         description="file (alerts.jsonl in the run's folder) or the URL of a webhook.",

@@ -157,7 +157,7 @@ def spendings(recipe: Any) -> tuple[Spending, ...]:
     )
 
 
-def broken_promise(recipe: Any) -> str | None:
+def find_broken_promise(recipe: Any) -> str | None:
     """Why the recipe's other settings would break its promise of privacy; ``None`` if they keep it.
 
     Args:
@@ -188,7 +188,7 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
         return "privacy dp: sgd takes peft.method lora in full precision, without use_dora"
     if any(getattr(dataset, "max_records", None) is not None for dataset in recipe.datasets):
         return "datasets.max_records and privacy dp: sgd do not go together: every record may come"
-    if told := told_of_training(recipe.release_policy):
+    if told := list_told_of_training(recipe.release_policy):
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"
     unfit: Mapping[str, bool] = {
         "bf16": trainer.bf16,
@@ -209,7 +209,7 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
     return None
 
 
-def told_of_training(policy: Any) -> list[str]:
+def list_told_of_training(policy: Any) -> list[str]:
     """Metrics that a ``ReleasePolicy`` names and no noise covers, sorted."""
     return sorted(_TRAINING_FIGURES.intersection(policy.metrics))
 

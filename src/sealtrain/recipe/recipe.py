@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
-from sealtrain.recipe.audit import misplaced
+from sealtrain.recipe.audit import find_audit_fault
 from sealtrain.recipe.backends import (
     DEFAULT,
     Backend,
@@ -23,9 +23,9 @@ from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.kinds import Collaboration
 from sealtrain.recipe.modelspec import Model, ModelFromFolder, ModelFromHub
 from sealtrain.recipe.monitoring import Monitoring
-from sealtrain.recipe.privacy import Privacy, broken_promise
+from sealtrain.recipe.privacy import Privacy, find_broken_promise
 from sealtrain.recipe.schedule import Schedule, unfit_to_continue
-from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, misnamed
+from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, find_name_fault
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS, TrainerArguments
 from sealtrain.recipe.validation import Validation
@@ -153,14 +153,14 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _audit_is_possible(self) -> Self:
-        problem = misplaced(self)
+        problem = find_audit_fault(self)
         if problem is not None:
             raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
     def _scripts_can_be_imported(self) -> Self:
-        problem = misnamed(self.scripts, self.packages)
+        problem = find_name_fault(self.scripts, self.packages)
         if problem is not None:
             raise ValueError(problem)
         return self
@@ -225,7 +225,7 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _privacy_holds(self) -> Self:
-        problem = broken_promise(self)
+        problem = find_broken_promise(self)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -32,12 +32,12 @@ from sealtrain.recipe.conversations import (
     has_parts,
     is_list_of_structs,
     kind_of,
-    rows_as_recorded,
+    read_rows,
     strange_part,
     tools_fault,
 )
 from sealtrain.recipe.errors import DatasetUnknown, ValidationFailed
-from sealtrain.recipe.labels import label_named
+from sealtrain.recipe.labels import find_label
 from sealtrain.recipe.missing import rules_of
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.recordvalues import (
@@ -286,7 +286,7 @@ class RecordCheck:
         labels = getattr(self._recipe, "labels", None) or ()
         coded = values.dictionary_encode()
         named = [
-            None if value is None else label_named(value, labels)
+            None if value is None else find_label(value, labels)
             for value in coded.dictionary.to_pylist()
         ]
         found = pa.array(named, pa.string()).take(coded.indices)
@@ -501,7 +501,7 @@ class RecordCheck:
 
         if kind_of(batch.schema.field(0).type) != "messages" or all_speak(batch.column(0)):
             return
-        faults = [conversation_fault(row[column.name]) for row in rows_as_recorded(batch)]
+        faults = [conversation_fault(row[column.name]) for row in read_rows(batch)]
         fault = next((fault for fault in faults if fault is not None), None)
         if fault is not None:
             raise self._refusal(

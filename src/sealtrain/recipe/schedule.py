@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import RealTime, StrictModel
-from sealtrain.recipe.fields import told
+from sealtrain.recipe.fields import describe_keyword
 
 MIN_INTERVAL_SECONDS: Final = 3600
 MAX_SPAN_SECONDS: Final = 366 * 24 * 3600
@@ -52,7 +52,7 @@ def _cron(text: str) -> str:
     return text
 
 
-_Time = Annotated[RealTime, told("format", "date-time")]
+_Time = Annotated[RealTime, describe_keyword("format", "date-time")]
 
 
 class Schedule(StrictModel):
@@ -63,7 +63,10 @@ class Schedule(StrictModel):
         "no earlier run of the schedule was asked for."
     )
     cron: (
-        Annotated[str, Field(max_length=128), AfterValidator(_cron), told("format", "cron")] | None
+        Annotated[
+            str, Field(max_length=128), AfterValidator(_cron), describe_keyword("format", "cron")
+        ]
+        | None
     ) = Field(
         default=None,
         description="With when: cron; minute hour day month weekday, in UTC; the minute is one "

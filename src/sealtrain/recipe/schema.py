@@ -21,7 +21,7 @@ from sealtrain.base.models import load_model
 from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml
 from sealtrain.errors import LimitExceeded
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.labels import written_labels
+from sealtrain.recipe.labels import write_labels
 from sealtrain.recipe.recipe import Recipe
 
 __all__ = ["PHASES", "AnyRecipe", "Recipe", "json_schema", "load_recipe", "parse_recipe"]
@@ -85,7 +85,7 @@ def load_recipe(path: Path) -> Recipe:
         data = read_bounded(path, MAX_YAML_BYTES)
     except LimitExceeded as error:
         raise RecipeInvalid(f"recipe is too long: {path}", expected=error.expected) from None
-    return parse_recipe(written_labels(parse_yaml(data, error=RecipeInvalid, what="recipe")))
+    return parse_recipe(write_labels(parse_yaml(data, error=RecipeInvalid, what="recipe")))
 
 
 def json_schema() -> dict[str, Any]:

@@ -83,7 +83,7 @@ class ScriptProblem:
     line: int | None = None
 
 
-def misnamed(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
+def find_name_fault(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
     """Why files and packages cannot be imported as they are named; ``None`` if they can."""
     names = [re.sub(r"[-_.]+", "-", re.split(r"[\[=]", package)[0]).lower() for package in packages]
     if len(set(names)) != len(names):

@@ -108,7 +108,7 @@ def changing_template(name: str) -> ModelInvalid:
     )
 
 
-def known_templates() -> frozenset[str] | None:
+def list_templates() -> frozenset[str] | None:
     """Chat templates that an installed TRL knows; ``None`` where it is not installed."""
     spec = find_spec("trl")
     if spec is None or spec.origin is None:
@@ -117,7 +117,7 @@ def known_templates() -> frozenset[str] | None:
     return frozenset(path.read_text("utf-8") for path in files) or None
 
 
-def marked(template: str, known: frozenset[str] | None) -> bool:
+def has_marks(template: str, known: frozenset[str] | None) -> bool:
     """Whether a template marks the assistant's turns, or TRL may have a twin of it that does.
 
     Args:

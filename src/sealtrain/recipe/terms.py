@@ -20,7 +20,7 @@ from sealtrain.base.platforms import Platform
 from sealtrain.base.tiers import Tier, reaches, tier_of
 from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.collaboration import is_none
-from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath, told
+from sealtrain.recipe.fields import ColumnName, ImageName, RecipePath, describe_keyword
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _HEX = r"([0-9a-f]{2}){1,1024}"
@@ -142,7 +142,7 @@ class HandOn(StrictModel):
 class ModelRelease(StrictModel):
     """Where the trained model goes: it is sealed to each recipient, or to another recipe."""
 
-    recipients: Annotated[tuple[OwnerName, ...], told("uniqueItems", True)] = Field(
+    recipients: Annotated[tuple[OwnerName, ...], describe_keyword("uniqueItems", True)] = Field(
         default=(), max_length=256
     )
     handed_on: HandOn | None = Field(
@@ -168,7 +168,7 @@ class ModelRelease(StrictModel):
 class ReleasePolicy(StrictModel):
     """All that may leave the guest in the clear, and the recipients of the sealed model."""
 
-    metrics: Annotated[tuple[MetricName, ...], told("uniqueItems", True)] = Field(
+    metrics: Annotated[tuple[MetricName, ...], describe_keyword("uniqueItems", True)] = Field(
         max_length=64, description="Averages over a logging interval that may leave, by name."
     )
     round_to: int = Field(ge=0, le=8, description="Decimal places of a released metric.")
@@ -202,7 +202,9 @@ class EnclaveConfig(StrictModel):
 class Hardware(StrictModel):
     """Where the recipe may run, and with which keys."""
 
-    platforms: Annotated[tuple[Platform, ...], told("uniqueItems", True)] = Field(min_length=1)
+    platforms: Annotated[tuple[Platform, ...], describe_keyword("uniqueItems", True)] = Field(
+        min_length=1
+    )
     tier: Tier = Field(
         description="Lowest tier that the machine must reach: what its evidence proves, and by "
         "whose word. Strongest first: processor, processor-and-paravisor, cloud-tpm, cloud."
@@ -211,7 +213,7 @@ class Hardware(StrictModel):
         default=None, description="Container image by digest; hardware needs one."
     )
     key_provider: Literal["none", "kms", "local", "tpm"] = "none"
-    key_provider_id: Annotated[str, told("pattern", f"^{_HEX}$")] | None = Field(
+    key_provider_id: Annotated[str, describe_keyword("pattern", f"^{_HEX}$")] | None = Field(
         default=None,
         description="Pin of the key provider, hex. Unpinned, a host could bring its own.",
     )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from sealtrain.recipe.axolotl import Imported, Wanted, named_datasets, written_recipe
+from sealtrain.recipe.axolotl import Imported, Wanted, list_datasets, write_translation
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.phases.dpo import DpoArguments
 from sealtrain.recipe.phases.sft import SftArguments
@@ -148,11 +148,11 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
             hint="change these arguments, or leave them out knowingly with --without NAME",
         )
     return Imported(
-        recipe=written_recipe(
+        recipe=write_translation(
             wanted,
             phase=trainer,
             model={"path": path.removeprefix("./").rstrip("/"), "dtype": dtype},
-            datasets=[*named_datasets(wanted.train, "train"), *named_datasets(wanted.test, "test")],
+            datasets=[*list_datasets(wanted.train, "train"), *list_datasets(wanted.test, "test")],
             columns=columns,
             trainer=arguments,
             peft=peft,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.records import one_kind_only
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
@@ -148,7 +148,7 @@ def require_lessons(tally: RecordTally, *, owner: str, dataset: str) -> None:
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         for at in range(0, batch.num_rows, _AT_ONCE):
-            yield from rows_as_recorded(batch.slice(at, _AT_ONCE))
+            yield from read_rows(batch.slice(at, _AT_ONCE))
 
 
 def require_texts(records: Sequence[dict[str, Any]]) -> None:

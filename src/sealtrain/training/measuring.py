@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.agreement import by_itself, dealt
@@ -60,7 +60,7 @@ def test_records(work: TrainingContext[Recipe]) -> Iterator[Records]:
     size = work.recipe.trainer.per_device_eval_batch_size
     for batch in read_all(work.test_sources, work.recipe.columns.names):
         for at in range(0, batch.num_rows, size):
-            yield rows_as_recorded(batch.slice(at, size))
+            yield read_rows(batch.slice(at, size))
 
 
 def classifier_answers(

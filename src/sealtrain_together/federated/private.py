@@ -22,7 +22,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import UsageError
 from sealtrain.recipe.collaborations.patients import PatientPrivacy
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.checkpoints.kernels import deterministic
@@ -162,7 +162,7 @@ class PatientRounds:
         by_patient: dict[str, Rows] = {}
         train = [source for source in sources if source.role == "train"]
         for batch in read_all(train, [*recipe.columns.names, promised.patient]):
-            for row in rows_as_recorded(batch):
+            for row in read_rows(batch):
                 whose = row.pop(promised.patient)
                 if whose is None or str(whose) == "":
                     raise RecordInvalid("a record names no patient", check="patient")

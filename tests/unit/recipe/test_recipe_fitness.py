@@ -82,9 +82,9 @@ def test_what_a_script_measures_and_reads_is_not_judged(
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
 def test_ready_recipes_name_metrics_that_are_measured(path: Path) -> None:
-    from sealtrain.recipe.metricnames import unmeasured
+    from sealtrain.recipe.metricnames import find_unmeasured
 
-    assert unmeasured(load_recipe(path)) == []
+    assert find_unmeasured(load_recipe(path)) == []
 
 
 @pytest.mark.parametrize(

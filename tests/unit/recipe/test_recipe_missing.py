@@ -21,8 +21,8 @@ from training_world import (
 from sealtrain.base.models import load_model
 from sealtrain.guest.workload.frames import GivenDataset
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.metricnames import unmeasured
-from sealtrain.recipe.missing import learned, missing_values
+from sealtrain.recipe.metricnames import find_unmeasured
+from sealtrain.recipe.missing import list_learned, missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.sealing.errors import RecordInvalid
@@ -37,12 +37,12 @@ def test_a_recipe_without_rules_has_the_lock_that_it_had() -> None:
     assert "missing" not in classify().to_dict()
     ruled = classify(missing=RULES, **TELLS)
     assert parse_recipe(ruled.to_dict()) == ruled
-    assert (learned(ruled), unmeasured(ruled)) == ({"size": "missing_1"}, [])
+    assert (list_learned(ruled), find_unmeasured(ruled)) == ({"size": "missing_1"}, [])
     values = missing_values(ruled)
     assert all(isinstance(one, float) and math.isnan(one) for one in values.values())
     constant = classify(missing={"size": {"constant": 3}, "spread": "refuse"})
     assert missing_values(constant) == {"size": 3.0}
-    assert unmeasured(classify(**TELLS)) == ["missing_1"]
+    assert find_unmeasured(classify(**TELLS)) == ["missing_1"]
 
 
 @pytest.mark.parametrize(

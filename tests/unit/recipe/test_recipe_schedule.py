@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.recipe.diff import diff
-from sealtrain.recipe.duetimes import due_in, due_times, name_of
+from sealtrain.recipe.duetimes import iterate_due_times, name_of, read_due_name
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
@@ -45,19 +45,21 @@ def read(sft: dict[str, Any], schedule: Any) -> Any:
 
 
 def test_ten_days_have_ten_due_times() -> None:
-    found = list(due_times(Schedule.model_validate(DAILY), until=2**40))
+    found = list(iterate_due_times(Schedule.model_validate(DAILY), until=2**40))
     first = from_rfc3339("2027-01-04T03:00:00Z")
     assert found == [first + day * 86_400 for day in range(10)]
 
 
 def test_a_due_time_at_the_start_and_at_the_end_counts() -> None:
     edge = DAILY | {"starts_at": "2027-01-04T03:00:00Z", "ends_at": "2027-01-05T03:00:00Z"}
-    assert len(list(due_times(Schedule.model_validate(edge), until=2**40))) == 2
+    assert len(list(iterate_due_times(Schedule.model_validate(edge), until=2**40))) == 2
 
 
 def test_a_year_of_hours_is_the_most() -> None:
     hourly = DAILY | {"cron": "0 * * * *", "ends_at": "2028-01-05T00:00:00Z"}
-    assert len(list(due_times(Schedule.model_validate(hourly), until=2**40))) == 366 * 24 + 1
+    assert (
+        len(list(iterate_due_times(Schedule.model_validate(hourly), until=2**40))) == 366 * 24 + 1
+    )
 
 
 @settings(deadline=None, max_examples=50)
@@ -80,17 +82,17 @@ def test_cron_means_what_it_says(minute: int, hours: set[int], weekdays: set[int
         if (moment.minute, moment.hour in hours) == (minute, True)
         and moment.isoweekday() % 7 in weekdays
     ]
-    assert list(due_times(schedule, until=2**40)) == expected
+    assert list(iterate_due_times(schedule, until=2**40)) == expected
 
 
 def test_the_name_of_a_due_time_leads_back_to_it() -> None:
     due = from_rfc3339("2027-01-04T03:00:00Z")
     name = name_of(HASH, due)
     assert name == f"schedule-{HASH[:32]}-20270104t030000z"
-    assert due_in(name, HASH) == due
+    assert read_due_name(name, HASH) == due
     for other in ("schedule", name + "0", name.replace("2027", "2O27"), name.replace("03", "33")):
-        assert due_in(other, HASH) is None
-    assert due_in(name, "cd" * 32) is None
+        assert read_due_name(other, HASH) is None
+    assert read_due_name(name, "cd" * 32) is None
 
 
 @pytest.mark.parametrize(

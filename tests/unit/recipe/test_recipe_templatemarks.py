@@ -17,8 +17,8 @@ from sealtrain.recipe.templatemarks import (
     changing_name,
     chat_template,
     chat_templates,
-    known_templates,
-    marked,
+    list_templates,
+    has_marks,
 )
 from sealtrain.training.data.conversations import check_template, check_tokenizer
 
@@ -95,14 +95,14 @@ def test_marks_are_found_however_they_are_spaced(
 
 def test_a_template_of_which_trl_has_a_twin_is_no_misfit() -> None:
     pytest.importorskip("trl")
-    known = known_templates()
+    known = list_templates()
     assert known
-    assert all(marked(template, known) for template in known)
-    assert not marked(PLAIN, known)
+    assert all(has_marks(template, known) for template in known)
+    assert not has_marks(PLAIN, known)
 
 
 def test_without_trl_no_template_is_refused() -> None:
-    assert marked(PLAIN, None)
+    assert has_marks(PLAIN, None)
 
 
 def test_a_file_goes_before_the_settings(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from sealtrain.recipe.document import (
     frame_of,
     layout_of,
     require_same,
-    written,
+    write_document,
 )
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.fields import ImageName
@@ -119,7 +119,7 @@ class BrokerDocument(StrictModel):
         """
         fields = self.to_dict()
         layout = layout_of(self.platform, image=self.image)
-        return written(
+        return write_document(
             Program(
                 name="sealtrain-broker",
                 service="broker",

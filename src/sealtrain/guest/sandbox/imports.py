@@ -45,7 +45,7 @@ from typing import Any, Final
 from sealtrain.base.version import own_folders
 from sealtrain.guest.errors import ImportRefused
 from sealtrain.recipe.importable import Importable
-from sealtrain.recipe.installation import normalised
+from sealtrain.recipe.installation import normalise_name
 
 _EXTENSIONS: Final = tuple(EXTENSION_SUFFIXES)
 _GENERATED: Final = "_sysconfigdata_"
@@ -108,7 +108,7 @@ class PinnedFinder(DistributionFinder):
         known = self._distributions
         if context.name is None:
             return iter(known.values())
-        wanted = normalised(context.name)
+        wanted = normalise_name(context.name)
         return iter([known[wanted]] if wanted in known else [])
 
     def invalidate_caches(self) -> None:

@@ -19,7 +19,7 @@ from sealtrain.recipe.privacy import (
     PrivateSgd,
     asks_for_draws,
     is_plain_lora,
-    told_of_training,
+    list_told_of_training,
 )
 
 _FOLLOWED: Final = frozenset(
@@ -102,7 +102,7 @@ def cannot_hide_patients(recipe: Any, promised: PatientPrivacy) -> str | None:
         return f"{what} takes peft.method lora without use_dora"
     if drawn := asks_for_draws(recipe):
         return f"{what} trains without dropout and noise of layers: set {drawn} to 0"
-    if told := told_of_training(recipe.release_policy):
+    if told := list_told_of_training(recipe.release_policy):
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"
     if recipe.augmentation is not None:
         return f"augmentation and {what} do not go together"

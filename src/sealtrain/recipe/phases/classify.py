@@ -8,9 +8,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.audit import Audit
 from sealtrain.recipe.columns import Columns, Labelled
-from sealtrain.recipe.fields import ColumnName, by_key, told
+from sealtrain.recipe.fields import ColumnName, by_key, describe_keyword
 from sealtrain.recipe.images import Augmentation, Preparation
-from sealtrain.recipe.missing import MissingValues, misplaced_rule, missing_field
+from sealtrain.recipe.missing import MissingValues, find_gap_rule_fault, missing_field
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -36,7 +36,7 @@ class ClassifyTabularColumns(Columns):
     """Numbers and their label."""
 
     kind: ClassVar[Literal["tabular"]] = "tabular"
-    features: Annotated[tuple[ColumnName, ...], told("uniqueItems", True)] = Field(
+    features: Annotated[tuple[ColumnName, ...], describe_keyword("uniqueItems", True)] = Field(
         min_length=1, max_length=4096
     )
     label: ColumnName
@@ -87,7 +87,7 @@ class ClassifyRecipe(Labelled, Recipe):
 
     @model_validator(mode="after")
     def _gaps_can_be_filled(self) -> Self:
-        problem = misplaced_rule(self)
+        problem = find_gap_rule_fault(self)
         if problem is not None:
             raise ValueError(problem)
         return self

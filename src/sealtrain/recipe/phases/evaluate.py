@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.columns import Labelled, label_count
 from sealtrain.recipe.fields import by_key
-from sealtrain.recipe.missing import MissingValues, misplaced_rule, missing_field
+from sealtrain.recipe.missing import MissingValues, find_gap_rule_fault, missing_field
 from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTextColumns
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -43,7 +43,7 @@ class EvaluateRecipe(Labelled, Recipe):
 
     @model_validator(mode="after")
     def _gaps_can_be_filled(self) -> Self:
-        problem = misplaced_rule(self)
+        problem = find_gap_rule_fault(self)
         if problem is not None:
             raise ValueError(problem)
         return self

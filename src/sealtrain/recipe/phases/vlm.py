@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.columns import Columns
-from sealtrain.recipe.fields import ColumnName, by_key, told
+from sealtrain.recipe.fields import ColumnName, by_key, describe_keyword
 from sealtrain.recipe.images import AnyPreparation, ImageAugmentation
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
@@ -79,7 +79,7 @@ class VlmRecipe(Recipe):
         default=None, description="Of images; the model folder's own when null."
     )
     augmentation: ImageAugmentation | None = None
-    parts: Annotated[tuple[Part, ...], told("uniqueItems", True)] = Field(
+    parts: Annotated[tuple[Part, ...], describe_keyword("uniqueItems", True)] = Field(
         default=("projector", "language"),
         min_length=1,
         description="What trains. With peft the language model and the vision tower train by "

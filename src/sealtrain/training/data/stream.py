@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice, tee
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.fetching import far, fetched
 from sealtrain.training.data.opening import BatchOpener, Evenly, Turned, largest_batch, opener_for
@@ -139,7 +139,7 @@ class RecordStream:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
         """Rows ``start`` … ``stop`` as dictionaries; endless when ``stop`` is ``None``."""
         for batch in self.rounds(start, stop):
-            yield from rows_as_recorded(batch)
+            yield from read_rows(batch)
 
     def _read(
         self, start: int, stop: int | None, part: RowShare, opener: BatchOpener

@@ -34,7 +34,7 @@ from datasets.iterable_dataset import (
     SelectColumnsIterable,
 )
 
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.data.hugging import Positioned, nothing_kept
 from sealtrain.training.data.rank_part import OwnBatches
 from sealtrain.training.distributed.agreement import exchanged, told_by_all
@@ -112,7 +112,7 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
         stream = self._stream
         stream.divided = True
         for positions, batches in _own_windows(stream, stream.start, size):
-            rows = [row for batch in batches for row in rows_as_recorded(batch)]
+            rows = [row for batch in batches for row in read_rows(batch)]
             stream.fed = zip(positions, rows, strict=True)
             # One row at a time goes through: the stream's position is behind the one just kept.
             yield [(stream.position - 1, row) for row in self.dataset]
@@ -160,7 +160,7 @@ class _RowsOfAll:
         self._stream = stream
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        shared = shared_by_all(self._stream, rows_as_recorded)
+        shared = shared_by_all(self._stream, read_rows)
         return enumerate(shared, self._stream.position)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.conversations import kind_of, rows_as_recorded
+from sealtrain.recipe.conversations import kind_of, read_rows
 from sealtrain.recipe.records import EITHER
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
@@ -50,7 +50,7 @@ def test_prompts(work: TrainingContext[RlhfRecipe]) -> list[Prompt]:
     """Every test record, checked."""
     names = field_names(work.recipe.columns)
     batches = read_all(work.test_sources, list(names), names=names)
-    return [check_prompt(record) for batch in batches for record in rows_as_recorded(batch)]
+    return [check_prompt(record) for batch in batches for record in read_rows(batch)]
 
 
 def check_prompt(record: Prompt) -> Prompt:

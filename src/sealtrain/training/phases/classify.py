@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.missing import learned
+from sealtrain.recipe.missing import list_learned
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.context import BuiltModel, PhaseResult
@@ -81,7 +81,7 @@ def train(work: TrainingContext[ClassifyRecipe]) -> PhaseResult:
 
 def _read_learned(recipe: Any, model: Any) -> dict[str, float]:
     """What the model learned to stand for missing values, by the metric that tells it."""
-    told = learned(recipe)
+    told = list_learned(recipe)
     if not told:
         return {}
     names = [recipe.columns.features[place] for place in model.config.filled]

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import UsageError
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.checkpoints.randomness import undisturbed
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import read_all
@@ -144,7 +144,7 @@ def _some(sources: Sequence[Source], names: Sequence[str]) -> Iterator[dict[str,
     for source in sources:
         left = share
         for batch in read_all([source], names):
-            yield from rows_as_recorded(batch.slice(0, left))
+            yield from read_rows(batch.slice(0, left))
             left -= min(left, batch.num_rows)
             if not left:
                 break

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import UsageError
-from sealtrain.recipe.conversations import rows_as_recorded
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.phases.classify import ClassifyTextColumns
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
@@ -279,7 +279,7 @@ class _EachOnce:
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
         for number, source in enumerate(self._projection.sources):
             for batch in range(len(source.dataset.batch_rows)):
-                for row in rows_as_recorded(self._projection.read(number, batch)):
+                for row in read_rows(self._projection.read(number, batch)):
                     yield row | {_SOURCE: number}
 
 
