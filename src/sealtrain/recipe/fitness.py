@@ -39,8 +39,8 @@ from sealtrain.recipe.templatemarks import (
     changing_template,
     chat_template,
     chat_templates,
-    list_templates,
     has_marks,
+    list_templates,
 )
 from sealtrain.recipe.tokenizerfacts import (
     BYTES_TOKENS,

@@ -17,8 +17,8 @@ from sealtrain.recipe.templatemarks import (
     changing_name,
     chat_template,
     chat_templates,
-    list_templates,
     has_marks,
+    list_templates,
 )
 from sealtrain.training.data.conversations import check_template, check_tokenizer
 
