@@ -43,6 +43,7 @@ TEMPLATE = struct.pack(
 )
 """``TPMT_PUBLIC``: a restricted signing key on P-256, ECDSA with SHA-256."""
 _DEFINE, _WRITE = 0x12A, 0x137
+_RETRY = 0x922
 _READABLE = 0x00040004 | 0x00020002
 """``TPMA_NV``: read and written by the owner and by the index's own, empty password."""
 _PASSWORD = struct.pack(">IHBH", 0x40000009, 0, 1, 0)
@@ -136,9 +137,14 @@ def _store(transmit: Callable[[bytes], bytes], index: int, content: bytes) -> No
 
 def _authorised(transmit: Callable[[bytes], bytes], code: int, handles: bytes, body: bytes) -> None:
     rest = handles + struct.pack(">I", len(_PASSWORD)) + _PASSWORD + body
-    answer = transmit(struct.pack(">HII", 0x8002, 10 + len(rest), code) + rest)
-    if (result := struct.unpack_from(">I", answer, 6)[0]) != 0:
-        raise SystemExit(f"the software TPM refused command {code:#x}: {result:#x}")
+    command = struct.pack(">HII", 0x8002, 10 + len(rest), code) + rest
+    for _ in range(10):
+        (result,) = struct.unpack_from(">I", transmit(command), 6)
+        if result == 0:
+            return
+        if result != _RETRY:
+            break
+    raise SystemExit(f"the software TPM refused command {code:#x}: {result:#x}")
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def write_file_system(
 def _tree(entries: Iterable[LayerEntry]) -> list[_Node]:
     root = _Node(entry=LayerEntry(name="", kind="folder", mode=0o755))
     found = {"": root}
-    for entry in sorted(entries, key=lambda one: one.name.encode()):
+    for entry in sorted(entries, key=lambda entry: entry.name.encode()):
         folder, _, name = entry.name.rpartition("/")
         above = found.get(folder)
         if above is None or above.entry.kind != "folder" or entry.name in found or not name:

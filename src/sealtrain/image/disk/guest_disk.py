@@ -150,7 +150,9 @@ def _is_started(name: str) -> bool:
     for folder in (f"lib/{_MACHINE}/", f"usr/lib/{_MACHINE}/"):
         if name.startswith(folder):
             rest = name.removeprefix(folder)
-            return rest == "ld-linux-x86-64.so.2" or rest.startswith(tuple(LIBRARIES))
+            return rest == "ld-linux-x86-64.so.2" or any(
+                rest.startswith(library) for library in LIBRARIES
+            )
     if name.startswith(f"{_LIBRARY}lib-dynload/"):
         return name.rpartition("/")[2].startswith(("_ctypes.", "_socket."))
     if name.startswith(_LIBRARY):

@@ -102,7 +102,9 @@ def read_partitions(disk: BinaryIO) -> tuple[Partition, ...]:
     size = disk.seek(0, os.SEEK_END)
     disk.seek(0)
     table = PartitionTable.of_disk(disk.read(_MEBIBYTE))
-    found = sorted((_partition(entry, size) for entry in table.entries), key=lambda one: one.start)
+    found = sorted(
+        (_partition(entry, size) for entry in table.entries), key=lambda part: part.start
+    )
     if len({partition.name for partition in found}) != len(found):
         raise _refusal("has two partitions of one name")
     free = (_TABLE_SECTORS + 2) * SECTOR
