@@ -31,7 +31,15 @@ sys.path[:0] = [str(ROOT / "tools" / "debian"), str(ROOT / "tools" / "vm"),
                 str(ROOT / "tests" / "support")]  # fmt: skip
 
 from archive import missing_for_debian  # noqa: E402
-from contained import OWNERS, RECIPE, broker, locked, run, sealed, served  # noqa: E402
+from contained import (  # type: ignore[import-not-found]  # noqa: E402  # of tests/support
+    OWNERS,
+    RECIPE,
+    broker,
+    locked,
+    run,
+    sealed,
+    served,
+)
 from machine import (  # noqa: E402
     HOST,
     NETWORK,
@@ -131,8 +139,8 @@ def disks(layout: Path, folder: Path, cache: Path) -> Path:
     made = []
     for name in ("one", "another"):
         place = folder / name / "disk.raw"
-        words = [layout, "--out", place, "--cache", cache]
-        subprocess.run([sys.executable, ROOT / "tools/images/disk.py", *words], check=True)  # noqa: S603
+        words = [ROOT / "tools/images/disk.py", layout, "--out", place, "--cache", cache]
+        subprocess.run([sys.executable, *map(str, words)], check=True)  # noqa: S603
         made.append(place)
     digests = {file_sha256(place) for place in made}
     require("both builds of the disk are equal", len(digests) == 1)
@@ -272,8 +280,9 @@ def main() -> int:
         folder = Path(place).resolve()
         layout = given.layout
         if layout is None:
-            build = [given.image, "--out", folder / "images", "--cache", given.images]
-            subprocess.run([sys.executable, ROOT / "tools/images/build.py", *build], check=True)  # noqa: S603
+            build = [ROOT / "tools/images/build.py", given.image, "--out", folder / "images"]
+            build += ["--cache", given.images]
+            subprocess.run([sys.executable, *map(str, build)], check=True)  # noqa: S603
             layout = folder / "images" / given.image
         disk = disks(layout.resolve(), folder, given.images) if given.disk is None else given.disk
         print(f"disk sha256:{file_sha256(disk)}", flush=True)

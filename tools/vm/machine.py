@@ -81,6 +81,13 @@ class Tools:
         return next(folder / name for folder in self.folders.values() if (folder / name).exists())
 
     @property
+    def roms(self) -> list[Path]:
+        """Folders in which QEMU looks for its own files."""
+        names = ("usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu")
+        places = (folder / name for folder in self.folders.values() for name in names)
+        return [place for place in places if place.is_dir()]
+
+    @property
     def environment(self) -> dict[str, str]:
         """In which the programs find their libraries."""
         places = [folder / name for folder in self.folders.values() for name in _LIBRARIES]
@@ -160,7 +167,7 @@ def _connected(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def _swtpm(tools: Tools, state: Path, words: list[str]) -> Iterator[None]:
-    command = [tools.file("usr/bin/swtpm"), "socket", "--tpm2", "--tpmstate", f"dir={state}"]
+    command = [str(tools.file("usr/bin/swtpm")), "socket", "--tpm2", "--tpmstate", f"dir={state}"]
     with subprocess.Popen([*command, *words], env=tools.environment) as process:  # noqa: S603
         try:
             yield
@@ -201,12 +208,11 @@ def booted(
     variables = folder / "variables.fd"
     shutil.copy(tools.file("usr/share/OVMF/OVMF_VARS_4M.fd"), variables)
     firmware = tools.file("usr/share/OVMF/OVMF_CODE_4M.fd")
-    qemu = tools.file("usr/bin/qemu-system-x86_64")
+    qemu = str(tools.file("usr/bin/qemu-system-x86_64"))
     command = [
         qemu, "-M", "q35,smm=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2",
         "-m", str(memory), "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
-        *(word for name in ("usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu")
-          for word in ("-L", tools.file(name))),
+        *(word for place in tools.roms for word in ("-L", str(place))),
         "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={firmware}",
         "-drive", f"if=pflash,format=raw,unit=1,file={variables}",
         "-drive", f"if=none,id=disk,format=raw,file={disk},snapshot=on",

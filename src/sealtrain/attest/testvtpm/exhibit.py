@@ -78,7 +78,7 @@ def _prove(evidence: VtpmEvidence, beside: Attachments, at: Situation) -> Signed
 
 
 def _fields(evidence: VtpmEvidence) -> list[Field]:
-    return tpm_fields(evidence.tpm, BOOT_PCRS, evidence.tpm.certificates_der)
+    return list(tpm_fields(evidence.tpm, BOOT_PCRS, evidence.tpm.certificates_der))
 
 
 def _show(place: Path, report_data: bytes) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,4 +103,4 @@ def start(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
+from uuid import UUID
 
 from sealtrain.errors import ImageRefused
 from sealtrain.image.disk.cpio import FILE, FOLDER, PROGRAM, Entry, link, write_archive
@@ -96,7 +97,10 @@ def write_guest_disk(files: GuestFiles, out: BinaryIO) -> bytes:
         tree = write_root(files, root)
         uki = unified_image(files, tree)
         boot = io.BytesIO(write_system_partition(uki))
-        parts = [(SYSTEM_NAME, SYSTEM_KIND, boot), (ROOT_NAME, ROOT_KIND, root)]
+        parts: list[tuple[str, UUID, BinaryIO]] = [
+            (SYSTEM_NAME, SYSTEM_KIND, boot),
+            (ROOT_NAME, ROOT_KIND, root),
+        ]
         write_disk(parts, out)
     return uki
 
