@@ -36,7 +36,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled demo deployed test lanes verifier check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test guest-boot walk
+.PHONY: help compiled demo deployed test lanes verifier check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test guest-boot enclave-boot walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -97,6 +97,8 @@ vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machi
 
 guest-boot: $(STAMP) ## boot the guest's disk of this source in QEMU, compare its registers, and train in it (40 minutes; Debian 12)
 	$(BIN)/python tools/vm/guest_boot.py $(GUEST_BOOT_FLAGS)
+enclave-boot: $(STAMP) ## enclave image files as QEMU reads and boots them (Debian 12)
+	$(BIN)/python tools/enclave/boot.py
 
 model: $(STAMP) ## the model of releases and stops in every state, by spin (10 minutes; Debian); FAULTS=faults for the seeded faults alone
 	$(BIN)/python tools/model/explore.py $(FAULTS)

@@ -26,8 +26,13 @@ def missing_for_debian() -> str | None:
     return None
 
 
-def lists_of(suite: str, folder: Path) -> None:
+def lists_of(suite: str, folder: Path, kind: str = "deb") -> None:
     """Fetch the lists of a suite's packages into an empty folder; its name is the suite's.
+
+    Args:
+        suite: As Debian calls it.
+        folder: Empty.
+        kind: ``deb``, or ``deb-src`` for source packages.
 
     Raises:
         subprocess.CalledProcessError: The archive is out of reach, or a signature is wrong.
@@ -36,7 +41,7 @@ def lists_of(suite: str, folder: Path) -> None:
         (folder / inner).mkdir(parents=True)
     suites = dict.fromkeys([suite, suite.removesuffix("-backports")])
     (folder / "sources.list").write_text(
-        "".join(f"deb [signed-by={_KEYRING}] {_ARCHIVE} {one} main\n" for one in suites)
+        "".join(f"{kind} [signed-by={_KEYRING}] {_ARCHIVE} {one} main\n" for one in suites)
     )
     # A list that apt cannot fetch is a warning to it, unless it is told otherwise.
     apt(folder, "update", "-qq", "--error-on=any")

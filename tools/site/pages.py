@@ -63,6 +63,7 @@ CHAPTERS = {
             for name in (
                 "attestation",
                 "rent_a_machine",
+                "nitro_parent",
                 "nodes",
                 "federated",
                 "split",
