@@ -47,6 +47,7 @@ def test_an_image_a_kernel_and_modules_give_one_file(name: str, tmp_path: Path) 
     assert measure_enclave(data) == {number: case[f"pcr{number}"] for number in (0, 1, 2)}
 
 
+@pytest.mark.negative(105)
 @pytest.mark.parametrize("name", REFUSED)
 def test_another_file_is_refused(name: str) -> None:
     with pytest.raises(ImageRefused) as caught:

@@ -164,6 +164,7 @@ def test_the_document_is_in_the_register_before_it_is_read(enclave: Enclave) -> 
     ]
 
 
+@pytest.mark.negative(106)
 @pytest.mark.parametrize(
     "document",
     [
