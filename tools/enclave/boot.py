@@ -41,8 +41,8 @@ def main() -> int:
     kernel(cache / "kernel")
     qemu(cache / QEMU_SUITE)
     oracle(cache / "qemu-source")
-    build = [ROOT / "tools/images/build.py", "broker", "--out", cache / "images"]
-    run(*build, "--cache", cache / "packages")
+    made_by, images = ROOT / "tools/images/build.py", cache / "images"
+    run(made_by, "broker", "--out", images, "--cache", cache / "packages")
     environment = {**os.environ, "SEALTRAIN_ENCLAVE": str(cache)}
     flags = ["-q", "-n", "0", "-s", "-m", "nightly"]
     return subprocess.call([sys.executable, "-m", "pytest", *flags, *TESTS], env=environment)  # noqa: S603

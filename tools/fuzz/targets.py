@@ -340,6 +340,46 @@ def _enclave_file() -> tuple[Callable[[bytes], object], list[bytes]]:
     return measure_enclave, [into.getvalue()]
 
 
+def _enclave_parent() -> tuple[Callable[[bytes], object], list[bytes]]:
+    from sealtrain.errors import SealtrainError
+    from sealtrain.guest.enclave.launch import EnclaveLaunch
+    from sealtrain.guest.enclave.parent import running, stage_of, started
+
+    launch = EnclaveLaunch(
+        eif=Path("x.eif"),
+        document=b"",
+        ticket=b"",
+        processors=2,
+        memory_mib=512,
+        servers=frozenset(),
+        ports=(),
+    )
+
+    def act(data: bytes) -> None:
+        stage_of(data)
+        with suppress(SealtrainError):
+            running(data)
+        started(data, launch)
+
+    said = {
+        "EnclaveID": "i-00000000000000001-enc0000000000000001",
+        "EnclaveCID": 16,
+        "NumberOfCPUs": 2,
+        "MemoryMiB": 512,
+    }
+    stage = b'{"stage":"ended","status":0,"code":"ended"}'
+    return act, [json.dumps(said).encode(), stage, b'[{"State":"RUNNING","EnclaveID":"a"}]']
+
+
+def _enclave_tunnel() -> tuple[Callable[[bytes], object], list[bytes]]:
+    from sealtrain.guest.enclave.tunnels import target_of
+
+    return target_of, [
+        b"CONNECT store.example:443 HTTP/1.1\r\nHost: store.example:443\r\n\r\n",
+        b"CONNECT [::1]:443 HTTP/1.0\r\n\r\n",
+    ]
+
+
 TARGETS: dict[str, Target] = {
     "tdx-quote": _tdx_quote,
     "dstack-log": _dstack_log,
@@ -361,6 +401,8 @@ TARGETS: dict[str, Target] = {
     "nvidia-verdict": _nvidia_verdict,
     "policy": _policy,
     "enclave-file": _enclave_file,
+    "enclave-parent": _enclave_parent,
+    "enclave-tunnel": _enclave_tunnel,
     **TPM_TARGETS,
     **DISK_TARGETS,
 }

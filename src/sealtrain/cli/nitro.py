@@ -11,6 +11,7 @@ import typer
 from sealtrain.base.files import read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.signals import Ending
 from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def run(
         ),
         publish=_listening if publish else None,
     )
-    ended = Parent(launch, machine, on_stage=_said()).run()
+    with Ending():
+        ended = Parent(launch, machine, on_stage=_said()).run()
     emit(
         as_json,
         {"stage": ended.stage, "status": ended.status, "code": ended.code},

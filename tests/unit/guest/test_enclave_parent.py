@@ -358,6 +358,28 @@ def test_nothing_is_left_where_nitro_cli_answers_with_something_else(played: Pla
             PlayedKernel(played.folder).connect(3, port)
 
 
+def test_an_enclave_of_another_size_is_ended(played: Played) -> None:
+    def cli(words: Sequence[str]) -> bytes:
+        played.asked.append(tuple(words))
+        return json.dumps(ANSWER | {"MemoryMiB": 512}).encode()
+
+    played.cli = cli  # type: ignore[method-assign]
+    with pytest.raises(GuestApiUnreachable, check=carries(check="nitro-cli")):
+        played.parent(launched()).run()
+    assert played.asked[-1] == TERMINATED
+
+
+def test_a_program_without_end_is_ended() -> None:
+    with pytest.raises(GuestApiUnreachable, check=carries(check="nitro-cli")):
+        nitro_cli("yes", seconds=30)(("run-enclave",))
+    with pytest.raises(GuestApiUnreachable, check=carries(check="nitro-cli")):
+        nitro_cli("sleep", seconds=0.05)(("60",))
+
+
+def test_what_a_program_says_is_its_answer() -> None:
+    assert nitro_cli("echo")(("[]",)) == b"[]\n"
+
+
 def asked(tunnels: Tunnels, *parts: bytes, ends: bool = False) -> bytes:
     """What a client of the tunnels' port gets."""
     ours, theirs = socket.socketpair()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final, Protocol, cast
 
 from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.base.visible_text import escape_hidden
@@ -81,11 +81,12 @@ class EnclaveStage:
     code: str | None = None
 
 
-def nitro_cli(program: str) -> NitroCli:
+def nitro_cli(program: str, *, seconds: float = _ANSWER_SECONDS) -> NitroCli:
     """AWS's program of that name or path.
 
     Args:
         program: ``nitro-cli``, or its path.
+        seconds: That an answer may take.
 
     Returns:
         A function that raises ``GuestApiUnreachable`` where it is missing, fails or takes too long.
@@ -93,18 +94,25 @@ def nitro_cli(program: str) -> NitroCli:
 
     def run(words: Sequence[str]) -> bytes:
         try:
-            done = subprocess.run(  # noqa: S603  # our own words
-                [program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                timeout=_ANSWER_SECONDS,
-                check=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise _failed(words[0], f"exit status {error.returncode}") from error
-        except (OSError, subprocess.TimeoutExpired) as error:
+            with subprocess.Popen(  # noqa: S603  # our own words
+                [program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            ) as process:
+                said = cast("IO[bytes]", process.stdout)
+                limit = threading.Timer(seconds, process.kill)
+                limit.start()
+                try:
+                    answer = said.read(MAX_ANSWER_BYTES + 1)
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        process.kill()
+                    status = process.wait()
+                finally:
+                    limit.cancel()
+                    process.kill()
+        except OSError as error:
             raise _failed(words[0], type(error).__name__) from error
-        return done.stdout
+        if status != 0:
+            raise _failed(words[0], f"exit status {status}")
+        return answer
 
     return run
 
@@ -167,7 +175,7 @@ class Parent:
                 bridges.append(Bridge(listener, handle, is_welcome=self._is_ours))
             for bridge in bridges:
                 bridge.start()
-            enclave = started(self._machine.cli(run_words(self._launch)), self._launch)
+            enclave = self._start()
             self._cid = enclave.cid
             try:
                 bridges += self._published(enclave.cid)
@@ -180,6 +188,18 @@ class Parent:
         finally:
             for bridge in bridges:
                 bridge.close()
+
+    def _start(self) -> RunningEnclave:
+        """Start the enclave; one that is not what was asked for is ended."""
+        answer = self._machine.cli(run_words(self._launch))
+        try:
+            return started(answer, self._launch)
+        except GuestApiUnreachable:
+            id_ = _id_in(answer)
+            if id_ is not None:
+                with suppress(GuestApiUnreachable):
+                    self._machine.cli(("terminate-enclave", "--enclave-id", id_))
+            raise
 
     def _listen(self, port: int) -> socket.socket:
         try:
@@ -286,12 +306,11 @@ def started(answer: bytes, launch: EnclaveLaunch) -> RunningEnclave:
     Raises:
         GuestApiUnreachable: Not its form, or another enclave than was asked for.
     """
-    said = _parsed(answer, "run-enclave")
-    if not isinstance(said, dict):
-        raise _failed("run-enclave", "no object")
-    id_, cid = said.get("EnclaveID"), said.get("EnclaveCID")
-    if not isinstance(id_, str) or not _ID.fullmatch(id_):
+    id_ = _id_in(answer)
+    if id_ is None:
         raise _failed("run-enclave", "no id of an enclave")
+    said = _parsed(answer, "run-enclave")
+    cid = said.get("EnclaveCID")
     if type(cid) is not int or not _LEAST_CID <= cid <= _LAST_CID:
         raise _failed("run-enclave", "no context id of an enclave")
     asked = {"NumberOfCPUs": launch.processors, "MemoryMiB": launch.memory_mib}
@@ -299,6 +318,16 @@ def started(answer: bytes, launch: EnclaveLaunch) -> RunningEnclave:
         if said.get(name) != value:
             raise _failed("run-enclave", f"another {name}")
     return RunningEnclave(id=id_, cid=cid)
+
+
+def _id_in(answer: bytes) -> str | None:
+    """The id of an enclave in an answer; ``None`` where there is none of its form."""
+    try:
+        said = _parsed(answer, "run-enclave")
+    except GuestApiUnreachable:
+        return None
+    id_ = said.get("EnclaveID") if isinstance(said, dict) else None
+    return id_ if isinstance(id_, str) and _ID.fullmatch(id_) else None
 
 
 def running(answer: bytes) -> set[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from sealtrain.base.hostport import written
 from sealtrain.guest.enclave.bridge import carry
 
 MAX_HEAD_BYTES: Final = 16 << 10
@@ -51,15 +52,12 @@ class Tunnels:
     def __call__(self, connection: socket.socket) -> None:
         """Answer one request, and carry what follows."""
         head = self._head(connection)
-        found = None if head is None else _CONNECT.match(head)
-        if found is None:
+        address = None if head is None else target_of(head)
+        if address is None:
             _answer(connection, "400 Bad Request")
             return
-        named = found[1].decode("ascii").lower()
-        host, _, port = named.rpartition(":")
-        address = (host.strip("[]"), int(port))
         if address not in self._servers:
-            self._on_refusal(named)
+            self._on_refusal(written(*address))
             _answer(connection, "403 Forbidden")
             return
         try:
@@ -90,7 +88,16 @@ class Tunnels:
             if not more:
                 return None
             head += more
-        return head if head.count(_END) == 1 else None
+        return head
+
+
+def target_of(head: bytes) -> Address | None:
+    """Host in lower case and port that a request's head asks for; ``None`` where it is none."""
+    found = _CONNECT.match(head)
+    if found is None or not head.endswith(_END) or head.count(_END) != 1:
+        return None
+    host, _, port = found[1].decode("ascii").lower().rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _answer(connection: socket.socket, status: str) -> None:
