@@ -79,7 +79,7 @@ def receive_from_sender(
         "no run ticket came",
         check="run ticket",
         got=f"none in {within:g} s",
-        hint="send one from the parent instance: socat -u FILE:ticket.json VSOCK-CONNECT:CID:PORT",
+        hint="send one from the parent instance: sealtrain nitro run",
     )
 
 

@@ -63,7 +63,7 @@ def _image(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
         check="guest image",
         got=got,
         expected=f"one of {len(policy.images)} images",
-        hint="compare with what nitro-cli build-enclave printed for the approved image",
+        hint="compare with what sealtrain image measure --eif prints of the approved image",
     )
 
 
