@@ -73,8 +73,14 @@ def program(*sections: tuple[str, bytes], signed: bytes = b"") -> bytes:
     return bytes(head) + body + signed
 
 
-def enclave(*ramdisks: bytes, kernel: bytes = b"kernel", metadata: bytes = b"{}") -> bytes:
+def enclave(
+    *ramdisks: bytes,
+    kernel: bytes = b"kernel",
+    metadata: bytes = b"{}",
+    signature: bytes | None = None,
+) -> bytes:
     sections = [(1, kernel), (2, b"reboot=k"), (5, metadata), *((3, one) for one in ramdisks)]
+    sections += [] if signature is None else [(4, signature)]
     offsets, sizes, at = [0] * 32, [0] * 32, 548
     for number, (_, content) in enumerate(sections):
         offsets[number], sizes[number] = at, len(content)

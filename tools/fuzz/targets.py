@@ -327,7 +327,15 @@ def _policy() -> tuple[Callable[[bytes], object], list[bytes]]:
 def _enclave_file() -> tuple[Callable[[bytes], object], list[bytes]]:
     import io
 
-    from sealtrain.image.machine.enclavefile import measure_enclave, write_enclave
+    from sealtrain.image.machine.enclavefile import (
+        measure_enclave,
+        measure_signer,
+        write_enclave,
+    )
+
+    def measured(data: bytes) -> None:
+        measure_signer(data)
+        measure_enclave(data)
 
     into = io.BytesIO()
     sections = ((1, b"kernel"), (2, b"quiet"), (5, b"{}"), (3, b"init"), (3, b"root"))
@@ -337,7 +345,7 @@ def _enclave_file() -> tuple[Callable[[bytes], object], list[bytes]]:
         processors=2,
         memory=1 << 30,
     )
-    return measure_enclave, [into.getvalue()]
+    return measured, [into.getvalue()]
 
 
 def _enclave_parent() -> tuple[Callable[[bytes], object], list[bytes]]:

@@ -251,15 +251,20 @@ def _boot(values: dict[str, str], algorithm: str) -> dict[str, str]:
 
 
 def _measure_eif(eif: Path) -> _Registers:
-    from sealtrain.image.machine.enclavefile import measure_enclave
+    from sealtrain.image.machine.enclavefile import measure_enclave, measure_signer
 
-    values = {f"pcr{number}": value for number, value in measure_enclave(_read(eif)).items()}
+    data = _read(eif)
+    image = {f"pcr{number}": value for number, value in measure_enclave(data).items()}
     unknown = {
         "pcr3": "is of the parent's IAM role",
         "pcr4": "is of the parent's instance",
-        "pcr8": "is of the certificate that signed the image, where one did",
     }
-    return _Registers(values=values, unknown=unknown, policy={"images": [values]})
+    signer = measure_signer(data)
+    if signer is None:
+        unknown["pcr8"] = "is of the certificate that signed the image: none did"
+        return _Registers(values=image, unknown=unknown, policy={"images": [image]})
+    policy = {"images": [image], "signers": [signer]}
+    return _Registers(values=image | {"pcr8": signer}, unknown=unknown, policy=policy)
 
 
 def _show(found: _Registers, as_json: bool) -> None:

@@ -13,6 +13,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sealtrain.attest.errors import EvidenceMalformed
+from sealtrain.attest.nitro.cbor import decode
 from sealtrain.errors import ImageRefused
 from sealtrain.image.machine.registers import extend
 
@@ -31,6 +36,7 @@ _VERSIONS: Final = (2, 3, 4)
 _MAX_SECTIONS: Final = 32
 _WRITTEN_VERSION: Final = 4
 _READ_BYTES: Final = 1 << 20
+_MAX_SIGNATURE_BYTES: Final = 64 << 10
 
 
 class EnclaveFile:
@@ -109,6 +115,49 @@ def measure_enclave(data: bytes) -> dict[int, str]:
         number: extend([found.digest()], "sha384").hex()
         for number, found in enumerate((whole, boot, application))
     }
+
+
+def measure_signer(data: bytes) -> str | None:
+    """PCR 8 of a signed EIF, 96 hex digits: of the certificate that signed it; else ``None``.
+
+    Certificate and signature are arrays of integers, as AWS's tools write them. The signature is
+    not verified: the hypervisor does that, and its register says that it was.
+
+    Raises:
+        ImageRefused: Not an EIF, or its signature section has another form.
+    """
+    found = EnclaveFile(data).of_kind(SIGNATURE)
+    if not found:
+        return None
+    if len(found) != 1 or len(found[0]) > _MAX_SIGNATURE_BYTES:
+        raise _refusal("it has more than one signature section, or one that is too long")
+    try:
+        value = decode(bytes(found[0]), "the signature section")
+    except EvidenceMalformed as error:
+        raise _refusal(f"its signature section has another form: {error.message}") from error
+    if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
+        raise _refusal("its signature section is no list of one signature")
+    if value[0].keys() != {"signing_certificate", "signature"}:
+        raise _refusal("its signature has other fields than certificate and signature")
+    certificate, _ = (_octets(value[0][name]) for name in ("signing_certificate", "signature"))
+    try:
+        der = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
+    except (ValueError, x509.InvalidVersion, UserWarning) as error:
+        raise _refusal("its certificate cannot be read") from error
+    return extend([hashlib.sha384(der).digest()], "sha384").hex()
+
+
+def _octets(value: object) -> bytes:
+    """Bytes that are written as an array of integers.
+
+    Raises:
+        ImageRefused: They are not, such as a byte string, which QEMU's reader refuses.
+    """
+    if not isinstance(value, list) or not all(
+        type(each) is int and 0 <= each <= 255 for each in value
+    ):
+        raise _refusal("its certificate or signature is no array of integers")
+    return bytes(value)
 
 
 def enclave_size(sections: Sequence[tuple[int, BinaryIO]]) -> int:
