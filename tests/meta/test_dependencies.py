@@ -50,6 +50,7 @@ EXTRAS = {
     "sealtrain/attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
     "sealtrain/keys": ["aws", "pkcs11"],
     "sealtrain/image/machine": ["measure"],
+    "sealtrain/owner/trackers.py": ["track"],
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],
     "sealtrain/base/asgi.py": ["broker", "console"],  # the protocol of both servers

@@ -196,10 +196,15 @@ def test_every_requirement_is_pinned_to_a_version_it_allows() -> None:
     ours = {canonicalize_name(name): version for name, version in pins().items()}
     flower = pins("tools/flower/pins.txt")
     beside = {canonicalize_name(name): version for name, version in flower.items()}
+    trackers = {
+        canonicalize_name(name): version
+        for name, version in pins("tools/tracking/pins.txt").items()
+    }
+    own = {"federated": [beside], "track": [trackers]}
     wrong = [
         str(requirement)
         for extra, group in requirements().items()
-        for pinned in ([beside] if extra == "federated" else [ours, beside])
+        for pinned in own.get(extra, [ours, beside])
         for requirement in group
         if not requirement.specifier.contains(pinned.get(canonicalize_name(requirement.name), "0"))
         or canonicalize_name(requirement.name) not in pinned

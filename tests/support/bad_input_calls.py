@@ -117,6 +117,16 @@ CALLS: Final[Mapping[str, Call]] = {
     "merge": Call((Read("adapter"), "--base-model", Read("base"), *OUT)),
     "verify": Call((MANIFEST, *TRUST, "--artefacts", Read("run"))),
     "report": Call((MANIFEST, *TRUST, *OUT), keeps=True),
+    "approvals watch": Call(
+        (
+            Text("clinic-a"), *BROKER, *CONSORTIUM, "--webhook", Read("webhook.txt"),
+            "--memory", "told.json", "--once",
+        ),
+    ),
+    "run track": Call((
+        MANIFEST, *TRUST, "--to", Text("mlflow"), "--server", "http://127.0.0.1:9",
+        "--experiment", Text("study"), "--dry-run",
+    )),
     "run compare": Call((MANIFEST, *TRUST, *OUT), keeps=True),
     "export": Call((MANIFEST, *TRUST, "--format", Text("model-card"), *OUT)),
     "validate": Call((

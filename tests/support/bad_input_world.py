@@ -133,6 +133,7 @@ def _desk(folder: Path) -> None:
         "max_steps": 5, "micro_batch_size": 1, "gradient_accumulation_steps": 1,
         "learning_rate": 0.001, "sequence_len": 64, "seed": 3,
     }))  # fmt: skip
+    (folder / "webhook.txt").write_text("http://127.0.0.1:9/approvals\n")
     (folder / "data-use.yaml").write_text("purposes: [care]\nphi: limited\n")
     (folder / "ruled.yaml").write_text(
         yaml.safe_dump(RECIPE | {"validation": {"columns": {"prompt": {"max_nulls": 0}}}})

@@ -15,6 +15,7 @@ MODULES: Final = {
     "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",
     "jwt": "pyjwt",
+    "mlflow": "mlflow-skinny",
     "pkcs11": "python-pkcs11",
     "pynvml": "nvidia-ml-py",
     "sevsnpmeasure": "sev-snp-measure",

@@ -64,11 +64,25 @@ class Outbound:
         authorities: Certificates in PEM that are trusted besides the packaged ones.
         proxy: Makes tunnels to ``https`` servers.
         direct: Hosts, domains, addresses and networks that are reached without it.
+
+    Raises:
+        ConfigError: A word of ``direct`` ends in a port that no server has.
     """
 
     authorities: str = ""
     proxy: ProxyServer | None = None
     direct: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for pattern in self.direct:
+            port = _port_of(pattern)[1]
+            if port is not None and not (port.isascii() and len(port) < 6 and int(port) <= 65535):
+                raise ConfigError(
+                    "a server that is reached without the proxy has a port that no server has",
+                    check="no_proxy",
+                    got=pattern[:80],
+                    expected="host, host:port, .domain, an address or a network",
+                )
 
     def proxy_for(self, host: str, port: int) -> ProxyServer | None:
         """The proxy on the way to a server; ``None`` where it is reached directly."""
@@ -262,6 +276,19 @@ def trusting(context: ssl.SSLContext, *authorities: str) -> ssl.SSLContext:
     return context
 
 
+def is_this_machine(host: str) -> bool:
+    """Whether a host of a URL is this machine: ``localhost`` or a loopback address."""
+    return any(_matches(host, 0, pattern) for pattern in _LOOPBACK)
+
+
+def _port_of(pattern: str) -> tuple[str, str | None]:
+    """A word of ``NO_PROXY`` without its port, and the port's digits where it has one."""
+    name, colon, port = pattern.rpartition(":")
+    if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
+        return name, port
+    return pattern, None
+
+
 def _first(variables: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((name for name in names if variables.get(name)), None)
 
@@ -271,12 +298,10 @@ def _matches(host: str, port: int, pattern: str) -> bool:
     host, pattern = host.strip("[]").rstrip(".").lower(), pattern.lower()
     if pattern == "*":
         return True
-    name, colon, named_port = pattern.rpartition(":")
-    if colon and named_port.isdecimal() and (":" not in name or name.endswith("]")):
-        if int(named_port) != port:
-            return False
-        pattern = name
-    pattern = pattern.strip("[]").rstrip(".")
+    name, named_port = _port_of(pattern)
+    if named_port is not None and int(named_port) != port:
+        return False
+    pattern = name.strip("[]").rstrip(".")
     try:
         address = ip_address(host)
     except ValueError:

@@ -51,6 +51,10 @@ _APPROVALS: Final[Entries] = {
         "sealtrain.cli.approvals:status",
         "Show threshold and progress of a recipe's approval, counted from the signed decisions.",
     ),
+    "watch": CommandEntry(
+        "sealtrain.cli.approvalswatch:watch",
+        "Call a webhook when a submitted run waits for an owner's approval, until Ctrl-C.",
+    ),
 }
 
 _POLICY: Final[Entries] = {
@@ -294,6 +298,10 @@ _RUN: Final[Entries] = {
     "compare": CommandEntry(
         "sealtrain.cli.runcompare:compare",
         "Compare finished runs: the metrics that each released, and where their recipes differ.",
+    ),
+    "track": CommandEntry(
+        "sealtrain.cli.runtrack:track",
+        "Hand the released metrics of a verified run to MLflow or Trackio, once.",
     ),
     "serve": CommandEntry(
         "sealtrain.cli.runserve:serve",

@@ -16,6 +16,7 @@ from sealtrain.base.outbound import (
     blocks_of,
     certificates_in,
     from_variables,
+    is_this_machine,
     outbound,
     parse_proxy,
     reach_by,
@@ -164,3 +165,19 @@ def test_settings_are_read_once_and_only_when_a_server_is_reached() -> None:
         assert asked == [1]
     finally:
         reach_by(before)
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "65536", "\u0663"])
+def test_a_port_that_no_server_has_is_refused_where_it_is_read(port: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        from_variables({"NO_PROXY": f"a.bank,b.bank:{port}"})
+    assert (refused.value.check, len(refused.value.got or "")) == (
+        "no_proxy",
+        min(80, len(f"b.bank:{port}")),
+    )
+
+
+def test_loopback_is_this_machine_and_a_name_that_only_looks_like_it_is_not() -> None:
+    assert all(map(is_this_machine, ("localhost", "127.0.0.1", "127.8.9.1", "::1", "LOCALHOST")))
+    others = ("", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "evil")
+    assert not any(map(is_this_machine, others))
