@@ -69,6 +69,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         files=(Path("/usr/lib/softhsm/libsofthsm2.so"),),
     ),
     "spin": Program(packages=("spin",), commands=("spin",), version="-V"),
+    "systemd": Program(packages=("systemd",), commands=("systemd-analyze",), oldest=252),
     "strace": Program(packages=("strace",), commands=("strace",)),
     "util-linux": Program(packages=("util-linux",), commands=("nsenter", "unshare")),
 }
