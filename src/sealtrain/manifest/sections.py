@@ -22,6 +22,7 @@ from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.recipe.recipe import Recipe
+from sealtrain.signing.needs import REASONS
 
 BaseList = Mapping[str, Mapping[str, str]]
 """Name of each file of a base model → ``state`` and ``reason``."""
@@ -341,7 +342,7 @@ def _packages(lock: Lock) -> Html:
     ]
     return tag(
         "details",
-        tag("summary", f"{len(rows)} packages"),
+        tag("summary", "1 package" if len(rows) == 1 else f"{len(rows)} packages"),
         table(("Package", "Version", "Digest of its record"), rows),
     )
 
@@ -425,7 +426,8 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
             rows.append((owner.name, "no decision in this manifest", "", "", ""))
     if facts.tally is not None:
         lead = f"{facts.tally.progress} of {facts.tally.owners} owners had approved, "
-        lead += f"{facts.tally.threshold} were needed for {', '.join(facts.tally.demanded_by)}; "
+        reasons = " and ".join(REASONS[action] for action in facts.tally.demanded_by)
+        lead += f"{facts.tally.threshold} had to, because {reasons}; "
         lead += f"{stop} could have stopped it."
     columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
     return tag("section", heading, tag("p", lead), rule, table(columns, rows, numbers=(4,)))

@@ -6,7 +6,8 @@ whose datasets the recipe reads. ``recipe.needs`` computes it from a lock, and n
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +15,12 @@ from sealtrain.base.models import OwnerName, StrictModel
 
 RecipeAction = Literal["approve", "export_model", "raise_logging"]
 MAX_NEEDED_OWNERS = 256
+REASONS: Final[Mapping[RecipeAction, str]] = {
+    "approve": "it trains",
+    "export_model": "its model leaves the guest",
+    "raise_logging": "it writes logs",
+}
+"""Why owners decide on a recipe, for people, by action."""
 
 
 class Needs(StrictModel):

@@ -25,6 +25,7 @@ from sealtrain.owner.standing import StandingUsed, used_of
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 from sealtrain.release.errors import AnswerInvalid
+from sealtrain.signing.needs import REASONS
 from sealtrain_console.web import deciding
 from sealtrain_console.web.app import NavigationPage
 from sealtrain_console.web.rendering import page, part
@@ -50,11 +51,6 @@ _ACTIONS = {
     "amend_thresholds": "change these numbers",
     "raise_logging": "run a recipe that writes logs",
     "export_model": "run a recipe whose model leaves the guest",
-}
-_NEEDED_FOR = {
-    "approve": "it trains",
-    "raise_logging": "it writes logs",
-    "export_model": "its model leaves the guest",
 }
 _SAID = {
     "approved": "approves",
@@ -182,7 +178,7 @@ def _standing(request: Request, compose_hash: Hash) -> Response:
         asked=asked,
         furthest=furthest,
         differ=_differ(asked),
-        reasons=[_NEEDED_FOR[action] for action in furthest.tally.demanded_by] if furthest else [],
+        reasons=[REASONS[action] for action in furthest.tally.demanded_by] if furthest else [],
     )
 
 
@@ -215,7 +211,7 @@ def _recipe(
         before=earlier,
         changes=[] if earlier is None else _changes(earlier.lock, lock),
         needs=needs_of(lock.recipe),
-        reasons=[_NEEDED_FOR[action] for action in needs_of(lock.recipe).actions],
+        reasons=[REASONS[action] for action in needs_of(lock.recipe).actions],
         members=members,
         agent=sources.agent is not None,
         brokers=len(sources.brokers),
