@@ -102,6 +102,8 @@ def live_run(folder: Path, *, points: int = 300, run_id: str = LIVE_ID) -> Path:
         "base": ".",
     }
     (folder / "run.json").write_text(json.dumps(run))
+    lock = {"recipe": {"trainer": {"max_steps": 2 * points}}}  # no whole one: steps are read of it
+    (folder / "recipe.lock.json").write_text(json.dumps(lock))
     with (folder / "metrics.jsonl").open("w") as file:
         for step in range(1, points + 1):
             file.write(json.dumps({"step": step, "values": measured(step)}) + "\n")
