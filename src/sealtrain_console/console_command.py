@@ -61,8 +61,9 @@ def console(
     """Show consortium and runs in a browser on this machine, until Ctrl-C.
 
     The pages ask brokers and stores anew each time and read files that changed; the console writes
-    nothing and holds no key. With --trust, each manifest that they show is verified, offline, as sealtrain verify does
-    it. It listens on loopback only: from another machine, forward the port over SSH.
+    nothing and holds no key. With --trust, each manifest that they show is verified, offline, as
+    sealtrain verify does it. It listens on loopback only: from another machine, forward the port
+    over SSH.
     """
     if context.invoked_subcommand is not None:
         return
