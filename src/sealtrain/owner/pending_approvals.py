@@ -19,7 +19,7 @@ from pydantic import Field
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.files import atomic_write, locked, read_bounded
+from sealtrain.base.files import atomic_write, read_bounded, try_lock
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.errors import ConfigError, DataInvalid, UsageError
 from sealtrain.signing.target import Target
@@ -175,7 +175,7 @@ def told_approvals(path: Path) -> Iterator[ToldApprovals]:
         path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
     )
     try:
-        if not locked(lock):
+        if not try_lock(lock):
             raise UsageError(
                 "another watcher has this memory", check="--memory", hint="end it, or name another"
             )

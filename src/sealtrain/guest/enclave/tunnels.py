@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from sealtrain.base.hostport import written
+from sealtrain.base.hostport import write_host_and_port
 from sealtrain.guest.enclave.bridge import carry
 
 MAX_HEAD_BYTES: Final = 16 << 10
@@ -57,7 +57,7 @@ class Tunnels:
             _answer(connection, "400 Bad Request")
             return
         if address not in self._servers:
-            self._on_refusal(written(*address))
+            self._on_refusal(write_host_and_port(*address))
             _answer(connection, "403 Forbidden")
             return
         try:

@@ -76,9 +76,8 @@ def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
     ninth = [digest_of(f"{line}\0".encode("utf-16-le"), algorithm)]
     added = _handed_over(image, how)
     if initrd is not None or added:
-        ninth.append(
-            digest_of(_padded(bytes(initrd or b"")) + added if added else initrd, algorithm)
-        )
+        whole = bytes(initrd or b"")
+        ninth.append(digest_of(_padded(whole) + added if added else whole, algorithm))
     return {
         4: extend([*texts, *loaded], algorithm).hex(),
         7: secure_boot_off(algorithm),
