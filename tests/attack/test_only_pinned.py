@@ -208,6 +208,7 @@ def test_a_process_that_loaded_something_else_gets_no_keys(world: Stage, tmp_pat
     assert not (world.folder / "loaded").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C123")
 def test_an_import_that_fails_says_no_name_of_it(world: Stage) -> None:
     """A module's name can be text of a record: what leaves is the code, and where it happened."""

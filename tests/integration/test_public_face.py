@@ -23,7 +23,6 @@ from carrying import carries
 from polling import wait_until
 from ports import free_port
 from stage import CANARY, OWNERS, RECIPE, interpreter, records
-from variants import variants
 
 import sealtrain
 from sealtrain.client.pin import load_pin
@@ -698,7 +697,8 @@ def _inside(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("end", variants(["an exception", "kill -9"], each_time=["kill -9"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("end", ["an exception", "kill -9"])
 def test_a_rehearsal_leaves_no_process_however_it_ends(
     world: World, tmp_path: Path, end: str
 ) -> None:

@@ -60,6 +60,7 @@ CORPUS = (
     "tests/attack/test_nodes_manifest.py",
     "tests/unit/manifest",
 )
+NIGHT = pytest.mark.nightly
 pytestmark = [pytest.mark.long, pytest.mark.claim("C25"), pytest.mark.timeout(1200)]
 
 
@@ -105,18 +106,20 @@ def test_a_sample_of_mutants_ends_alike(
     assert comparison.undecided.total() == 0
 
 
+@pytest.mark.parametrize(
+    "most", [pytest.param(8 << 20, id="8 MiB"), pytest.param(48 << 20, id="48 MiB", marks=NIGHT)]
+)
 def test_a_file_of_another_size_or_version_is_refused_alike_and_soon(
-    world: World, honest: bytes
+    world: World, honest: bytes, most: int
 ) -> None:
-    """48 MiB of one text, of depth and of values; a version twice, and one of the future."""
+    """So much of one text, of depth and of values; a version twice, and one of the future."""
     mutants = Mutants(world, honest)
     later = json.loads(honest)
     later["version"] = 2
     statement = json.loads(json.dumps(mutants.statement))
     statement["predicateType"] = statement["predicateType"].replace("/v2", "/v3")
-    most = 48 << 20
     files = {
-        "over the limit": b" " * (most + 1),
+        "over the limit": b" " * ((48 << 20) + 1),
         "one text": b'{"version":1,"x":"' + b"a" * (most - 21) + b'"}',
         "depth": b"[" * most,
         "values": b"[" + b"0," * (most // 2 - 2) + b"0]",
