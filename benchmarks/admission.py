@@ -40,11 +40,11 @@ import sys, time
 from pathlib import Path
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.guest.sandbox.imports import only_pinned
+from sealtrain.guest.sandbox.imports import import_only_pinned
 here = measure_installation(load_recipe(Path(sys.argv[1])))
 began = time.perf_counter()
 if sys.argv[2] == "pinned":
-    only_pinned(here.importable)
+    import_only_pinned(here.importable)
 import sealtrain.training.phases.sft, sealtrain.training.run
 print(time.perf_counter() - began)
 """

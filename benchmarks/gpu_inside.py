@@ -193,18 +193,18 @@ def _number(loss: float | None) -> float:
 
 def locked(work: Work, train: Callable[[Any], list[Turn]]) -> tuple[list[Turn], dict[str, Any]]:
     """Train in the sandbox of a guest; what was measured, and how the kernel held the sandbox."""
-    from sealtrain.guest.sandbox.border import Ways, enclosed
+    from sealtrain.guest.sandbox.border import Ways, enclose
     from sealtrain.guest.sandbox.output import OutputTally
-    from sealtrain.training.distributed.ranks import gathered
+    from sealtrain.training.distributed.ranks import gather_ranks
 
     ways, life = Ways(folders=[work.folder]), ExitStack()
-    with enclosed(OutputTally(), alone=True) as room, room.closed(ways):
+    with enclose(OutputTally(), alone=True) as room, room.closed(ways):
 
         def secure() -> None:
             life.enter_context(room.closed(ways))
             room.lock(ways)
 
-        with gathered(
+        with gather_ranks(
             work.recipe.backend.ranks,
             group=False,
             prepare=lambda: None,

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from sealtrain.broker.http.app import described
+from sealtrain.broker.http.app import describe_service
 
 FOLDER = Path(__file__).resolve().parents[1] / "src" / "sealtrain" / "broker"
 NAMES = {False: "openapi.json", True: "openapi-boot.json"}
@@ -22,7 +22,7 @@ def main() -> None:
     """Write both documents, or hold them against the service."""
     stale = []
     for boot_auth, name in NAMES.items():
-        text = json.dumps(described(boot_auth=boot_auth), separators=(",", ":")) + "\n"
+        text = json.dumps(describe_service(boot_auth=boot_auth), separators=(",", ":")) + "\n"
         path = FOLDER / name
         if not path.exists() or path.read_text("utf-8") != text:
             stale.append(name)

@@ -15,7 +15,7 @@ import pytest
 from sealtrain.base.files import atomic_write
 from sealtrain.errors import UsageError
 from sealtrain.guest.sandbox.files import PlaceRefused, keep_out_of_reach, readable_places
-from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.network import confine_to
 
 pytestmark = pytest.mark.claim("C106")
 NOBODY = "http://127.0.0.1:1"
@@ -146,7 +146,7 @@ def test_no_way_leads_to_a_file_outside(way: str, ground: Ground) -> None:
     before = state(ground.outside)
     noted: list[str] = []
     with (
-        confined_to(NOBODY, writable=[ground.inside], noted=noted.append),
+        confine_to(NOBODY, writable=[ground.inside], noted=noted.append),
         pytest.raises(PlaceRefused),
     ):
         WAYS[way](ground)
@@ -171,7 +171,7 @@ def test_what_a_run_does_in_its_own_folder_is_let_pass(
     inside = ground.inside
     directory = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
     monkeypatch.chdir(inside.parent)
-    with confined_to(NOBODY, writable=[inside]):
+    with confine_to(NOBODY, writable=[inside]):
         (inside / "folder").mkdir()
         (inside / "own").rename(inside / "folder" / "moved")
         os.rename("folder", "renamed", src_dir_fd=directory, dst_dir_fd=directory)
@@ -191,7 +191,7 @@ def test_what_a_run_does_in_its_own_folder_is_let_pass(
 
 
 def test_reading_is_free(ground: Ground) -> None:
-    with confined_to(NOBODY, writable=[ground.inside]):
+    with confine_to(NOBODY, writable=[ground.inside]):
         assert ground.kept.read_bytes() == b"kept"
         place = os.open("kept", os.O_RDONLY, dir_fd=ground.directory)
         with os.fdopen(place, "rb") as file:
@@ -199,7 +199,7 @@ def test_reading_is_free(ground: Ground) -> None:
 
 
 def test_a_refusal_is_what_libraries_expect_that_only_try(ground: Ground) -> None:
-    with confined_to(NOBODY, writable=[ground.inside]), suppress(OSError):
+    with confine_to(NOBODY, writable=[ground.inside]), suppress(OSError):
         (ground.outside / "cache").mkdir()
     assert not (ground.outside / "cache").exists()
 

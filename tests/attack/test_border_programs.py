@@ -13,8 +13,8 @@ import pytest
 from border_world import answer_of
 
 from sealtrain.errors import EgressRefused
-from sealtrain.guest.sandbox.events import told
-from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.events import run_telling
+from sealtrain.guest.sandbox.network import confine_to
 from sealtrain.guest.sandbox.programs import ProgramRefused, Programs, questions
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C105")]
@@ -49,7 +49,7 @@ def test_what_libraries_ask_programs_is_answered_inside(tmp_path: Path) -> None:
 
 def test_an_answer_is_given_to_the_same_words_only() -> None:
     programs = Programs(answers={("true", "asked"): b"answer"})
-    with confined_to(NOBODY, programs=programs):
+    with confine_to(NOBODY, programs=programs):
         assert subprocess.check_output(["true", "asked"]) == b"answer"
         for words in (["true"], ["true", "asked", "more"], ["false", "asked"]):
             with pytest.raises(ProgramRefused):
@@ -59,7 +59,7 @@ def test_an_answer_is_given_to_the_same_words_only() -> None:
 
 def test_a_long_answer_is_read_while_it_is_given() -> None:
     long = b"x" * (1 << 20)
-    with confined_to(NOBODY, programs=Programs(answers={("true",): long})):
+    with confine_to(NOBODY, programs=Programs(answers={("true",): long})):
         assert subprocess.check_output(["true"]) == long
         with subprocess.Popen(["true"], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -78,10 +78,10 @@ def test_a_refused_program_is_named_by_its_path_and_by_nothing_else() -> None:
     def start() -> None:
         subprocess.check_call(["true", "a record"])
 
-    with confined_to(NOBODY, writable=()):
+    with confine_to(NOBODY, writable=()):
         for logs in ("none", "error-summary", "structured"):
             with pytest.raises(EgressRefused) as left:
-                told(start, logs, dict)  # type: ignore[arg-type]
+                run_telling(start, logs, dict)  # type: ignore[arg-type]
             assert left.value.check == "program"
             assert left.value.got == shutil.which("true")
             assert "a record" not in str(left.value.to_dict())
@@ -99,8 +99,8 @@ def test_a_program_that_the_run_made_up_is_not_named(name: str, tmp_path: Path) 
             subprocess.check_call([made])
         raise ProgramRefused(name)
 
-    with confined_to(NOBODY, writable=[made.parent]), pytest.raises(EgressRefused) as left:
-        told(refuse, "structured", dict)
+    with confine_to(NOBODY, writable=[made.parent]), pytest.raises(EgressRefused) as left:
+        run_telling(refuse, "structured", dict)
     assert "a record" not in str(left.value.to_dict())
     assert "/a/record" not in str(left.value.to_dict())
 

@@ -27,7 +27,7 @@ from world import NOW
 from sealtrain.broker.serve import listening
 from sealtrain.broker.store import group_commit as together
 from sealtrain.broker.store.audit_reader import read_beside
-from sealtrain.broker.store.database import begun, commit, engine_of
+from sealtrain.broker.store.database import begin_transaction, commit, engine_of
 from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
@@ -86,7 +86,7 @@ def held(where: Path | Postgres) -> dict[str, list[tuple[Any, ...]]]:
     """What a database holds of what the ledger states."""
     engine = engine_of(where)
     try:
-        with begun(engine) as connection:
+        with begin_transaction(engine) as connection:
             return {name: rows(connection, name) for name in STATED}
     finally:
         engine.dispose()

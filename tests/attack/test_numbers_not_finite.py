@@ -27,7 +27,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.events import run_telling
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.monitoring import Alert, Monitoring
 from sealtrain.training.errors import TrainingDiverged
@@ -37,7 +37,7 @@ from sealtrain.training.finite import (
     require_finite_weights,
 )
 from sealtrain.training.models.merging import merge_folder
-from sealtrain.training.saved_model import BaseFolder, saved_files
+from sealtrain.training.saved_model import BaseFolder, save_files
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import ALERTS_FILE, METRICS_FILE, Monitor
 from sealtrain_together.travelling.program import Program, ProgramSettings
@@ -341,14 +341,14 @@ def net(number: float, *, in_mask: bool = False) -> Any:
 )
 def test_a_model_of_a_script_is_not_saved(number: float, in_mask: bool, tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged) as raised:
-        saved_files(net(number, in_mask=in_mask), None, base=BaseFolder(path=None), memory=tmp_path)
+        save_files(net(number, in_mask=in_mask), None, base=BaseFolder(path=None), memory=tmp_path)
     assert (raised.value.check, raised.value.got) == ("weights", "mask" if in_mask else "weight")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_mask_may_hold_infinities(tmp_path: Path) -> None:
     module = net(-float("inf"), in_mask=True)
-    files = saved_files(module, None, base=BaseFolder(path=None), memory=tmp_path)
+    files = save_files(module, None, base=BaseFolder(path=None), memory=tmp_path)
     assert set(files) == {"model.safetensors"}
 
 
@@ -382,7 +382,9 @@ def test_value_and_step_leave_as_the_policy_says(
     logs: Any, scripts: dict[str, str], left: tuple[str | None, str | None]
 ) -> None:
     with pytest.raises(TrainingDiverged) as raised:
-        told(lambda: refuse_not_finite(4, {"loss": float("nan")}), logs, dict, scripts=scripts)
+        run_telling(
+            lambda: refuse_not_finite(4, {"loss": float("nan")}), logs, dict, scripts=scripts
+        )
     assert (raised.value.check, raised.value.got) == left
 
 

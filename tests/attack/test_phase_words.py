@@ -19,7 +19,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import DataInvalid
 from sealtrain.guest.keeper import Keeper
-from sealtrain.guest.phase_messages import digests_tokens, draws, in_memory, privacy_spent
+from sealtrain.guest.phase_messages import digests_tokens, draws, in_memory, write_privacy
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.sandbox.output import OutputTally as Noted
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply
@@ -251,7 +251,7 @@ def test_what_private_training_spent_stays_within_the_recipe() -> None:
     most = recipe.privacy.target_epsilon
 
     def section(stated: Spent | None, **changed: Any) -> dict[str, Any]:
-        return privacy_spent(Sign(**SIGN | changed, spent=stated), recipe, opened)
+        return write_privacy(Sign(**SIGN | changed, spent=stated), recipe, opened)
 
     noise = recipe.privacy.noise_multiplier or 1.5
     found = section(spent(most / 2, most, noise=noise))
@@ -271,10 +271,10 @@ def test_what_private_training_spent_stays_within_the_recipe() -> None:
         update={"privacy": recipe.privacy.model_copy(update={"noise_multiplier": 2.0})}
     )
     with pytest.raises(Misused):
-        privacy_spent(Sign(**SIGN, spent=spent(most, most)), named, opened)
+        write_privacy(Sign(**SIGN, spent=spent(most, most)), named, opened)
     with pytest.raises(Misused):
-        privacy_spent(Sign(**SIGN, spent=spent(most, most)), sft(), opened)
-    assert privacy_spent(Sign(**SIGN), sft(), opened) == {"dp": "none"}
+        write_privacy(Sign(**SIGN, spent=spent(most, most)), sft(), opened)
+    assert write_privacy(Sign(**SIGN), sft(), opened) == {"dp": "none"}
 
 
 def test_a_file_of_the_base_model_that_ends_early_is_refused() -> None:

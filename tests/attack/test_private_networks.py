@@ -49,7 +49,7 @@ from sealtrain.client.pin import certificates_of, load_pin, new_pin
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.errors import ConfigError, EgressRefused, SealtrainError, TrustInvalid
-from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.network import confine_to
 from sealtrain.release.messages import Health
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageUnreachable
@@ -486,9 +486,9 @@ def test_a_sandbox_opens_for_the_tickets_proxy_in_place_of_the_servers_behind_it
         ]
         assert DIRECT.places([store]) == [store]
         behind, before = ("127.0.0.1", server_port), ("127.0.0.1", port_of(made.url))
-        with confined_to(*by.places([store])):
+        with confine_to(*by.places([store])):
             assert [is_open(place) for place in (before, behind)] == [True, False]
-        with confined_to(*DIRECT.places(["https://127.0.0.2"])):
+        with confine_to(*DIRECT.places(["https://127.0.0.2"])):
             assert [is_open(place) for place in (before, behind)] == [False, False]
         with reaching(by), HttpClient(QUICK) as client:
             assert client.ask("GET", store, cap=10).body == b"x"

@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 
 from sealtrain.base.platforms import Platform
-from sealtrain.guest.sandbox.border import enclosed
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.border import enclose
+from sealtrain.guest.sandbox.events import run_telling
 from sealtrain.guest.sandbox.output import OutputTally
-from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW, insecure_loud, insecure_shown
+from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW, insecure_loud, shows_insecurely
 
 pytestmark = pytest.mark.claim("C149")
 
@@ -26,9 +26,9 @@ def asked_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("asked_to_show")
 @pytest.mark.parametrize("platform", get_args(Platform))
 def test_no_setting_of_a_host_makes_a_run_on_hardware_show_anything(platform: str) -> None:
-    assert insecure_shown(platform) == (platform == "simulator")
+    assert shows_insecurely(platform) == (platform == "simulator")
     for odd in (platform.upper(), f"{platform} ", ""):
-        assert not insecure_shown(odd)
+        assert not shows_insecurely(odd)
 
 
 @pytest.mark.parametrize("value", [None, "", "1", "true", "MAY-SHOW-DATA", "may-show-data "])
@@ -39,7 +39,7 @@ def test_the_simulator_is_silent_unless_the_whole_word_is_said(
     monkeypatch.delenv(name, raising=False)
     if value is not None:
         monkeypatch.setenv(name, value)
-    assert not insecure_shown("simulator")
+    assert not shows_insecurely("simulator")
 
 
 @pytest.mark.usefixtures("asked_to_show")
@@ -52,10 +52,10 @@ def test_the_variable_alone_changes_nothing_inside_the_sandbox(
 
     tally = OutputTally()
     with (
-        enclosed(tally, alone=False, accelerated=False),
+        enclose(tally, alone=False, accelerated=False),
         pytest.raises(Exception) as caught,
     ):
-        told(failing, "none", lambda: tally.counts)
+        run_telling(failing, "none", lambda: tally.counts)
     shown = capfd.readouterr()
     assert RECORD not in shown.out + shown.err + str(caught.value)
     assert tally.counts["printed"] == 1

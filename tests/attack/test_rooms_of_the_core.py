@@ -133,12 +133,12 @@ def test_a_process_that_loaded_a_room_before_is_refused(package: str) -> None:
     program = (
         f"import sys, {package}\n"
         "from sealtrain.guest.errors import ImportRefused\n"
-        "from sealtrain.guest.sandbox.imports import only_pinned\n"
+        "from sealtrain.guest.sandbox.imports import import_only_pinned\n"
         "from sealtrain.recipe.importable import Importable\n"
         "listed = [name for name in sys.modules if 'site-packages' in str(\n"
         "    getattr(sys.modules[name], '__file__', None))]\n"
         "for name in listed: del sys.modules[name]\n"
-        "try: only_pinned(Importable())\n"
+        "try: import_only_pinned(Importable())\n"
         "except ImportRefused as refused: print(refused.got)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -19,7 +19,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.errors import EgressRefused
-from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.network import confine_to
 from sealtrain.guest.sandbox.programs import ProgramRefused
 
 pytestmark = pytest.mark.claim("C36")
@@ -46,7 +46,7 @@ def listener() -> Iterator[int]:
 
 def test_the_broker_is_reached(listener: int) -> None:
     with (
-        confined_to(f"http://127.0.0.1:{listener}"),
+        confine_to(f"http://127.0.0.1:{listener}"),
         socket.create_connection(("127.0.0.1", listener), timeout=5) as connection,
     ):
         assert connection.getpeername()[1] == listener
@@ -54,7 +54,7 @@ def test_the_broker_is_reached(listener: int) -> None:
 
 def test_another_port_is_refused(listener: int) -> None:
     with (
-        confined_to(NOBODY),
+        confine_to(NOBODY),
         socket.socket() as stream,
         pytest.raises(EgressRefused, check=carries(check="egress", expected="the broker only")),
     ):
@@ -73,7 +73,7 @@ def test_a_broker_that_moved_is_reached_by_its_name(
         return real(found[0], *words, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", moving)
-    with confined_to(f"http://broker.invalid:{listener}"):
+    with confine_to(f"http://broker.invalid:{listener}"):
         with socket.socket() as stream, pytest.raises(EgressRefused):
             stream.connect(("127.0.0.1", listener))
         found[0] = "127.0.0.1"
@@ -97,7 +97,7 @@ def test_a_store_with_another_address_at_each_look_up_is_reached(
     monkeypatch.setattr(socket, "getaddrinfo", rotating)
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        with confined_to(f"http://store.invalid:{port}"):
+        with confine_to(f"http://store.invalid:{port}"):
             for _ in range(6):
                 socket.create_connection(("store.invalid", port), timeout=5).close()
             # Under another port, or under an address nobody was told, nothing is reached.
@@ -110,16 +110,16 @@ def test_a_store_with_another_address_at_each_look_up_is_reached(
 
 
 def test_a_connection_that_only_reports_a_code_is_refused_too(listener: int) -> None:
-    with confined_to(NOBODY), socket.socket() as stream, pytest.raises(EgressRefused):
+    with confine_to(NOBODY), socket.socket() as stream, pytest.raises(EgressRefused):
         stream.connect_ex(("127.0.0.1", listener))
 
 
 def test_the_broker_written_as_an_ipv6_address_is_the_broker(listener: int) -> None:
     mapped = ("::ffff:127.0.0.1", listener, 0, 0)
     with socket.socket(socket.AF_INET6) as stream:
-        with confined_to(NOBODY), pytest.raises(EgressRefused):
+        with confine_to(NOBODY), pytest.raises(EgressRefused):
             stream.connect(mapped)
-        with confined_to(f"http://127.0.0.1:{listener}"):
+        with confine_to(f"http://127.0.0.1:{listener}"):
             stream.connect(mapped)
 
 
@@ -138,7 +138,7 @@ def test_the_broker_written_as_an_ipv6_address_is_the_broker(listener: int) -> N
 def test_a_name_look_up_is_refused(look_up: Callable[[str], Any]) -> None:
     # Look-ups alone carry data out: records can be spelled as host names.
     with (
-        confined_to(NOBODY),
+        confine_to(NOBODY),
         pytest.raises(EgressRefused, check=carries(check="egress", expected="the broker only")),
     ):
         look_up("secret-record.tracker.invalid")
@@ -147,7 +147,7 @@ def test_a_name_look_up_is_refused(look_up: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_a_datagram_is_refused(family: socket.AddressFamily, listener: int) -> None:
     place = ("127.0.0.1", listener) if family == socket.AF_INET else ("::1", listener, 0, 0)
-    with confined_to(NOBODY), socket.socket(family, socket.SOCK_DGRAM) as datagrams:
+    with confine_to(NOBODY), socket.socket(family, socket.SOCK_DGRAM) as datagrams:
         with pytest.raises(EgressRefused):
             datagrams.sendto(b"record", place)
         with pytest.raises(EgressRefused):
@@ -158,14 +158,14 @@ def test_a_datagram_is_refused(family: socket.AddressFamily, listener: int) -> N
 
 def test_a_raw_socket_is_refused() -> None:
     with (
-        confined_to(NOBODY),
+        confine_to(NOBODY),
         pytest.raises(EgressRefused, check=carries(check="egress", got="a raw socket")),
     ):
         socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
 
 
 def test_no_port_is_opened() -> None:
-    with confined_to(NOBODY, unix=()):
+    with confine_to(NOBODY, unix=()):
         for family, place in ((socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0))):
             with (
                 socket.socket(family) as server,
@@ -185,7 +185,7 @@ def test_another_service_behind_a_unix_socket_is_refused(tmp_path: Path) -> None
     for server, path in zip(servers, paths, strict=True):
         server.bind(str(path))
         server.listen()
-    with confined_to(NOBODY, unix=[paths[0]]):
+    with confine_to(NOBODY, unix=[paths[0]]):
         with socket.socket(socket.AF_UNIX) as stream:
             stream.connect(str(paths[0]))
         with socket.socket(socket.AF_UNIX) as stream, pytest.raises(EgressRefused):
@@ -199,7 +199,7 @@ def test_another_service_behind_a_unix_socket_is_refused(tmp_path: Path) -> None
 def test_syslog_is_refused() -> None:
     import syslog
 
-    with confined_to(NOBODY), pytest.raises(EgressRefused):
+    with confine_to(NOBODY), pytest.raises(EgressRefused):
         syslog.syslog("a record")
 
 
@@ -218,14 +218,14 @@ def test_syslog_is_refused() -> None:
 def test_another_program_is_not_started(start: Callable[[], Any], program: str) -> None:
     # It would not carry the hook.
     noted: list[str] = []
-    with confined_to(NOBODY, noted=noted.append), pytest.raises(ProgramRefused) as refused:
+    with confine_to(NOBODY, noted=noted.append), pytest.raises(ProgramRefused) as refused:
         start()
     assert refused.value.program == program
     assert noted == ["program.refused"]
 
 
 def test_a_forked_child_is_confined_as_its_parent(listener: int) -> None:
-    with confined_to(NOBODY):
+    with confine_to(NOBODY):
         child = os.fork()
         if child == 0:
             try:
@@ -242,7 +242,7 @@ def test_files_are_written_below_the_named_folder_only(tmp_path: Path) -> None:
         folder.mkdir()
     (inside / "way-out").symlink_to(outside)
     noted: list[str] = []
-    with confined_to(NOBODY, writable=[inside], noted=noted.append):
+    with confine_to(NOBODY, writable=[inside], noted=noted.append):
         (inside / "checkpoint").write_bytes(b"sealed")
         Path(os.devnull).write_bytes(b"x")
         for place in (outside / "a", inside / ".." / "cache" / "b", inside / "way-out" / "c"):
@@ -259,6 +259,6 @@ def test_files_are_written_below_the_named_folder_only(tmp_path: Path) -> None:
 
 
 def test_the_gate_opens_again_after_the_run(listener: int) -> None:
-    with confined_to(NOBODY):
+    with confine_to(NOBODY):
         pass
     socket.create_connection(("127.0.0.1", listener), timeout=5).close()

@@ -28,9 +28,9 @@ from sealtrain.errors import (
     every_error,
 )
 from sealtrain.guest.errors import ScriptFailed, TrainingFailed
-from sealtrain.guest.sandbox.events import Named, told
+from sealtrain.guest.sandbox.events import Named, run_telling
 from sealtrain.guest.sandbox.files import PlaceRefused
-from sealtrain.guest.sandbox.output import OutputTally, hushed
+from sealtrain.guest.sandbox.output import OutputTally, hush
 from sealtrain.guest.sandbox.programs import ProgramRefused
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.tokenizerfacts import without_template
@@ -170,7 +170,7 @@ def test_an_error_carries_neither_its_words_nor_its_cause() -> None:
 
     for logs, kind in (("none", DataInvalid), ("error-summary", RecordInvalid)):
         with pytest.raises(kind) as left:
-            told(fail, logs, dict)  # type: ignore[arg-type]
+            run_telling(fail, logs, dict)  # type: ignore[arg-type]
         assert SECRET not in str(left.value.to_dict())
         assert left.value.__cause__ is None
         assert left.value.__context__ is None
@@ -181,7 +181,7 @@ def test_a_refusal_from_outside_keeps_its_code_under_none() -> None:
         raise LeaseStale(SECRET)
 
     with pytest.raises(LeaseStale) as left:
-        told(refused, "none", dict)
+        run_telling(refused, "none", dict)
     assert SECRET not in str(left.value.to_dict())
 
 
@@ -193,10 +193,10 @@ def test_a_class_made_of_a_record_is_not_named() -> None:
         raise kind("x")
 
     with pytest.raises(RecordInvalid) as left:
-        told(lambda: fail(disguised), "structured", dict)
+        run_telling(lambda: fail(disguised), "structured", dict)
     assert SECRET not in str(left.value.to_dict()) + type(left.value).__name__
     with pytest.raises(TrainingFailed) as failed:
-        told(lambda: fail(foreign), "structured", dict)
+        run_telling(lambda: fail(foreign), "structured", dict)
     assert SECRET not in str(failed.value.to_dict())
 
 
@@ -254,16 +254,16 @@ def test_a_fault_of_a_public_model_is_told_in_words(logs: str) -> None:
 
     public = replace(NAMED, public_model=True)
     with pytest.raises(ModelInvalid) as left:
-        told(fail, logs, dict, named=public)  # type: ignore[arg-type]
+        run_telling(fail, logs, dict, named=public)  # type: ignore[arg-type]
     words = without_template()
     assert (left.value.message, left.value.hint) == (words.message, words.hint)
     with pytest.raises(ModelInvalid) as left:
-        told(secretly, logs, dict, named=public)  # type: ignore[arg-type]
+        run_telling(secretly, logs, dict, named=public)  # type: ignore[arg-type]
     assert SECRET not in str(left.value.to_dict())
     # Of a model that owners sealed, or with a script, nothing is told.
     for named, scripts in ((NAMED, {}), (public, {__file__: "train.py"})):
         with pytest.raises(DataInvalid) as kept:
-            told(fail, logs, dict, named=named, scripts=scripts)  # type: ignore[arg-type]
+            run_telling(fail, logs, dict, named=named, scripts=scripts)  # type: ignore[arg-type]
         assert kept.value.message != words.message
 
 
@@ -288,7 +288,7 @@ def test_a_fault_of_the_data_names_what_the_recipe_names(logs: str) -> None:
         )
 
     with pytest.raises(DataInvalid) as left:
-        told(fail, logs, dict, named=NAMED)  # type: ignore[arg-type]
+        run_telling(fail, logs, dict, named=NAMED)  # type: ignore[arg-type]
     said = left.value.to_dict()
     assert (said["owner"], said["dataset"], said["column"]) == ("clinic-a", "notes", "prompt")
     assert SECRET not in str(said)
@@ -310,7 +310,7 @@ def test_no_other_name_leaves(place: dict[str, str], of_script: bool) -> None:
 
     scripts = {__file__: "train.py"} if of_script else {}
     with pytest.raises(DataInvalid) as left:
-        told(fail, "none", dict, scripts=scripts, named=NAMED)
+        run_telling(fail, "none", dict, scripts=scripts, named=NAMED)
     assert not {"owner", "dataset", "column"} & set(left.value.to_dict())
     assert SECRET not in str(left.value.to_dict())
 
@@ -321,7 +321,7 @@ def test_a_script_says_nothing_by_the_place_it_names() -> None:
         raise RecordInvalid("x", owner="clinic-a", dataset="notes", column="prompt")
 
     with pytest.raises(DataInvalid) as left:
-        told(fail, "structured", dict, scripts={__file__: "train.py"}, named=NAMED)
+        run_telling(fail, "structured", dict, scripts={__file__: "train.py"}, named=NAMED)
     assert not {"owner", "dataset", "column"} & set(left.value.to_dict())
 
 
@@ -338,10 +338,10 @@ def test_our_own_words_leave_and_no_others() -> None:
         ours()
     for scripts in ({}, {__file__: "train.py"}):
         with pytest.raises(UsageError) as left:
-            told(ours, "none", dict, scripts=scripts)
+            run_telling(ours, "none", dict, scripts=scripts)
         assert (left.value.message, left.value.hint) == (said.value.message, said.value.hint)
         with pytest.raises(UsageError) as hidden:
-            told(theirs, "structured", dict, scripts=scripts)
+            run_telling(theirs, "structured", dict, scripts=scripts)
         assert SECRET not in str(hidden.value.to_dict())
 
 
@@ -366,7 +366,7 @@ def test_a_script_says_nothing_by_the_words_it_picks() -> None:
             raise error
 
         with pytest.raises(type(error)) as left:
-            told(fail, "structured", dict, scripts={__file__: "train.py"})
+            run_telling(fail, "structured", dict, scripts={__file__: "train.py"})
         assert left.value.message not in {message, another, error.message}
         assert left.value.hint not in {hint, error.hint}
 
@@ -377,7 +377,7 @@ def test_a_scripts_own_error_is_no_wrong_command_line(logs: str) -> None:
         raise KeyError(SECRET)
 
     with pytest.raises(ScriptFailed) as left:
-        told(fail, logs, dict, scripts={__file__: "train.py"})  # type: ignore[arg-type]
+        run_telling(fail, logs, dict, scripts={__file__: "train.py"})  # type: ignore[arg-type]
     assert SECRET not in str(left.value.to_dict())
     assert ("train.py line" in (left.value.check or "")) == (logs == "structured")
 
@@ -388,7 +388,7 @@ def test_a_full_disk_is_none_of_the_data(number: int) -> None:
         raise OSError(number, SECRET, SECRET)
 
     with pytest.raises(StorageFailed) as left:
-        told(fail, "none", dict)
+        run_telling(fail, "none", dict)
     assert SECRET not in str(left.value.to_dict())
     assert left.value.exit_code == 4
 
@@ -401,7 +401,7 @@ def test_only_classes_of_our_own_speak(disguise: str, logs: str) -> None:
         raise disguises()[disguise]()
 
     with pytest.raises(SealtrainError) as left:
-        told(fail, logs, dict)  # type: ignore[arg-type]
+        run_telling(fail, logs, dict)  # type: ignore[arg-type]
     assert type(left.value) in every_error()
     assert left.value.code == type(left.value).code
     assert left.value.exit_code == type(left.value).exit_code
@@ -421,22 +421,22 @@ def test_what_a_script_writes_into_our_classes_does_not_leave(
         raise RecordInvalid(SECRET)
 
     with pytest.raises(RecordInvalid) as left:
-        told(fail, "error-summary", dict)
+        run_telling(fail, "error-summary", dict)
     assert SECRET not in str(left.value.to_dict())
     assert (left.value.to_dict()["code"], left.value.exit_code) == ("record-invalid", 5)
 
 
 def test_a_refused_write_is_an_egress(tmp_path: Path) -> None:
-    from sealtrain.guest.sandbox.network import confined_to
+    from sealtrain.guest.sandbox.network import confine_to
 
     def write() -> None:
         (tmp_path / SECRET).write_text(SECRET)
 
     with (
-        confined_to("http://127.0.0.1:1", writable=[]),
+        confine_to("http://127.0.0.1:1", writable=[]),
         pytest.raises(EgressRefused) as left,
     ):
-        told(write, "structured", dict)
+        run_telling(write, "structured", dict)
     assert SECRET not in str(left.value.to_dict())
 
 
@@ -444,7 +444,7 @@ def test_the_terminal_speaks_while_everything_else_is_silent(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     tally = OutputTally()
-    with hushed(tally) as terminal:
+    with hush(tally) as terminal:
         terminal.write("our bar\n")
         print("a record")
         os.write(1, b"a record")

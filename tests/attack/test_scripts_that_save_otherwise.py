@@ -16,7 +16,7 @@ from training_world import LLAMA
 
 from sealtrain.training.basefiles import BASE_FILES, read_list
 from sealtrain.training.errors import ModelNotReloaded
-from sealtrain.training.saved_model import BaseFolder, saved_files
+from sealtrain.training.saved_model import BaseFolder, save_files
 
 if not COLLECTING:
     import torch
@@ -154,15 +154,15 @@ def test_a_model_that_saves_otherwise_is_refused(
     memory = tmp_path / "memory"
     memory.mkdir()
     with pytest.raises(ModelNotReloaded):
-        saved_files(Liar(), None, base=NONE, memory=memory, trial=True)
+        save_files(Liar(), None, base=NONE, memory=memory, trial=True)
     with pytest.raises(ModelNotReloaded) as refused:
-        saved_files(Liar(), None, base=NONE, memory=memory)
+        save_files(Liar(), None, base=NONE, memory=memory)
     assert "canary" not in f"{refused.value} {refused.value.got} {refused.value.hint}"
     assert not any(path.name.startswith("saved-") for path in memory.iterdir())
 
 
 def test_an_honest_class_passes(tmp_path: Path) -> None:
-    assert set(saved_files(Own(), None, base=NONE, memory=tmp_path)) == {"model.safetensors"}
+    assert set(save_files(Own(), None, base=NONE, memory=tmp_path)) == {"model.safetensors"}
     assert not list(tmp_path.iterdir())
 
 
@@ -192,11 +192,11 @@ def with_lora(model: Any, **settings: Any) -> Any:
 @pytest.mark.claim("C144")
 def test_an_adapter_names_its_base_by_digest_and_never_by_a_path(tmp_path: Path) -> None:
     model = with_lora(llama(tmp_path / "base"))
-    files = saved_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
+    files = save_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
     assert set(files) == {"adapter_config.json", "adapter_model.safetensors", BASE_FILES}
     # The recipe's own base gets its name where the lock is known.
     assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] is None
-    files = saved_files(model, None, base=NONE, memory=tmp_path)
+    files = save_files(model, None, base=NONE, memory=tmp_path)
     named = json.loads(files["adapter_config.json"])["base_model_name_or_path"]
     assert named.startswith("weights@sha256:")
     assert not any(str(tmp_path).encode() in data for data in files.values())
@@ -209,7 +209,7 @@ def test_every_file_of_the_base_is_listed_beside_what_a_script_saved(tmp_path: P
     for name in ("LICENSE", "license.py", "LICENSE-MODEL", "README.md", "vocab.json"):
         (base / name).write_text("{}")
     (base / "generation_config.json").write_text("{}")
-    files = saved_files(model, None, base=BaseFolder(path=base), memory=tmp_path)
+    files = save_files(model, None, base=BaseFolder(path=base), memory=tmp_path)
     listed = read_list(files[BASE_FILES])
     assert listed.keys() == {path.name for path in base.iterdir()}
     kept = {name for name, entry in listed.items() if entry["state"] == "kept"}
@@ -231,14 +231,14 @@ def test_an_adapter_whose_base_changed_beside_it_is_refused(tmp_path: Path) -> N
     with torch.no_grad():
         model.get_base_model().model.norm.weight.add_(0.1)
     with pytest.raises(ModelNotReloaded, check=carries(check="weights")):
-        saved_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
+        save_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
 
 
 def test_what_an_adapter_trains_besides_is_saved_with_it(tmp_path: Path) -> None:
     model = with_lora(llama(tmp_path / "base"), modules_to_save=["lm_head"])
     with torch.no_grad():
         model.get_base_model().lm_head.modules_to_save["default"].weight.add_(1.0)
-    files = saved_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
+    files = save_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
     assert b"lm_head" in files["adapter_model.safetensors"]
 
 
@@ -253,7 +253,7 @@ def test_an_adapter_that_nobody_could_load_is_refused(how: str, tmp_path: Path) 
     else:
         model.add_adapter(config)
     with pytest.raises(ModelNotReloaded, check=carries(check="adapter")):
-        saved_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
+        save_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
 
 
 def test_learned_prompts_load_again(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_learned_prompts_load_again(tmp_path: Path) -> None:
 
     config = PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM", prefix_projection=True)
     model = get_peft_model(llama(tmp_path / "base"), config)
-    files = saved_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
+    files = save_files(model, None, base=BaseFolder(path=tmp_path / "base"), memory=tmp_path)
     assert "adapter_model.safetensors" in files
 
 
@@ -270,7 +270,7 @@ def test_a_model_with_tied_weights_and_a_chat_template_is_data_only(tmp_path: Pa
 
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    files = saved_files(llama(tmp_path / "m"), tokenizer, base=NONE, memory=tmp_path)
+    files = save_files(llama(tmp_path / "m"), tokenizer, base=NONE, memory=tmp_path)
     assert not any(name.endswith(".jinja") for name in files)
     assert b"chat_template" in files["tokenizer_config.json"]
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(files)
@@ -291,4 +291,4 @@ def test_an_encoder_with_a_module_of_a_package_named_alike_is_refused(tmp_path: 
     Alike.__module__ = "sentence_transformers_alike.models"
     encoder = SentenceTransformer(modules=[Alike()], device="cpu")
     with pytest.raises(ModelNotReloaded, check=carries(check="modules.json")):
-        saved_files(encoder, None, base=NONE, memory=tmp_path)
+        save_files(encoder, None, base=NONE, memory=tmp_path)

@@ -21,7 +21,7 @@ from stage import CANARY, OWNERS, RECIPE, Stage, stage
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import EgressRefused, UsageError
 from sealtrain.guest.helper_machines import addresses, expect_helpers
-from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.network import confine_to
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.checks.collaborations.pads import read_pad_use
 from sealtrain.recipe.collaborations.pads import Pads
@@ -196,7 +196,7 @@ def test_machines_that_the_recipe_has_no_use_for_are_refused(world: Stage, engin
 def test_only_the_named_machines_can_be_reached(tmp_path: Path) -> None:
     with accelerating() as named, accelerating() as other:
         told = settings(tmp_path, accelerator="{}:{}".format(*named))
-        with confined_to(*addresses(told)):
+        with confine_to(*addresses(told)):
             socket.create_connection(named).close()
             with socket.socket() as elsewhere, pytest.raises(EgressRefused):
                 elsewhere.connect(other)

@@ -15,7 +15,7 @@ from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder
 from storage_world import Server, serving
 
 from sealtrain.errors import DataInvalid, EgressRefused, LimitExceeded, UsageError
-from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.network import confine_to
 from sealtrain.sealing.errors import FileTruncated, NotSealed, RootMismatch, SealRefused
 from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.storage.address import parse_address
@@ -245,7 +245,7 @@ def test_a_confined_run_reads_from_the_store_it_named_only(
 ) -> None:
     with serving(made.folder.parent) as other:
         folder = server.folder("a.sealed")
-        with confined_to("http://127.0.0.1:9", *folder.hosts):
+        with confine_to("http://127.0.0.1:9", *folder.hosts):
             with SealedDataset.open(folder, made.key, root=made.description.root) as dataset:
                 assert all_rows(dataset) == ROWS
             with pytest.raises(EgressRefused):

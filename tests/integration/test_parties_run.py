@@ -29,7 +29,7 @@ from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.client.quorum import Quorum
 from sealtrain.consortium.errors import ApprovalRevoked, DatasetMismatch
 from sealtrain.errors import AlreadyExists, EgressRefused, LeaseStale, RunMismatch, UsageError
-from sealtrain.guest.guest import Surroundings, secluded
+from sealtrain.guest.guest import Surroundings, run_secluded
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.ledger.uses import Uses
@@ -408,13 +408,13 @@ def test_a_party_reaches_its_peers_and_brokers_alone(at: JointSite) -> None:
             print("a row")
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
-        secluded(party, lambda _terminal: reach(peer), peers=peers)
-        secluded(party, lambda _terminal: party.renew(), peers=peers)
+        run_secluded(party, lambda _terminal: reach(peer), peers=peers)
+        run_secluded(party, lambda _terminal: party.renew(), peers=peers)
         with pytest.raises(EgressRefused):
-            secluded(party, lambda _terminal: reach(elsewhere), peers=peers)
+            run_secluded(party, lambda _terminal: reach(elsewhere), peers=peers)
         stolen = at.folder / "stolen"
         with pytest.raises(EgressRefused):
-            secluded(party, lambda _terminal: stolen.write_text("a row"), peers=peers)
+            run_secluded(party, lambda _terminal: stolen.write_text("a row"), peers=peers)
     assert not stolen.exists()
     assert party.tally.counts["network.refused"] == 1
     assert party.tally.counts["printed"] == 2

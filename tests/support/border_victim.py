@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sealtrain.guest.sandbox.border import Ways, enclosed
+from sealtrain.guest.sandbox.border import Ways, enclose
 from sealtrain.guest.sandbox.output import OutputTally
 
 FOLDER = Path(sys.argv[1]).resolve()
@@ -515,7 +515,7 @@ def main() -> None:
     sockets = [] if "apart" in sys.argv else [FOLDER.parent / "guest.sock"]
     ways = Ways(urls=[f"http://{host}:1"], folders=[FOLDER], sockets=sockets)
     with (
-        enclosed(tally, alone=True, accelerated="compilers" in sys.argv) as room,
+        enclose(tally, alone=True, accelerated="compilers" in sys.argv) as room,
         room.closed(ways),
     ):
         try:

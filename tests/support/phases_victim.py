@@ -102,7 +102,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from training_world import RUN_ID, checkpoint_store, sources_of
 
     from sealtrain.base.yamltext import parse_yaml
-    from sealtrain.guest.sandbox.border import Ways, enclosed
+    from sealtrain.guest.sandbox.border import Ways, enclose
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.errors import RecipeInvalid
     from sealtrain.recipe.schema import parse_recipe
@@ -133,7 +133,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     OPENED.clear()
     REACHED.clear()
     with (
-        enclosed(tally, alone=False) as room,
+        enclose(tally, alone=False) as room,
         room.closed(Ways(urls=["http://127.0.0.1:1"], folders=[out])),
     ):
         mark(f"begin-{name}")

@@ -22,11 +22,11 @@ def main() -> None:
     from ranks_world import recipe_of, reopened, summary
     from training_world import RUN_ID, Ran, checkpoint_store, sources_of
 
-    from sealtrain.guest.sandbox.border import Ways, enclosed
+    from sealtrain.guest.sandbox.border import Ways, enclose
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.backends import needs_group
-    from sealtrain.training.distributed.machinery import connected
-    from sealtrain.training.distributed.ranks import gathered
+    from sealtrain.training.distributed.machinery import connect_backend
+    from sealtrain.training.distributed.ranks import gather_ranks
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
     out = FOLDER / "out"
@@ -75,12 +75,12 @@ def main() -> None:
     said: list[dict[str, Any]] = []
     try:
         with (
-            enclosed(OutputTally(), alone=True) as room,
+            enclose(OutputTally(), alone=True) as room,
             room.closed(ways),
-            gathered(
+            gather_ranks(
                 backend.ranks,
                 group=needs_group(backend),
-                prepare=lambda: connected(backend.name),
+                prepare=lambda: connect_backend(backend.name),
                 secure=lambda: room.lock(Ways()),
                 work=other,
             ) as ranks,

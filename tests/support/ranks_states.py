@@ -24,7 +24,7 @@ def main() -> None:
     from training_world import LLAMA, RUN_ID, checkpoint_store
 
     from sealtrain.training.distributed.machinery import machinery_of
-    from sealtrain.training.distributed.ranks import gathered, place
+    from sealtrain.training.distributed.ranks import gather_ranks, place
 
     recipe = recipe_of("sft", BACKEND)
     store = checkpoint_store(FOLDER)
@@ -72,7 +72,7 @@ def main() -> None:
         return {"weights": hashlib.sha256(weights).hexdigest()}
 
     with (
-        gathered(
+        gather_ranks(
             recipe.backend.ranks,
             group=True,
             prepare=lambda: None,

@@ -76,12 +76,12 @@ def main() -> None:
     from sealtrain.base.digests import sha256_hex
     from sealtrain.errors import LeaseStale, SealtrainError
     from sealtrain.guest.leasekeeper import Follower
-    from sealtrain.guest.sandbox.border import Ways, enclosed
+    from sealtrain.guest.sandbox.border import Ways, enclose
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.recipe.backends import divide_among, needs_group, numbers_of
     from sealtrain.training.checkpoints.checkpoint import newest
-    from sealtrain.training.distributed.machinery import connected
-    from sealtrain.training.distributed.ranks import gathered
+    from sealtrain.training.distributed.machinery import connect_backend
+    from sealtrain.training.distributed.ranks import gather_ranks
     from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
     number = CHANGES.pop("on", None)
@@ -122,12 +122,12 @@ def main() -> None:
         room.lock(Ways())
 
     with (
-        enclosed(tally, alone=True) as room,
+        enclose(tally, alone=True) as room,
         room.closed(ways),
-        gathered(
+        gather_ranks(
             backend.ranks,
             group=needs_group(backend),
-            prepare=lambda: connected(backend.name),
+            prepare=lambda: connect_backend(backend.name),
             secure=secured,
             work=other,
         ) as ranks,

@@ -21,8 +21,8 @@ from typing import Any
 
 from sealtrain.cli.output import report_bug
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.sandbox.border import Ways, enclosed
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.border import Ways, enclose
+from sealtrain.guest.sandbox.events import run_telling
 from sealtrain.guest.sandbox.landlock import KernelBorder
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.sealing.errors import RecordInvalid
@@ -173,9 +173,9 @@ def main() -> int:
     tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     try:
-        with enclosed(tally, alone=True) as room, room.closed(ways):
+        with enclose(tally, alone=True) as room, room.closed(ways):
             HELD = room.lock(ways)
-            answer = told(job, sys.argv[3], lambda: tally.counts)  # type: ignore[arg-type]
+            answer = run_telling(job, sys.argv[3], lambda: tally.counts)  # type: ignore[arg-type]
     except SealtrainError as error:
         print(json.dumps(error.to_dict()))
         if os.environ.get("SEALTRAIN_DEBUG_TRACEBACK"):

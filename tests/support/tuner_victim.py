@@ -112,7 +112,7 @@ def batched(recipe: Any, what: str, folder: Path, sealed: dict[str, Any]) -> dic
     from training_world import OWNERS, checkpoint_store, run, sources_of
 
     from sealtrain.training.data.hugging import once
-    from sealtrain.training.inputs.learnable import judge_for, supervised_rows
+    from sealtrain.training.inputs.learnable import judge_for, make_supervised_rows
     from sealtrain.training.models.base import build_tokenizer
     from sealtrain.training.phases import sft
 
@@ -140,7 +140,7 @@ def batched(recipe: Any, what: str, folder: Path, sealed: dict[str, Any]) -> dic
     tokenizer = build_tokenizer(recipe, folder)
     records = ODD[what] * len(OWNERS)
     parts = judge_for(recipe, tokenizer)(records)
-    rows = supervised_rows(recipe, tokenizer)(records)
+    rows = make_supervised_rows(recipe, tokenizer)(records)
     made = [
         [row["input_ids"], row["labels"]]
         for row, part in zip(rows, parts, strict=True)

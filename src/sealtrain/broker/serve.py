@@ -76,7 +76,7 @@ def serve(
     """
     configure(config.log_format)
     require_measured(config, _own_guest(config).app_compose())
-    with assembled(config, clock=clock, random=random) as broker, _app(broker, config) as app:
+    with assemble_broker(config, clock=clock, random=random) as broker, _app(broker, config) as app:
         from sealtrain.broker.http.server import serve_app
 
         asyncio.run(serve_app(app, config, ready, None))
@@ -94,7 +94,7 @@ def running(
         The base URL, answering. Raises as ``serve``.
     """
     with (
-        assembled(config, clock=clock, random=random) as broker,
+        assemble_broker(config, clock=clock, random=random) as broker,
         listening(broker, config) as url,
     ):
         yield url
@@ -123,7 +123,7 @@ def listening(
 
 
 @contextmanager
-def assembled(
+def assemble_broker(
     config: BrokerConfig, *, clock: Clock = system_clock, random: Random = os.urandom
 ) -> Iterator[Broker]:
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""

@@ -27,7 +27,7 @@ def public_url(text: str) -> str:
     return str(url).rstrip("/")
 
 
-def asked_url(own: Sequence[str], *, host: str, target: str) -> str:
+def resolve_asked_url(own: Sequence[str], *, host: str, target: str) -> str:
     """The URL of a request, under the broker's own address.
 
     Args:

@@ -219,8 +219,8 @@ def _supervise(
     from sealtrain.attest.guest import open_guest
     from sealtrain.cli.health import health
     from sealtrain.cli.train import say_waiting
-    from sealtrain.guest.sandbox.imports import only_pinned
-    from sealtrain.guest.unattended import STATUS_NAME, Reports, unattended
+    from sealtrain.guest.sandbox.imports import import_only_pinned
+    from sealtrain.guest.unattended import STATUS_NAME, Reports, run_unattended
     from sealtrain.recipe.installation import measure_installation
 
     def guest() -> Guest:
@@ -232,9 +232,9 @@ def _supervise(
         )
 
     # Stores' tools are loaded here, and the run's process, forked from here, takes them over.
-    only_pinned(measure_installation(recipe).importable)
+    import_only_pinned(measure_installation(recipe).importable)
     with health(ticket.health, settings.out.parent / STATUS_NAME):
-        return unattended(
+        return run_unattended(
             settings,
             ticket,
             begin=begin,

@@ -20,7 +20,7 @@ from sealtrain.recipe.fitness import misfits_of_record, require_fitness_of_recor
 from sealtrain.recipe.records import dataset_of, one_kind_only
 from sealtrain.recipe.recordvalues import unusable_tokens
 from sealtrain.sealing.errors import RecordInvalid
-from sealtrain.training.census import require_lessons, require_texts, trained_labels
+from sealtrain.training.census import collect_labels, require_lessons, require_texts
 from sealtrain.training.data.columns import require_same_types
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, needs_texts
 
@@ -117,7 +117,7 @@ class FirstLessons:
                 require_texts(rows)
                 parts = self._judge(rows)
                 self.tally.add(parts)
-                self._labels |= trained_labels(rows, parts)
+                self._labels |= collect_labels(rows, parts)
             if self.tally.trained:
                 self._over = self.tally.records >= _MOST or self._bytes >= _MOST_BYTES
             else:

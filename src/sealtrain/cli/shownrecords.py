@@ -43,10 +43,10 @@ def shown_record(
         RecordInvalid: The tokenizer or its chat template refuses one of the records.
     """
     require_extras("showing a record as tokens", "train")
-    from sealtrain.training.data.rendered_record import render_record, unrendered
+    from sealtrain.training.data.rendered_record import explain_unrendered, render_record
     from sealtrain.training.models.base import desk_tokenizer
 
-    why = unrendered(recipe)
+    why = explain_unrendered(recipe)
     if why is None and getattr(recipe.model.tokenizer, "kind", None) == "sealed":
         why = "the tokenizer is sealed"
     if why is not None:

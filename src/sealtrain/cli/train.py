@@ -186,14 +186,14 @@ def _done(
     if wait is None:
         return begin()
     from sealtrain.guest.settings import load_run
-    from sealtrain.guest.supervision import Beside, Endurance, supervised
+    from sealtrain.guest.supervision import Beside, Endurance, supervise
 
     class Saying(Beside):
         def waits(self, error: SealtrainError, seconds: float) -> None:
             say_waiting(error, seconds)
 
     again = _resumption(lambda: load_run(out), metrics_port, ranks)
-    outcome = supervised(
+    outcome = supervise(
         lambda _: begin(),
         lambda _: again(),
         out=out,

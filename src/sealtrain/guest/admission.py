@@ -26,7 +26,7 @@ from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.tiers import Tier
 from sealtrain.errors import RecipeChanged
 from sealtrain.guest.errors import ImportRefused
-from sealtrain.guest.sandbox.imports import only_pinned
+from sealtrain.guest.sandbox.imports import import_only_pinned
 from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import lock_text
 from sealtrain.recipe.errors import LockInvalid
@@ -103,7 +103,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         here = check_environment(lock, settings.base, into=taken)
         _take_scripts(lock, here.importable, taken)
         if alone:
-            only_pinned(here.importable)
+            import_only_pinned(here.importable)
     except BaseException:
         taken.close()
         raise

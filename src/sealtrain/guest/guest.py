@@ -20,8 +20,8 @@ from sealtrain.base.secret import Random
 from sealtrain.base.stages import Stage, unsaid
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.admission import Admitted, admit
-from sealtrain.guest.sandbox.border import Ways, enclosed, telling
-from sealtrain.guest.sandbox.events import Named, told
+from sealtrain.guest.sandbox.border import Ways, enclose, telling
+from sealtrain.guest.sandbox.events import Named, run_telling
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.signing.target import Target
@@ -218,7 +218,7 @@ def _other_roles(recipe: Recipe) -> UsageError:
     )
 
 
-def secluded(
+def run_secluded(
     guest: AttestedGuest,
     work: Callable[[TextIO], Done],
     *,
@@ -246,10 +246,10 @@ def secluded(
         folders=[guest.settings.out, *platform.writable, *writable],
         sockets=[*platform.sockets, *sockets],
     )
-    with enclosed(guest.tally, alone=guest.around.alone) as room, room.closed(ways):
+    with enclose(guest.tally, alone=guest.around.alone) as room, room.closed(ways):
         guest.report_failures(telling(room.terminal))
         guest.closed(room.lock(ways))
-        return told(
+        return run_telling(
             lambda: work(room.terminal),
             guest.recipe.release_policy.logs,
             lambda: guest.tally.counts,

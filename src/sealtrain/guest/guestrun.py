@@ -123,7 +123,7 @@ class GuestRun(DataGuest):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
-        with _proven_writable(settings.out):
+        with _prove_writable(settings.out):
             run_id = os.urandom(16).hex()
             run = cls(settings, run_id, around, resuming=False, stored=stored).prepare()
             save_run(settings, run.run_id)
@@ -280,7 +280,7 @@ class GuestRun(DataGuest):
 
 
 @contextlib.contextmanager
-def _proven_writable(out: Path) -> Iterator[None]:
+def _prove_writable(out: Path) -> Iterator[None]:
     """See that a run's folder takes files, before keys are asked for and privacy is reserved.
 
     Where the run does not begin, the folder is left as it was.

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from sealtrain.guest.helper_machines import helper_desk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
 from sealtrain.guest.other_guests import NoFellows
-from sealtrain.guest.phase_messages import digests_tokens, privacy_spent, tallied
+from sealtrain.guest.phase_messages import digests_tokens, tally_records, write_privacy
 from sealtrain.guest.rank_connection import RankDesk
 from sealtrain.guest.run_end import Outcome, close_run
 from sealtrain.guest.sandbox.landlock import KernelBorder
@@ -218,7 +218,7 @@ class Keeper(WorkloadKeeper):
         trained = [source for source in self._sources if source.role == "train"]
         if not self._untallied:
             raise Misused("no records are counted now")
-        self._tallied += tallied(question, trained[len(self._tallied) :])
+        self._tallied += tally_records(question, trained[len(self._tallied) :])
         if len(self._tallied) == len(trained):
             self._untallied = False
             record_counts(self._run, self._tallied, self._say)
@@ -280,7 +280,7 @@ class Keeper(WorkloadKeeper):
                 raise Misused("parts of weights are missing")
             self._require_tallied()
             self._helpers.require_told()
-            privacy = privacy_spent(question, run.recipe, self._sources)
+            privacy = write_privacy(question, run.recipe, self._sources)
             if question.tokens_sha256 is not None and not digests_tokens(run.recipe):
                 raise Misused("a digest of tokens that this recipe does not take")
             self._signing = True

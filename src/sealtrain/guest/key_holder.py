@@ -22,7 +22,7 @@ from sealtrain.guest.guest import AttestedGuest, Surroundings
 from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.guest.model_before import ModelBefore, begins_with_last, find_model_before
-from sealtrain.guest.series import Chains, check_entries, check_opened, listed, remembered
+from sealtrain.guest.series import Chains, check_entries, check_opened, list_series, read_remembered
 
 if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
@@ -296,10 +296,10 @@ class DataGuest(AttestedGuest):
             for dataset in self.recipe.datasets
             if dataset.series is not None
         ]
-        chains = listed(self.quorum.series(named), self.recipe, self.consortium)
+        chains = list_series(self.quorum.series(named), self.recipe, self.consortium)
         if not self._asking.resuming:
             return chains
-        return chains.until(remembered(self.settings.out))
+        return chains.until(read_remembered(self.settings.out))
 
     def _next_recipe(self) -> NextRecipe | None:
         """The recipe that the model is handed on to, with the brokers' signed keys for it."""

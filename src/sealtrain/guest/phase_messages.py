@@ -16,7 +16,7 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.recipe.privacy import PrivateSgd
 from sealtrain.training.inputs.learnable import RecordTally
 from sealtrain.training.privacy.accounting import sampling_rates
-from sealtrain.training.privacy.record import lot, privacy_of_recipe, spent_record
+from sealtrain.training.privacy.record import lot, privacy_of_recipe, write_spent_record
 
 if TYPE_CHECKING:
     from io import RawIOBase
@@ -36,7 +36,9 @@ def draws(recipe: Any) -> bool:
     return not recipe.scripts and (recipe.privacy.dp != "none" or audit is not None)
 
 
-def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Source, RecordTally]]:
+def tally_records(
+    question: TallyRecords, sources: Sequence[Source]
+) -> list[tuple[Source, RecordTally]]:
     """What the next training datasets leave to learn.
 
     Args:
@@ -55,7 +57,7 @@ def tallied(question: TallyRecords, sources: Sequence[Source]) -> list[tuple[Sou
     return list(zip(counted, tallies, strict=True))
 
 
-def privacy_spent(question: Sign, recipe: Any, sources: Sequence[Source]) -> dict[str, Any]:
+def write_privacy(question: Sign, recipe: Any, sources: Sequence[Source]) -> dict[str, Any]:
     """The manifest's section on privacy.
 
     Raises:
@@ -79,7 +81,7 @@ def privacy_spent(question: Sign, recipe: Any, sources: Sequence[Source]) -> dic
     if recipe.audit is not None and recipe.audit.canaries:
         sizes.append((1.0, recipe.audit.canaries * recipe.audit.repetitions))
     rates = sampling_rates(sizes, lot(recipe.trainer))[: len(trained)]
-    return spent_record(
+    return write_spent_record(
         recipe,
         noise_multiplier=spent.noise_multiplier,
         steps=question.steps,

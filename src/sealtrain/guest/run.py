@@ -21,9 +21,9 @@ from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.other_guests import Fellows, expect_listening, fellows_of
 from sealtrain.guest.run_end import Outcome
-from sealtrain.guest.sandbox.border import Room, Ways, enclosed, saying, telling
-from sealtrain.guest.sandbox.events import Named, told
-from sealtrain.guest.sandbox.rehearsal import insecure_shown
+from sealtrain.guest.sandbox.border import Room, Ways, enclose, saying, telling
+from sealtrain.guest.sandbox.events import Named, run_telling
+from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.signals import softly
 from sealtrain.guest.validating import validate_data
@@ -127,7 +127,7 @@ class RunSteps:
         """Train behind the border, and tell an error as far as the release policy allows."""
         run = self._run
         guest = run.admitted.guest
-        shown = insecure_shown(run.settings.platform)
+        shown = shows_insecurely(run.settings.platform)
         ways = Ways(
             urls=[*run.urls, *_webhook(run), *addresses(run.settings), *fellows.urls],
             folders=[run.settings.out, *guest.writable],
@@ -136,7 +136,7 @@ class RunSteps:
         )
         with (
             softly(run.lease_keeper.end_soon) if run.around.alone else nullcontext(),
-            enclosed(
+            enclose(
                 run.tally,
                 alone=run.around.alone,
                 accelerated=False,
@@ -147,7 +147,7 @@ class RunSteps:
         ):
             run.quorum.on_failure = telling(room.terminal)
             try:
-                return told(
+                return run_telling(
                     lambda: self._train(fellows, monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,

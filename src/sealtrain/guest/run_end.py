@@ -184,13 +184,13 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
             series=run.series.to_list(),
         )
 
-    manifest = written(run, trained, files, held, run.next_recipe, run.next_run)
+    manifest = write_outputs(run, trained, files, held, run.next_recipe, run.next_run)
     run.quorum.submit_manifest(manifest, run.quorum.closings(run.grant))
     run.close()
     return outcome_of(run, trained)
 
 
-def written(
+def write_outputs(
     run: LoggedRun,
     trained: Trained,
     files: Mapping[str, bytes],

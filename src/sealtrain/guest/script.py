@@ -50,7 +50,7 @@ from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.devices import compute_device, one_gpu_each
 from sealtrain.training.distributed.agreement import expect_one_model
 from sealtrain.training.distributed.ranks import place
-from sealtrain.training.saved_model import BaseFolder, saved_files, unwrapped
+from sealtrain.training.saved_model import BaseFolder, save_files, unwrap
 from sealtrain.training.silence import drop_reports
 from sealtrain.training.telemetry.metric_gate import MetricGate
 
@@ -95,7 +95,7 @@ class ScriptRun:
 
     def saved(self, model: Any, processing: Any) -> dict[str, bytes]:
         """Files of a model that load again. Raises ``ModelNotReloaded``."""
-        files = saved_files(unwrapped(model), processing, base=self.base, memory=self.run.memory)
+        files = save_files(unwrap(model), processing, base=self.base, memory=self.run.memory)
         self.names.require(files)
         return files
 
@@ -103,8 +103,8 @@ class ScriptRun:
         """Refuse a model that could not be sealed at the end, before it trains."""
         if self.context.resume is None and place().leads:
             before = random_states()
-            names = saved_files(
-                unwrapped(model), processing, base=self.base, memory=self.run.memory, trial=True
+            names = save_files(
+                unwrap(model), processing, base=self.base, memory=self.run.memory, trial=True
             )
             self.names.require(names)
             restore_random_states(before)
@@ -305,7 +305,7 @@ def sign_manifest(
         model = getattr(trainer, "lightning_module", None) or trainer.model
     if processing_class is None:
         processing_class = getattr(trainer, "processing_class", None)
-    expect_one_model(unwrapped(model))  # and every rank has come so far
+    expect_one_model(unwrap(model))  # and every rank has come so far
     script.ended_well = True
     if run.metrics is None:
         return run.manifest

@@ -103,7 +103,7 @@ class Chains:
         )
 
 
-def listed(
+def list_series(
     answers: Iterable[Sequence[ListedSeries]], recipe: Recipe, consortium: Consortium
 ) -> Chains:
     """Step 1.
@@ -210,12 +210,12 @@ def note(out: Path, numbers: Mapping[str, int]) -> None:
         atomic_write(out / SERIES_FILE, canonical_json(dict(numbers)), overwrite=True)
 
 
-def noted(out: Path) -> dict[str, int]:
+def note_counters(out: Path) -> dict[str, int]:
     """The numbers of ``remember`` by OWNER/NAME, as an output store keeps them."""
-    return {f"{owner}/{name}": number for (owner, name), number in remembered(out).items()}
+    return {f"{owner}/{name}": number for (owner, name), number in read_remembered(out).items()}
 
 
-def remembered(out: Path) -> dict[_Key, int]:
+def read_remembered(out: Path) -> dict[_Key, int]:
     """What ``remember`` noted; nothing where it did not, or where the file is damaged."""
     numbers: dict[_Key, int] = {}
     with suppress(DataInvalid):

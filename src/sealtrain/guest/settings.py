@@ -232,7 +232,7 @@ def holds_run(out: Path) -> bool:
     return (out / FILE_NAME).is_file()
 
 
-def held_run(out: Path) -> str | None:
+def read_held_run(out: Path) -> str | None:
     """Id of the run that a run folder holds; ``None`` where it holds none.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.guest.sandbox.files import keep_out_of_reach
-from sealtrain.guest.sandbox.rehearsal import insecure_shown
+from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.workload.fork import WorkloadProcess
 from sealtrain.guest.workload.opener import Opener
 from sealtrain.guest.workload_life import Workload
@@ -34,7 +34,7 @@ def start_beside(
         first: Number of this guest's first rank among those of all its nodes.
     """
     settings, admitted = guest.settings, guest.admitted
-    shown = insecure_shown(settings.platform)
+    shown = shows_insecurely(settings.platform)
     life = Workload(
         lock=guest.lock,
         lock_bytes=admitted.locked.lock_bytes,

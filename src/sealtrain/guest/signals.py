@@ -73,7 +73,7 @@ def softly(
             signal.signal(signal.SIGTERM, before)
 
 
-def interrupted_once(number: int, _frame: object) -> None:
+def interrupt_once(number: int, _frame: object) -> None:
     """Leave as with Ctrl-C; another signal does not disturb that.
 
     Raises:

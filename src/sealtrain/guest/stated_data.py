@@ -103,7 +103,7 @@ def record_served(run: GuestRun, rows: Mapping[str, int]) -> None:
         run.record(ROWS_SERVED, dict(listed[at : at + _MOST_DATASETS]))
 
 
-def stated_datasets(
+def state_datasets(
     found: Sequence[FoundDataset],
     sources: Sequence[Source],
     projections: Sequence[Projection | None],

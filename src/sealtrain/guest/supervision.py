@@ -54,8 +54,8 @@ from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.guest.guestrun import Stored
 from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.settings import holds_run
-from sealtrain.guest.signals import Requests, interrupted_once
-from sealtrain.guest.workload.fork import orphans_ended
+from sealtrain.guest.signals import Requests, interrupt_once
+from sealtrain.guest.workload.fork import run_without_orphans
 from sealtrain.release.messages import ErrorFields
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 from sealtrain.storage.errors import StorageRefused
@@ -136,7 +136,7 @@ class Beside:
         """The run is paused for so long, for this reason, and holds no key."""
 
 
-def supervised(
+def supervise(
     begin: Work,
     again: Work,
     *,
@@ -170,7 +170,7 @@ def supervised(
             attempt += 1
             beside.starts(attempt)
             try:
-                with orphans_ended():
+                with run_without_orphans():
                     return _apart(work, out, endures, beside, ending)
             except StorageRefused:  # where it runs makes no difference
                 raise
@@ -377,7 +377,7 @@ def _serve(
     answers, asks = mine
     for end in others:
         end.close()
-    signal.signal(signal.SIGTERM, interrupted_once)  # until the run heeds it
+    signal.signal(signal.SIGTERM, interrupt_once)  # until the run heeds it
     if not end_with_parent():
         return
     answer: dict[str, Any]

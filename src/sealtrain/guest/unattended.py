@@ -26,15 +26,15 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write
 from sealtrain.client.storecredentials import ask_lender
 from sealtrain.errors import INTERNAL, SealtrainError, UsageError
-from sealtrain.guest.series import note, noted
-from sealtrain.guest.settings import RunSettings, held_run, save_run
+from sealtrain.guest.series import note, note_counters
+from sealtrain.guest.settings import RunSettings, read_held_run, save_run
 from sealtrain.guest.supervision import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     Beside,
     Endurance,
     Work,
-    supervised,
+    supervise,
 )
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.errors import ModelInvalid
@@ -74,7 +74,7 @@ class Reports:
     missed: Callable[[SealtrainError], None]
 
 
-def unattended(
+def run_unattended(
     settings: RunSettings,
     ticket: RunTicket,
     *,
@@ -124,7 +124,7 @@ def unattended(
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     if ticket.credentials is not None:
-        os.environ.update(patiently(partial(_lent, ticket.credentials, guest)))
+        os.environ.update(patiently(partial(_ask_lender, ticket.credentials, guest)))
     for path, place in sorted(ticket.models.items()):
         patiently(partial(_bring, settings.base / path, place))
     if ticket.previous is not None and is_url(ticket.previous):
@@ -139,11 +139,11 @@ def unattended(
     if (settings.out / RUN_MANIFEST).is_file():  # what it made may not be in the store yet
         patiently(partial(beside.tell, "completed"))
         return None
-    held = held_run(settings.out)
+    held = read_held_run(settings.out)
     if held is not None:  # the ticket may name other places than the one it began with
         save_run(settings, held)
     try:
-        outcome = supervised(
+        outcome = supervise(
             begin if held is None else again,
             again,
             out=settings.out,
@@ -166,7 +166,7 @@ def unattended(
     return outcome
 
 
-def _lent(url: str, guest: Callable[[], Guest]) -> dict[str, str]:
+def _ask_lender(url: str, guest: Callable[[], Guest]) -> dict[str, str]:
     here = guest()
     return ask_lender(url, here.evidence, compose_hash(here.app_compose()))
 
@@ -207,7 +207,7 @@ def _take_over(store: OutputStore, settings: RunSettings) -> State | None:
     index = store.read()
     if index is None or index.run_id is None:
         return None
-    if held_run(out) not in (None, index.run_id):
+    if read_held_run(out) not in (None, index.run_id):
         return None  # this guest has begun another one, which the store shows soon
     if index.state != "completed":
         # Also without a checkpoint: another run would reserve its privacy once more.
@@ -280,7 +280,7 @@ class _Unattended(Beside):
             SealtrainError: The store does not take it.
         """
         self._told = (state, code)
-        run_id = held_run(self._out)
+        run_id = read_held_run(self._out)
         told = {
             "version": 1,
             "run_id": run_id,
@@ -296,5 +296,5 @@ class _Unattended(Beside):
                 state=state,
                 code=code,
                 attempts=self._attempts,
-                series=noted(self._out),
+                series=note_counters(self._out),
             )

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import LeaseStale
-from sealtrain.guest.sandbox.border import Room, Ways, enclosed
-from sealtrain.guest.sandbox.events import described, remember_errors
+from sealtrain.guest.sandbox.border import Room, Ways, enclose
+from sealtrain.guest.sandbox.events import describe_failure, remember_errors
 from sealtrain.guest.sandbox.files import readable_places
-from sealtrain.guest.sandbox.imports import only_pinned
+from sealtrain.guest.sandbox.imports import import_only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
@@ -39,8 +39,8 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
-from sealtrain.training.distributed.machinery import connected, connects_more
-from sealtrain.training.distributed.ranks import gathered
+from sealtrain.training.distributed.machinery import connect_backend, connects_more
+from sealtrain.training.distributed.ranks import gather_ranks
 from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.silence import silence
 
@@ -131,7 +131,7 @@ class Workload:
         recipe, tally = self.recipe, OutputTally()
         control = AskingEnd(ends[0].control)
         with ExitStack() as stack:
-            room = stack.enter_context(enclosed(tally, alone=True, insecure_shown=self.shown))
+            room = stack.enter_context(enclose(tally, alone=True, insecure_shown=self.shown))
             os.environ["HOME"] = str(room.scratch.folder)
             give_up_capabilities()
             stack.enter_context(room.closed(Ways()))
@@ -139,10 +139,10 @@ class Workload:
             rank = _Rank(self, room, tally)
             company = self._company(rank, ends, control)
             try:
-                with gathered(
+                with gather_ranks(
                     recipe.backend.ranks,
                     group=needs_group(recipe.backend),
-                    prepare=lambda: connected(recipe.backend.name),
+                    prepare=lambda: connect_backend(recipe.backend.name),
                     secure=rank.close_border,
                     work=lambda _: rank.run(ends, AskingEnd(ends[_place()].control)),
                     company=company,
@@ -193,7 +193,7 @@ class Workload:
 
     def _describe_failure(self, error: BaseException, tally: OutputTally) -> Failed:
         scripts = {str(self.base / path): path for path in self.lock.recipe.scripts}
-        return Failed(**described(error, scripts), counts=tally.counts)
+        return Failed(**describe_failure(error, scripts), counts=tally.counts)
 
 
 def begin_anew(given: dict[str, Any]) -> NoReturn:
@@ -207,7 +207,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
         leave_no_memory()
         packages = {name: distribution(name) for name in given["packages"]}
         importable = Importable(packages, given["packages"], given["own"])
-        only_pinned(importable)
+        import_only_pinned(importable)
         remember_errors()
         lock_bytes = from_base64(given["lock"])
         workload = Workload(

@@ -17,8 +17,8 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, StorageFailed
 from sealtrain.guest.errors import ScriptFailed, TrainingFailed
 from sealtrain.guest.phase_messages import draws, in_memory
-from sealtrain.guest.sandbox.events import Named, Restated, restated
-from sealtrain.guest.stated_data import ServedRows, stated_datasets
+from sealtrain.guest.sandbox.events import Named, Restated, restate_failure
+from sealtrain.guest.stated_data import ServedRows, state_datasets
 from sealtrain.guest.workload.channel import Misused, Refusal, Reply, answer_all
 from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
@@ -323,7 +323,7 @@ class WorkloadKeeper:
                 "digest": resume.digest,
                 "previous": resume.previous,
             },
-            "datasets": stated_datasets(guest.sealed_datasets, self._sources, self._projections),
+            "datasets": state_datasets(guest.sealed_datasets, self._sources, self._projections),
             "model": None if model is None else list(model.file_names),
             "secret": to_base64(guest.secret.reveal()) if draws(guest.recipe) else None,
         }
@@ -337,7 +337,7 @@ class WorkloadKeeper:
         recipe = guest.recipe
         scripts = {path: guest.lock.scripts[path] for path in recipe.scripts}
         return Restated(
-            restated(
+            restate_failure(
                 question.to_dict(),
                 recipe.release_policy.logs,
                 guest.tally.counts,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sealtrain.errors import UsageError
 from sealtrain.guest.inventory import checkpoints_in
-from sealtrain.guest.settings import held_run
+from sealtrain.guest.settings import read_held_run
 from sealtrain.owner.auditing import report, verify_manifest
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER, RUN_MANIFEST
 
@@ -42,7 +42,7 @@ class Run:
         """
         if self.manifest.is_file():
             return "finished"
-        return "not-begun" if held_run(self.folder) is None else "interrupted"
+        return "not-begun" if read_held_run(self.folder) is None else "interrupted"
 
     @property
     def run_id(self) -> str:
@@ -51,7 +51,7 @@ class Run:
         Raises:
             UsageError: The folder holds no run.
         """
-        found = held_run(self.folder)
+        found = read_held_run(self.folder)
         if found is None:
             raise UsageError(
                 f"{self.folder} holds no run",

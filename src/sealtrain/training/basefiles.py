@@ -155,7 +155,7 @@ def _no_list() -> DataInvalid:
     )
 
 
-def merged_files(
+def merge_files(
     beside: Mapping[str, bytes], weights: Mapping[str, bytes], base: BaseFiles
 ) -> dict[str, bytes]:
     """Files of an adapter that was merged into its base after the run, with a list of its own.
@@ -180,7 +180,7 @@ def merged_files(
     return whole | {BASE_FILES: canonical_json({"files": files})}
 
 
-def delivered_files(
+def add_base_files(
     files: Mapping[str, bytes], recipe: Any, base_dir: Path, tokenizer: Any
 ) -> dict[str, bytes]:
     """As ``with_base_files``, of the base that a recipe names by its folder, if it does."""

@@ -79,7 +79,7 @@ def census(
     return found
 
 
-def trained_labels(records: Sequence[dict[str, Any]], parts: Sequence[Part]) -> set[object]:
+def collect_labels(records: Sequence[dict[str, Any]], parts: Sequence[Part]) -> set[object]:
     """Labels of the records that train, where they have some."""
     return {
         record["label"]
@@ -104,7 +104,7 @@ def _tally_of(
         parts = judge(chunk)
         tally.add(parts)
         if labels is not None:
-            labels |= trained_labels(chunk, parts)
+            labels |= collect_labels(chunk, parts)
     return tally
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def scaled(kind: type[Any]) -> type[Any]:
+def scale_gradients(kind: type[Any]) -> type[Any]:
     """A subclass of a Hugging Face trainer that scales on a CPU as on an accelerator.
 
     Args:

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import read_rows
-from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.data.stream import read_all
-from sealtrain.training.distributed.agreement import by_itself, dealt
+from sealtrain.training.distributed.agreement import by_itself, deal_pieces
 from sealtrain.training.models.adapters import virtual_tokens
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def train_and_measure(
         trainer.model = model  # a loss may also compute with the trainer's, which was shared out
     if evaluation is None or model is None:
         return model, {}
-    with by_itself(trainer), undisturbed(model):
+    with by_itself(trainer), pause_training(model):
         return model, evaluation(model)
 
 
@@ -88,7 +88,7 @@ def classifier_answers(
 
     with torch.no_grad():
         if together:
-            done = dealt(test_records(work), answered)
+            done = deal_pieces(test_records(work), answered)
         else:
             done = [answered(0, records) for records in test_records(work)]
     truth = [label for labels, _ in done for label in labels]

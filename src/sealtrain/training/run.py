@@ -230,7 +230,9 @@ def _stages(terminal: TextIO | None) -> Stage:
 
 
 def _merge(recipe: Recipe, base_dir: Path, model: Any) -> Any:
-    from sealtrain.training.models.merging import merged
+    from sealtrain.training.models.merging import merge_adapter
 
     named = recipe.model
-    return merged(model, base_dir / named.path if named.kind == "folder" else None, named.dtype)
+    return merge_adapter(
+        model, base_dir / named.path if named.kind == "folder" else None, named.dtype
+    )

@@ -90,8 +90,8 @@ class Sampler:
         import torch
 
         rows = list(prompt_tokens(self._tokenizer, list(prompts)))
-        ids = padded([torch.tensor(row) for row in rows], self._tokenizer.pad_token_id, left=True)
-        mask = padded([torch.ones(len(row), dtype=torch.int64) for row in rows], 0, left=True)
+        ids = pad_rows([torch.tensor(row) for row in rows], self._tokenizer.pad_token_id, left=True)
+        mask = pad_rows([torch.ones(len(row), dtype=torch.int64) for row in rows], 0, left=True)
         device = model.device
         with torch.no_grad():
             whole = model.generate(
@@ -123,11 +123,11 @@ class Sampler:
         pad = self._tokenizer.pad_token_id
         prompts = [torch.tensor(answer.prompt) for answer in answers]
         tokens = [torch.tensor(answer.tokens) for answer in answers]
-        answered = padded([torch.ones_like(token) for token in tokens], 0)
+        answered = pad_rows([torch.ones_like(token) for token in tokens], 0)
         mask = torch.cat(
-            [padded([torch.ones_like(prompt) for prompt in prompts], 0, left=True), answered], 1
+            [pad_rows([torch.ones_like(prompt) for prompt in prompts], 0, left=True), answered], 1
         )
-        ids = torch.cat([padded(prompts, pad, left=True), padded(tokens, pad)], 1)
+        ids = torch.cat([pad_rows(prompts, pad, left=True), pad_rows(tokens, pad)], 1)
         return SampleBatch(ids=ids.to(device), mask=mask.to(device), answered=answered.to(device))
 
 
@@ -175,7 +175,7 @@ def reference(model: Any, frozen: Any | None) -> Iterator[Any]:
         yield model
 
 
-def padded(rows: Sequence[torch.Tensor], value: int, *, left: bool = False) -> torch.Tensor:
+def pad_rows(rows: Sequence[torch.Tensor], value: int, *, left: bool = False) -> torch.Tensor:
     """Rows of shape (length,) as one tensor (rows, longest), filled with ``value``."""
     from trl.trainer.utils import pad
 

@@ -51,7 +51,7 @@ class BaseFolder:
     path: Path | None
 
 
-def saved_files(
+def save_files(
     model: Any, processing: Any, *, base: BaseFolder, memory: Path, trial: bool = False
 ) -> dict[str, bytes]:
     """The files of a model and its tokenizer or processor.
@@ -109,7 +109,7 @@ def _require_finite(model: Any) -> None:
         require_finite_model(model, model.state_dict())
 
 
-def unwrapped(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """A model without what Accelerate and ``torch.compile`` put around it."""
     from accelerate.utils import extract_model_from_parallel
 

@@ -63,7 +63,7 @@ def measure(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
     return metrics if ranked is None else metrics | {"auroc": ranked}
 
 
-def fitted_temperature(truth: np.ndarray, logits: np.ndarray) -> float:
+def fit_temperature(truth: np.ndarray, logits: np.ndarray) -> float:
     """Temperature with the least mean negative log probability of the truth, 0.05 to 20.
 
     Args:

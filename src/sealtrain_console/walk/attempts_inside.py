@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.sandbox.border import Ways, enclosed
-from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.border import Ways, enclose
+from sealtrain.guest.sandbox.events import run_telling
 from sealtrain.guest.sandbox.output import OutputTally
 
 _RECORD: Final = '{"prompt": "a record in the clear"}\n'
@@ -63,10 +63,10 @@ def main(words: list[str]) -> None:
     tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[Path(folder)])
     answer: dict[str, object]
-    with enclosed(tally, alone=True, accelerated=False) as room, room.closed(ways):
+    with enclose(tally, alone=True, accelerated=False) as room, room.closed(ways):
         room.lock(ways)
         try:
-            passed = told(
+            passed = run_telling(
                 lambda: JOBS[job](Path(folder), argument), "structured", lambda: tally.counts
             )
             answer = {"passed": passed}

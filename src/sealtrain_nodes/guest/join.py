@@ -24,9 +24,9 @@ from sealtrain.base.files import make_folder
 from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.key_holder import Asking, DataGuest
-from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
-from sealtrain.guest.sandbox.events import Named, Restated, told
-from sealtrain.guest.sandbox.rehearsal import insecure_shown
+from sealtrain.guest.sandbox.border import Room, Ways, enclose, telling
+from sealtrain.guest.sandbox.events import Named, Restated, run_telling
+from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.signals import softly
 from sealtrain.recipe.backends import processes_of
 from sealtrain.recipe.collaboration import of_kind
@@ -232,7 +232,7 @@ class _Work:
 
     def done(self) -> None:
         guest = self._guest
-        shown = insecure_shown(guest.settings.platform)
+        shown = shows_insecurely(guest.settings.platform)
         platform = guest.admitted.guest
         ways = Ways(
             urls=[*guest.urls, *self._company.urls],
@@ -241,13 +241,13 @@ class _Work:
             signals=True,
         )
         with (
-            enclosed(
+            enclose(
                 guest.tally, alone=guest.around.alone, accelerated=False, insecure_shown=shown
             ) as room,
             room.closed(ways),
         ):
             guest.report_failures(telling(room.terminal))
-            told(
+            run_telling(
                 lambda: self._keep(room, ways),
                 guest.recipe.release_policy.logs,
                 lambda: guest.tally.counts,

@@ -36,10 +36,10 @@ def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> 
     Brokers are asked for the owners' approvals; no key is released. Ends with the manifest. A
     server whose folder holds a run goes on with it.
     """
-    from sealtrain.guest.settings import held_run
+    from sealtrain.guest.settings import read_held_run
     from sealtrain_together.cut.guest.serve import resume_server, serve
 
-    play = serve if held_run(settings.out) is None else resume_server
+    play = serve if read_held_run(settings.out) is None else resume_server
     outcome = play(
         settings,
         host_and_port(ticket.listen or ANYWHERE),

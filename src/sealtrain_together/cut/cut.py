@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.checkpoints.randomness import pause_training
 
 _TRIAL: Final = (3, 5)
 """Rows and tokens that a half is tried on; the last two tokens of the last row are padding.
@@ -150,7 +150,7 @@ class Back:
         self.width = int(base.config.hidden_size)
         self._base = base
         ids, mask = _trial_tokens(base)
-        with undisturbed(model):
+        with pause_training(model):
             outputs: list[torch.Tensor] = []
 
             def called() -> None:

@@ -24,10 +24,10 @@ def lead_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
 
     A lead whose folder holds a run goes on with it.
     """
-    from sealtrain.guest.settings import held_run
+    from sealtrain.guest.settings import read_held_run
     from sealtrain_together.federated.guest.lead import lead, resume_lead
 
-    play = lead if held_run(settings.out) is None else resume_lead
+    play = lead if read_held_run(settings.out) is None else resume_lead
     outcome = play(
         settings,
         _RELAY,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.training.basefiles import delivered_files
+from sealtrain.training.basefiles import add_base_files
 from sealtrain.training.checkpoints.randomness import seed_of
 from sealtrain.training.finite import refuse_not_finite, require_finite_weights
 from sealtrain.training.model_files import model_files
@@ -208,7 +208,7 @@ class Learner:
         """
         import numpy as np
 
-        from sealtrain.training.checkpoints.randomness import undisturbed
+        from sealtrain.training.checkpoints.randomness import pause_training
         from sealtrain.training.privacy.counts import histogram
         from sealtrain.training.scores import softmax
 
@@ -216,7 +216,7 @@ class Learner:
         if not tested:
             return {}
         self.load(state)
-        with self._work(self._recipe) as work, undisturbed(self.model):
+        with self._work(self._recipe) as work, pause_training(self.model):
             work.test_sources = tested
             if self._recipe.phase == "classify":
                 truth, logits = self._phase.answers(work, *self._built)
@@ -241,7 +241,7 @@ class Learner:
             self._standins = None
         model, tokenizer = self._built
         files = model_files(model, tokenizer)
-        return delivered_files(files, self._recipe, self._base_dir, tokenizer)
+        return add_base_files(files, self._recipe, self._base_dir, tokenizer)
 
     @contextmanager
     def _work(self, recipe: Any) -> Iterator[TrainingContext[Recipe]]:

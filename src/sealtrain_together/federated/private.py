@@ -26,7 +26,7 @@ from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.checkpoints.kernels import deterministic
-from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.inputs.classifier import text_encoder
@@ -34,7 +34,7 @@ from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
 from sealtrain.training.privacy.clipping import ClippedSums
 from sealtrain.training.privacy.determinism import require_apart, without_draws
-from sealtrain.training.privacy.noise import rounded
+from sealtrain.training.privacy.noise import round_to_grid
 from sealtrain.training.privacy.steps import record_losses
 from sealtrain_together.errors import UpdateRefused
 from sealtrain_together.federated.update import State, encode_state
@@ -218,7 +218,7 @@ class PatientRounds:
         sums = ClippedSums(model, self._max_norm * (1 - _MARGIN))
         try:
             with (
-                undisturbed(model),
+                pause_training(model),
                 torch.enable_grad(),
                 deterministic(),
                 warnings.catch_warnings(),
@@ -329,7 +329,7 @@ class PrivateMerging:
             for party in sorted(sums):
                 total = total + sums[party][name].double().numpy()
             weight.copy_(previous[name])
-            weight.grad = torch.from_numpy(rounded(total, deviation) / expected).float()
+            weight.grad = torch.from_numpy(round_to_grid(total, deviation) / expected).float()
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * (1 - (round_number - 1) / plan.rounds)
         self._optimizer.step()

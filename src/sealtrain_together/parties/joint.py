@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.guest.run_end import Outcome, StatedInputs, outcome_of, written
+from sealtrain.guest.run_end import Outcome, StatedInputs, outcome_of, write_outputs
 from sealtrain.guest.validating import log_counts
 from sealtrain.manifest.checks.counts import require_true_counts
 from sealtrain.manifest.checks.parties import role_of
@@ -78,7 +78,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
             ],
         },
     )
-    manifest = written(lead, trained, trained.files, lambda: held)
+    manifest = write_outputs(lead, trained, trained.files, lambda: held)
     if held.releases:  # brokers keep manifests of runs that they released keys to
         shown = [closing.to_closing() for party in parties for closing in party.closings]
         lead.quorum.submit_manifest(manifest, shown)

@@ -24,7 +24,7 @@ from sealtrain.base.models import Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.collaborations.travelling import WORD_BYTES, program_of
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.training.basefiles import delivered_files
+from sealtrain.training.basefiles import add_base_files
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.model_files import model_files
 from sealtrain_together.travelling.rows import read_rows, write_row
@@ -267,7 +267,7 @@ class TrainerProgram:
 
     def files(self) -> dict[str, bytes]:
         """The model's files as the phase leaves them; ends the training."""
-        from sealtrain.training.models.merging import merged
+        from sealtrain.training.models.merging import merge_adapter
 
         self._feed.end()
         if self._built is None:
@@ -275,9 +275,9 @@ class TrainerProgram:
         model, tokenizer = self._built
         recipe = self._training.recipe
         if recipe.peft is not None and recipe.peft.merge:
-            model = merged(model, None, recipe.model.dtype)
+            model = merge_adapter(model, None, recipe.model.dtype)
         files = model_files(model, tokenizer)
-        return delivered_files(files, recipe, self._training.base_dir, tokenizer)
+        return add_base_files(files, recipe, self._training.base_dir, tokenizer)
 
     def close(self) -> None:
         """End the training: its thread is gone afterwards."""

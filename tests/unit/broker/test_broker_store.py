@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from sealtrain.broker.errors import RequestReplayed, TokenRefused
 from sealtrain.broker.store.memory import Store
-from sealtrain.broker.store.tokens import TokenState, admitted, scope_of
+from sealtrain.broker.store.tokens import TokenState, admit_token, scope_of
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.errors import LimitExceeded, Unreachable
@@ -213,9 +213,9 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         ("secret", "status", NOW + 2),
     ):
         with store.transaction() as transaction, pytest.raises(TokenRefused):
-            admitted(transaction.tokens.kept(), shown, scope_of(scope), now=now)
+            admit_token(transaction.tokens.kept(), shown, scope_of(scope), now=now)
     with store.transaction() as transaction:
-        assert admitted(transaction.tokens.kept(), "secret", "status", now=NOW + 1) == made
+        assert admit_token(transaction.tokens.kept(), "secret", "status", now=NOW + 1) == made
         transaction.tokens.remove("one")
         assert transaction.tokens.all() == []
 

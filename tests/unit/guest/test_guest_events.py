@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import DataInvalid, LeaseStale, SealtrainError, UsageError, error_by_code
-from sealtrain.guest.sandbox.events import Named, described, restated, told
+from sealtrain.guest.sandbox.events import Named, describe_failure, restate_failure, run_telling
 from sealtrain.guest.sandbox.files import PlaceRefused
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.errors import PrivacyBroken, TrainingDiverged
@@ -90,16 +90,18 @@ OF_PHASES: dict[str, Any] = {name: made for name, made in ERRORS.items() if name
 def test_a_phase_apart_says_what_one_process_says(name: str, logs: Any) -> None:
     error = OF_PHASES[name]()
     with pytest.raises(SealtrainError) as one:
-        told(lambda: raise_(error), logs, lambda: COUNTS, named=NAMED)
-    two = restated(described(error, {}), logs, COUNTS, {}, named=NAMED, metrics=["eval_loss"])
+        run_telling(lambda: raise_(error), logs, lambda: COUNTS, named=NAMED)
+    two = restate_failure(
+        describe_failure(error, {}), logs, COUNTS, {}, named=NAMED, metrics=["eval_loss"]
+    )
     assert type(two) is type(one.value)
     assert two.to_dict() == one.value.to_dict()
     assert "a record" not in str(two.to_dict())
 
 
 def test_a_training_that_diverged_says_no_word_of_its_own() -> None:
-    said = described(TrainingDiverged("a record", check="a record", got="a record"), {})
-    assert "a record" not in str(restated(said, "structured", {}, {}, named=NAMED).to_dict())
+    said = describe_failure(TrainingDiverged("a record", check="a record", got="a record"), {})
+    assert "a record" not in str(restate_failure(said, "structured", {}, {}, named=NAMED).to_dict())
 
 
 def raise_(error: BaseException) -> None:
@@ -111,35 +113,37 @@ def raise_(error: BaseException) -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_two_processes_say_what_one_says(name: str, logs: Any) -> None:
     with pytest.raises(SealtrainError) as one:
-        told(lambda: fail(ERRORS[name]()), logs, lambda: COUNTS, scripts=SCRIPTS)
+        run_telling(lambda: fail(ERRORS[name]()), logs, lambda: COUNTS, scripts=SCRIPTS)
     try:
         fail(ERRORS[name]())
     except BaseException as error:
-        said = described(error, SCRIPTS)
-    two = restated(said, logs, COUNTS, {"train.py": TEXT})
+        said = describe_failure(error, SCRIPTS)
+    two = restate_failure(said, logs, COUNTS, {"train.py": TEXT})
     assert type(two) is type(one.value)
     assert two.to_dict() == one.value.to_dict()
     assert "a record" not in str(two.to_dict())
 
 
 def test_a_fault_of_the_machine_stays_one() -> None:
-    said = described(OSError(errno.ENOSPC, "a record", "a record"), SCRIPTS)
-    left = restated(said, "none", COUNTS, {"train.py": TEXT})
+    said = describe_failure(OSError(errno.ENOSPC, "a record", "a record"), SCRIPTS)
+    left = restate_failure(said, "none", COUNTS, {"train.py": TEXT})
     assert "a record" not in str(left.to_dict())
     assert left.code == "storage-failed"
 
 
 def test_what_a_runner_waits_for_is_not_the_scripts_to_say() -> None:
-    said = described(LeaseStale("a record"), SCRIPTS)
-    assert restated(said, "none", {}, {"train.py": TEXT}).code == "script-failed"
+    said = describe_failure(LeaseStale("a record"), SCRIPTS)
+    assert restate_failure(said, "none", {}, {"train.py": TEXT}).code == "script-failed"
 
 
 @pytest.mark.claim("C611")
 @pytest.mark.parametrize("code", ["accelerator-unreachable", "dealer-unreachable"])
 def test_a_machine_that_a_workload_speaks_with_is_its_to_report(code: str) -> None:
-    said = described(error_by_code(code)("a record", got="a record"), {})
-    left = restated(said, "structured", {}, {}, waits={code})
+    said = describe_failure(error_by_code(code)("a record", got="a record"), {})
+    left = restate_failure(said, "structured", {}, {}, waits={code})
     assert "a record" not in str(left.to_dict())
     assert (left.code, left.exit_code) == (code, 4)
-    assert restated(said, "structured", {}, {}).code == "training-failed"
-    assert restated(said, "structured", {}, {}, waits={"lease-stale"}).code == "training-failed"
+    assert restate_failure(said, "structured", {}, {}).code == "training-failed"
+    assert (
+        restate_failure(said, "structured", {}, {}, waits={"lease-stale"}).code == "training-failed"
+    )

@@ -16,7 +16,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series import chain_of, member_digest, newest_of
 from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.errors import SignatureInvalid
-from sealtrain.guest.series import Chains, SeriesMembers, check_entries, check_opened, listed
+from sealtrain.guest.series import Chains, SeriesMembers, check_entries, check_opened, list_series
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.release.messages import EnvelopeDocument, ListedSeries
@@ -82,7 +82,7 @@ def chains(*members: Envelope) -> Chains:
 
 def test_the_longest_list_of_several_brokers_counts() -> None:
     first, second, third = three()
-    found = listed(
+    found = list_series(
         [answer(first), answer(first, second, third), (), answer(first, second)],
         recipe(),
         CONSORTIUM,
@@ -106,16 +106,16 @@ def test_lists_with_a_gap_a_fork_or_another_order_are_refused() -> None:
         [],
     ):
         with pytest.raises(SeriesMismatch):
-            listed(answers, recipe(), CONSORTIUM)
+            list_series(answers, recipe(), CONSORTIUM)
 
 
 def test_a_member_that_another_owner_signed_is_refused() -> None:
     first, second, _ = three()
     forged = second.to_dict() | {"signatures": first.to_dict()["signatures"]}
     with pytest.raises((SignatureInvalid, DatasetMismatch)):
-        listed([answer(first, Envelope.from_dict(forged))], recipe(), CONSORTIUM)
+        list_series([answer(first, Envelope.from_dict(forged))], recipe(), CONSORTIUM)
     with pytest.raises(DatasetMismatch):
-        listed([answer(first, member(2, first, signed_by=B))], recipe(), CONSORTIUM)
+        list_series([answer(first, member(2, first, signed_by=B))], recipe(), CONSORTIUM)
 
 
 def grants(stated: Any, released: list[str], owner: str = A) -> Any:

@@ -29,7 +29,7 @@ from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.signals import SAME_SECONDS, softly
-from sealtrain.guest.supervision import Beside, Endurance, supervised
+from sealtrain.guest.supervision import Beside, Endurance, supervise
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.errors import PeerUnreachable, RankLost
@@ -83,7 +83,7 @@ class Story(Beside):
         monotonic: Callable[[], float] | None = None,
         **more: Any,
     ) -> Any:
-        return supervised(
+        return supervise(
             self.attempt,
             self.attempt,
             out=self.out,
@@ -366,7 +366,7 @@ def test_the_run_learns_when_its_checkpoint_is_in_the_store(tmp_path: Path) -> N
 
     story = Keeping(tmp_path)
     endures = Endurance(seconds=0)
-    assert supervised(work, work, out=tmp_path, endures=endures, beside=story).steps == 1001
+    assert supervise(work, work, out=tmp_path, endures=endures, beside=story).steps == 1001
 
 
 def test_the_run_goes_on_when_its_checkpoint_is_not_in_the_store_in_time(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_the_run_goes_on_when_its_checkpoint_is_not_in_the_store_in_time(tmp_pat
 
     story = Keeping(tmp_path)
     endures = Endurance(seconds=0)
-    assert supervised(work, work, out=tmp_path, endures=endures, beside=story).steps == 1000
+    assert supervise(work, work, out=tmp_path, endures=endures, beside=story).steps == 1000
 
 
 def open_pipes() -> list[int]:
@@ -414,7 +414,7 @@ def test_nothing_that_the_runs_process_says_runs_in_the_supervisor(
 
     endures = Endurance(seconds=0)
     with pytest.raises(SealtrainError):
-        supervised(work, work, out=tmp_path, endures=endures, beside=Beside())
+        supervise(work, work, out=tmp_path, endures=endures, beside=Beside())
     assert not there.exists()
 
 
@@ -457,7 +457,7 @@ def test_a_message_that_never_ends_holds_no_supervisor(half: str, tmp_path: Path
 
     endures = Endurance(seconds=0, message_seconds=2.5, end_seconds=0.1)
     with pytest.raises(RankLost):
-        supervised(work, work, out=tmp_path, endures=endures, beside=beside)
+        supervise(work, work, out=tmp_path, endures=endures, beside=beside)
     if half in ("a header without bytes", "half a header", "half a message"):
         assert beside.ticks >= 1  # until it was too late
 
@@ -474,7 +474,7 @@ def test_a_process_that_closes_its_pipes_and_lives_on_is_killed(tmp_path: Path) 
 
     endures = Endurance(seconds=0, end_seconds=0.1)
     with pytest.raises(RankLost):
-        supervised(work, work, out=tmp_path, endures=endures, beside=Beside())
+        supervise(work, work, out=tmp_path, endures=endures, beside=Beside())
 
 
 @pytest.mark.claim("C64")
@@ -491,14 +491,14 @@ def test_a_process_that_reads_no_answer_holds_no_supervisor(tmp_path: Path) -> N
                         os.write(number, struct.pack("!i", 8) + (7).to_bytes(8))
         return done(7)
 
-    outcome = supervised(work, work, out=tmp_path, endures=Endurance(seconds=0), beside=beside)
+    outcome = supervise(work, work, out=tmp_path, endures=Endurance(seconds=0), beside=beside)
     assert outcome.steps == 7
 
 
 VICTIM = """
 import signal, sys, time
 from pathlib import Path
-from sealtrain.guest.supervision import Beside, Endurance, supervised
+from sealtrain.guest.supervision import Beside, Endurance, supervise
 # A shell that starts these tests in the background leaves them deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 out = Path(sys.argv[1])
@@ -507,7 +507,7 @@ def work(_):
     (out / "child").write_text(str(os.getpid()))
     time.sleep(60)
 try:
-    supervised(work, work, out=out, endures=Endurance(seconds=60), beside=Beside())
+    supervise(work, work, out=out, endures=Endurance(seconds=60), beside=Beside())
 except KeyboardInterrupt:
     sys.exit(130)
 """

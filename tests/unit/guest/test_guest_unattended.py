@@ -24,9 +24,9 @@ from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.consortium.errors import ApprovalsMissing
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.run_end import Outcome
-from sealtrain.guest.series import note, remembered
+from sealtrain.guest.series import note, read_remembered
 from sealtrain.guest.settings import RunSettings, load_run, save_run
-from sealtrain.guest.unattended import PREVIOUS_FOLDER, STATUS_NAME, Reports, unattended
+from sealtrain.guest.unattended import PREVIOUS_FOLDER, STATUS_NAME, Reports, run_unattended
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.errors import RecordInvalid
@@ -103,7 +103,7 @@ class Machine:
             missed=lambda error: self.missed.append(error.code),
         )
         given: dict[str, Any] = {"begin": self.begin, "again": self.again}
-        return unattended(
+        return run_unattended(
             self.settings,
             ticket,
             guest=Booted,  # type: ignore[arg-type]
@@ -296,7 +296,7 @@ def test_a_fresh_guest_asks_for_the_members_that_the_run_began_with(
     seen = tmp_path / "seen"
 
     def again(stored: Any) -> Outcome:
-        seen.write_text(repr(remembered(machine.out)))
+        seen.write_text(repr(read_remembered(machine.out)))
         return machine.again(stored)
 
     machine.run(ticket(store=f"{server.url}/run"), again=again)

@@ -29,7 +29,7 @@ from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.recipe.schema import Recipe
 from sealtrain.training.census import census
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, learns
-from sealtrain.training.inputs.learnablerows import judged_rows
+from sealtrain.training.inputs.learnablerows import judge_rows
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C570")]
@@ -210,7 +210,7 @@ def test_rows_made_for_unsloth_are_those_that_trl_makes(
         for owner in OWNERS
         for record in mixed(0, f"{owner}.records")
     ]
-    made = list(judged_rows(Dataset.from_list(read), recipe, tokenizer))
+    made = list(judge_rows(Dataset.from_list(read), recipe, tokenizer))
 
     def rows(found: list[dict[str, Any]]) -> list[tuple[list[int], list[int]]]:
         return sorted((row["input_ids"], row["labels"]) for row in found)

@@ -28,7 +28,7 @@ from sealtrain.recipe.phases.evaluate import EvaluateRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.errors import PrivacyBroken
-from sealtrain.training.privacy.counts import BINS, histogram, metrics_of, noised, over_floor
+from sealtrain.training.privacy.counts import BINS, add_noise, histogram, metrics_of, over_floor
 from sealtrain.training.privacy.noise import NoiseSource
 
 if not COLLECTING:
@@ -89,11 +89,11 @@ def test_noise_hides_a_record_and_keeps_the_whole() -> None:
     truth, scores = answers(2000)
     counts = histogram(truth, scores)
     noise = NoiseSource(SECRET)
-    found = noised(counts, 1.0, noise, "a")
+    found = add_noise(counts, 1.0, noise, "a")
     assert (found >= 0).all()
     assert (found != counts).any()
-    assert np.array_equal(found, noised(counts, 1.0, noise, "a"))
-    assert not np.array_equal(found, noised(counts, 1.0, noise, "b"))
+    assert np.array_equal(found, add_noise(counts, 1.0, noise, "a"))
+    assert not np.array_equal(found, add_noise(counts, 1.0, noise, "b"))
     assert abs(metrics_of(found)["accuracy"] - metrics_of(counts)["accuracy"]) < 0.05
 
 
@@ -105,7 +105,7 @@ def test_counts_that_differ_have_noise_that_does_not_cancel() -> None:
     moved[0, 0, 4] -= 1
     moved[0, 0, 5] += 1
     noise = NoiseSource(SECRET)
-    difference = noised(counts, 0.5, noise, "a") - noised(moved, 0.5, noise, "a")
+    difference = add_noise(counts, 0.5, noise, "a") - add_noise(moved, 0.5, noise, "a")
     assert np.count_nonzero(difference) > counts.size / 2
 
 
@@ -114,7 +114,9 @@ def test_the_chance_of_a_cell_changes_by_the_factor_at_most() -> None:
     # Over many draws, how often a cell shows 0 … 6 where it holds 3, or with the neighbour 4.
     epsilon, draws = 0.8, 40_000
     noise = NoiseSource(SECRET)
-    shown = [noised(np.full(draws, held, dtype=np.int64), epsilon, noise, held) for held in (3, 4)]
+    shown = [
+        add_noise(np.full(draws, held, dtype=np.int64), epsilon, noise, held) for held in (3, 4)
+    ]
     shares = [np.bincount(one, minlength=20)[:12] / draws for one in shown]
     allowed = np.exp(epsilon)
     for first, second in (shares, shares[::-1]):

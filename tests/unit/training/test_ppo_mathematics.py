@@ -10,9 +10,9 @@ from collecting import COLLECTING
 
 from sealtrain.training.ppo.mathematics import (
     DivergenceWeight,
+    average_masked,
     estimate_advantages,
-    masked_mean,
-    moved,
+    estimate_divergence,
     policy_losses,
     token_rewards,
     value_losses,
@@ -95,7 +95,7 @@ def test_whitening_counts_real_tokens_only() -> None:
     expected = np.array([1.0, 2.0, 6.0])
     assert real == pytest.approx((expected - 3.0) / expected.std(), abs=1e-5)
     assert whitened[~mask.bool()].abs().sum() == 0
-    assert float(masked_mean(values, mask)) == pytest.approx(3.0)
+    assert float(average_masked(values, mask)) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_how_far_a_policy_moved_estimates_the_divergence() -> None:
     old, new = source.dirichlet(np.ones(5)), source.dirichlet(np.ones(5) * 3)
     exact = float((old * np.log(old / new)).sum())
     old_log, new_log = (torch.tensor(np.log(one)) for one in (old, new))
-    each = moved(new_log, old_log)
+    each = estimate_divergence(new_log, old_log)
     assert float((torch.tensor(old) * each).sum()) == pytest.approx(exact)
     assert float(each.min()) >= 0
-    assert float(moved(old_log, old_log).abs().max()) == 0
+    assert float(estimate_divergence(old_log, old_log).abs().max()) == 0
 
 
 def test_the_weight_follows_the_target_as_in_the_paper() -> None:

@@ -11,7 +11,7 @@ from Crypto.Cipher import AES
 
 from sealtrain.errors import UsageError
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.training.privacy.noise import NoiseSource, rounded
+from sealtrain.training.privacy.noise import NoiseSource, round_to_grid
 
 if not COLLECTING:
     import torch
@@ -115,7 +115,7 @@ def test_noised_sums_lie_on_a_grid_of_their_own(source: NoiseSource, deviation: 
     noise = source.gaussian_noise(1000, deviation, "test")
     grid = 2.0 ** (math.floor(math.log2(deviation)) - 20)
     for data in (0.0, 1.1 * deviation):
-        on_grid = rounded(noise + data, deviation)
+        on_grid = round_to_grid(noise + data, deviation)
         assert np.array_equal(on_grid / grid, np.round(on_grid / grid))
         assert np.abs(on_grid - (noise + data)).max() <= grid / 2
         # Too coarse for a float32 to hold anything below it.
@@ -124,7 +124,7 @@ def test_noised_sums_lie_on_a_grid_of_their_own(source: NoiseSource, deviation: 
 
 def test_no_deviation_is_no_noise(source: NoiseSource) -> None:
     assert not source.gaussian_noise(10, 0.0, "test").any()
-    assert rounded(np.array([0.1]), 0.0)[0] == 0.1
+    assert round_to_grid(np.array([0.1]), 0.0)[0] == 0.1
 
 
 def test_odd_and_empty_counts(source: NoiseSource) -> None:

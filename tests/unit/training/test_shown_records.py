@@ -24,7 +24,7 @@ from training_world import (
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
-from sealtrain.training.data.rendered_record import Rendered, render_record, unrendered
+from sealtrain.training.data.rendered_record import Rendered, explain_unrendered, render_record
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = pytest.mark.claim("C580")
@@ -250,5 +250,5 @@ def test_a_cut_is_counted(base_dir: Path) -> None:
 
 
 def test_tokens_of_a_script_are_not_shown() -> None:
-    assert unrendered(trained("sft", columns={"text": "prompt"})) is None
-    assert unrendered(cpt(columns={"tokens": "tokens"})) is not None
+    assert explain_unrendered(trained("sft", columns={"text": "prompt"})) is None
+    assert explain_unrendered(cpt(columns={"tokens": "tokens"})) is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.errors import DataInvalid
-from sealtrain.training.basefiles import files_in, merged_files, read_list
+from sealtrain.training.basefiles import files_in, merge_files, read_list
 
 ENTRY = {"state": "kept", "reason": "unchanged"}
 
@@ -57,6 +57,6 @@ def test_an_adapter_without_a_list_is_merged_with_the_generation_settings_of_its
     (tmp_path / "generation_config.json").write_bytes(b'{"temperature": 0.6, "do_sample": true}')
     weights = {"model.safetensors": b""}
     weights["generation_config.json"] = b'{"do_sample": true, "temperature": 0.6}'
-    merged = merged_files({"tokenizer.json": b"{}"}, weights, files_in(tmp_path))
+    merged = merge_files({"tokenizer.json": b"{}"}, weights, files_in(tmp_path))
     assert merged["generation_config.json"] == (tmp_path / "generation_config.json").read_bytes()
     assert set(merged) == {"tokenizer.json", *weights}

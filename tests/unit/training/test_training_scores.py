@@ -7,7 +7,7 @@ import pytest
 from collecting import COLLECTING
 
 from sealtrain.recipe.metricnames import list_metrics
-from sealtrain.training.scores import fitted_temperature, measure, softmax
+from sealtrain.training.scores import fit_temperature, measure, softmax
 
 if not COLLECTING:
     from sklearn.metrics import log_loss, roc_auc_score
@@ -58,7 +58,7 @@ def test_labels_that_do_not_occur_do_no_harm() -> None:
 @pytest.mark.parametrize("sharpness", [0.25, 1.0, 4.0])
 def test_a_temperature_undoes_too_much_or_too_little_confidence(sharpness: float) -> None:
     truth, logits = drawn(4, 4000, sharpness)
-    temperature = fitted_temperature(truth, logits)
+    temperature = fit_temperature(truth, logits)
     assert temperature == pytest.approx(sharpness, rel=0.1)
     before, after = measure(truth, softmax(logits)), measure(truth, softmax(logits, temperature))
     assert after["eval_loss"] <= before["eval_loss"] + 1e-9

@@ -20,7 +20,7 @@ from sealtrain.broker.http.bodies import connection_of
 from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.owners import OwnersRequest
 from sealtrain.broker.service.service import Broker
-from sealtrain.broker.urls import asked_url
+from sealtrain.broker.urls import resolve_asked_url
 from sealtrain.release.lease_code import LEASE_HEADER, LeaseShown, read_lease_header
 
 
@@ -102,7 +102,7 @@ def _own_url(request: Request, public_urls: tuple[str, ...]) -> str:
     scheme = scope["scheme"]  # of the connection; a proxy that the operator named may say another
     listening = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     query = scope["query_string"].decode("latin-1")
-    return asked_url(
+    return resolve_asked_url(
         public_urls or (listening,),
         host=request.headers.get("host", ""),
         target=scope["raw_path"].decode("latin-1") + (f"?{query}" if query else ""),

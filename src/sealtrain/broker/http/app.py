@@ -94,7 +94,7 @@ def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...]
     return app
 
 
-def described(*, boot_auth: bool) -> dict[str, Any]:
+def describe_service(*, boot_auth: bool) -> dict[str, Any]:
     """OpenAPI document of a broker's service, without a broker.
 
     Args:

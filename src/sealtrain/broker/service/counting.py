@@ -120,7 +120,7 @@ class Reserved:
     runs: tuple[Begun, ...] = ()
 
 
-def reserved_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> Reserved:
+def sum_reserved(ledger: Ledger, reserved: Mapping[int, str]) -> Reserved:
     """Privacy reserved by all runs.
 
     Args:

@@ -68,7 +68,7 @@ def receipt_of(
     )
 
 
-def granted_entry(
+def write_granted_entry(
     request: ReleaseRequest | RenewalRequest,
     permit: Permit,
     guest: Appraised,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from sealtrain.broker.service.parts import BrokerParts
-from sealtrain.broker.store.tokens import KeptToken, Scope, admitted
+from sealtrain.broker.store.tokens import KeptToken, Scope, admit_token
 from sealtrain.errors import Unreachable
 
 _BEARER: Final = "bearer "
@@ -40,7 +40,7 @@ class Operators:
         token = authorization[len(_BEARER) :].strip() if bearer else ""
         with suppress(Unreachable):
             self._read()
-        return admitted(self._kept, token, scope, now=self._parts.clock()).name
+        return admit_token(self._kept, token, scope, now=self._parts.clock()).name
 
     def _read(self) -> None:
         with self._parts.store.reading() as transaction:

@@ -33,13 +33,13 @@ from sealtrain.broker.service.chaining import (
 )
 from sealtrain.broker.service.challenges import Challenges
 from sealtrain.broker.service.condition import Condition
-from sealtrain.broker.service.counting import Counting, Reserved, reserved_so_far
+from sealtrain.broker.service.counting import Counting, Reserved, sum_reserved
 from sealtrain.broker.service.entries import (
-    granted_entry,
     is_refusal,
     receipt_of,
     refusal_entry,
     target_of,
+    write_granted_entry,
 )
 from sealtrain.broker.service.guests import Appraised, appraise_guest, hold_owners_policies
 from sealtrain.broker.service.operators import Operators
@@ -360,7 +360,7 @@ class Broker:
             run = transaction.run(request.run_id)
             registered = self._find_registered(transaction, request, request.data)
             reserved = transaction.reservations() if private else {}
-            before = reserved_so_far(self.ledger, reserved) if private else Reserved()
+            before = sum_reserved(self.ledger, reserved) if private else Reserved()
             begins = run is None and not request.resume
             used = self._counting.uses(transaction, target_of(request), before.runs)
             asked = reserves_of(guest.measured)
@@ -413,7 +413,7 @@ class Broker:
                 transaction,
                 self.ledger,
                 "release",
-                granted_entry(
+                write_granted_entry(
                     request,
                     permit,
                     guest,
@@ -467,7 +467,7 @@ class Broker:
                 transaction,
                 self.ledger,
                 "renewal",
-                granted_entry(request, permit, guest, request.lease_id, receipt),
+                write_granted_entry(request, permit, guest, request.lease_id, receipt),
                 now=now,
             )
         return RenewalAnswer(

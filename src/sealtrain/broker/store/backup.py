@@ -38,8 +38,8 @@ from sealtrain.base.files import open_regular, sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
 from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.broker.address import DATABASE, LEDGER
-from sealtrain.broker.store.database import begun, engine_of
-from sealtrain.broker.store.restore import ended
+from sealtrain.broker.store.database import begin_transaction, engine_of
+from sealtrain.broker.store.restore import end_leases
 from sealtrain.errors import (
     AlreadyExists,
     ConfigError,
@@ -217,8 +217,8 @@ def _end_leases(folder: Path, now: int, meta: dict[str, str]) -> int:
             raise DataInvalid("the backup's database is damaged", check="database")
     ledger, engine = LedgerStore(folder / LEDGER, meta), engine_of(folder / DATABASE)
     try:
-        with begun(engine) as connection:
-            done = ended(connection, ledger, meta["origin"], now)
+        with begin_transaction(engine) as connection:
+            done = end_leases(connection, ledger, meta["origin"], now)
     finally:
         engine.dispose()
         ledger.close()

@@ -48,7 +48,7 @@ def place_of(engine: Engine) -> Place:
 
 
 @contextmanager
-def begun(engine: Engine) -> Iterator[Connection]:
+def begin_transaction(engine: Engine) -> Iterator[Connection]:
     """A transaction: everything inside happens, or nothing if the block raises.
 
     Raises:

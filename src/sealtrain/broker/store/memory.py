@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from sqlalchemy.engine import Connection
 
 from sealtrain.base.secret import Random
-from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
+from sealtrain.broker.store.database import begin, begin_transaction, commit, engine_of, failures
 from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.group_commit import CommitLimits, GroupCommit
 from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
@@ -54,7 +54,7 @@ class Store:
         self._following: LedgerFollower | None = None
         self.group_commit = GroupCommit(self._engine, self._begin, limits=limits)
         try:
-            with begun(self._engine) as connection:
+            with begin_transaction(self._engine) as connection:
                 check(connection)
                 move_in(connection)
                 if incarnation_of(connection) is None:
@@ -114,7 +114,7 @@ class Store:
             Unreachable: The database cannot be written.
         """
         following = LedgerFollower(ledger.stored, ledger.origin)
-        with begun(self._engine) as connection:
+        with begin_transaction(self._engine) as connection:
             following.verify(connection)
             missing = following.catch_up(connection)
             if missing:

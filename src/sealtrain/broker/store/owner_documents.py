@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.store.statements import Settled, among, places, run, settled_rows
+from sealtrain.broker.store.statements import Settled, among, places, read_settled_rows, run
 from sealtrain.broker.store.tables import (
     document_subjects,
     manifests,
@@ -84,7 +84,7 @@ class OwnerDocuments:
 
     def in_force(self, kind: str) -> dict[str, tuple[str, bytes]]:
         """Each owner's newest document of a kind: name → digest and envelope."""
-        rows = settled_rows(self._connection, _IN_FORCE, {"kind": kind}, self._settled)
+        rows = read_settled_rows(self._connection, _IN_FORCE, {"kind": kind}, self._settled)
         return {owner: (digest, bytes(envelope)) for owner, digest, envelope in rows}
 
     def about(self, kind: str, run_id: str, data: Sequence[OwnedId] = ()) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.store.database import begun, engine_of
+from sealtrain.broker.store.database import begin_transaction, engine_of
 from sealtrain.broker.store.following import LedgerFollower
 from sealtrain.broker.store.incarnation import begin_anew, move_in
 from sealtrain.broker.store.schema import HEAD, version_of
@@ -58,8 +58,8 @@ def settle(database: DatabaseServer, *, now: int) -> RestoredDatabase:
     engine = engine_of(database)
     try:
         size = ledger.recompute()
-        with begun(engine) as connection:
-            leases_ended = ended(connection, ledger, meta["origin"], now)
+        with begin_transaction(engine) as connection:
+            leases_ended = end_leases(connection, ledger, meta["origin"], now)
             move_in(connection, anew=True)
         return RestoredDatabase(
             origin=meta["origin"],
@@ -72,7 +72,7 @@ def settle(database: DatabaseServer, *, now: int) -> RestoredDatabase:
         ledger.close()
 
 
-def ended(connection: Connection, ledger: LedgerStore, origin: str, now: int) -> int:
+def end_leases(connection: Connection, ledger: LedgerStore, origin: str, now: int) -> int:
     """Bring the tables in step with their ledger, then end leases and challenges.
 
     Returns:

@@ -17,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.store.database import begun, engine_of
+from sealtrain.broker.store.database import begin_transaction, engine_of
 from sealtrain.errors import ConfigError, DataInvalid
 from sealtrain.ledger.backend import Place
 from sealtrain.ledger.backends import backend_of
@@ -114,7 +114,7 @@ def bring_on(where: Place) -> tuple[str | None, str]:
     """
     engine = engine_of(where, migrating=True)
     try:
-        with begun(engine) as connection:
+        with begin_transaction(engine) as connection:
             done = migrate(connection)
             if (query := backend_of(where).broken) is not None:
                 broken = connection.exec_driver_sql(query).fetchall()

@@ -101,7 +101,7 @@ def _room(count: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def datasets_named(count: int) -> sa.Select[Any]:
+def select_datasets(count: int) -> sa.Select[Any]:
     """Manifests of ``count`` datasets, named by ``places``."""
     return (
         sa.select(
@@ -149,7 +149,7 @@ def run(connection: Connection, statement: sa.Executable, values: Mapping[str, A
     return driver.execute(text, given if order is None else [given[column] for column in order])
 
 
-def settled_rows(
+def read_settled_rows(
     connection: Connection,
     statement: sa.Executable,
     values: Mapping[str, Any],

@@ -13,7 +13,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.store.statements import Settled, settled_rows
+from sealtrain.broker.store.statements import Settled, read_settled_rows
 from sealtrain.broker.store.tables import successions
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
@@ -38,7 +38,7 @@ class Successions:
 
     def recorded(self) -> tuple[str, str, int] | None:
         """The successor's id, the digest of the succession's envelope, and its entry."""
-        for successor, digest, index in settled_rows(
+        for successor, digest, index in read_settled_rows(
             self._connection, _RECORDED, {}, self._settled
         ):
             return successor, digest, int(index)

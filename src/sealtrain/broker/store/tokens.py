@@ -139,7 +139,7 @@ class Tokens:
         return [(row.digest, _state(row)) for row in rows]
 
 
-def admitted(kept: Sequence[KeptToken], token: str, scope: Scope, *, now: int) -> TokenState:
+def admit_token(kept: Sequence[KeptToken], token: str, scope: Scope, *, now: int) -> TokenState:
     """Return the token that was shown, if it is good for ``scope``.
 
     Args:

@@ -45,7 +45,7 @@ class Transaction:
 
     Args:
         connection: In the transaction.
-        settled: As for ``statements.settled_rows``.
+        settled: As for ``statements.read_settled_rows``.
     """
 
     def __init__(self, connection: Connection, settled: statements.Settled | None = None) -> None:
@@ -72,7 +72,7 @@ class Transaction:
         return statements.run(self._connection, statement, values)
 
     def _settled_rows(self, statement: sa.Executable, values: Mapping[str, Any]) -> list[Any]:
-        return statements.settled_rows(self._connection, statement, values, self._settled)
+        return statements.read_settled_rows(self._connection, statement, values, self._settled)
 
     @property
     def began_at(self) -> int:
@@ -160,7 +160,7 @@ class Transaction:
         self, wanted: Sequence[OwnedId]
     ) -> dict[OwnedId, dict[tuple[str, str], StoredDocument]]:
         found: dict[OwnedId, dict[tuple[str, str], StoredDocument]] = {}
-        statement = statements.datasets_named(len(wanted))
+        statement = statements.select_datasets(len(wanted))
         for row in self._settled_rows(statement, statements.places(wanted)):
             owner_id, dataset_id, app_id, compose_hash, index, digest, envelope = row
             stored = (index, digest, bytes(envelope))

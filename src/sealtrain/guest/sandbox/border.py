@@ -1,6 +1,6 @@
 """The sandbox around a process that holds keys or records: output, network, files, programs.
 
-``enclosed`` is the same sandbox for every role of a run. The guest opens and starts everything it
+``enclose`` is the same sandbox for every role of a run. The guest opens and starts everything it
 needs before it: listening sockets, the answers of programs, the process that compiles kernels, the
 accelerator's driver.
 """
@@ -27,8 +27,8 @@ from sealtrain.guest.sandbox.landlock import (
     restrict,
     unbound,
 )
-from sealtrain.guest.sandbox.network import address_of, confined_to, is_number
-from sealtrain.guest.sandbox.output import hushed
+from sealtrain.guest.sandbox.network import address_of, confine_to, is_number
+from sealtrain.guest.sandbox.output import hush
 from sealtrain.guest.sandbox.programs import Programs, questions
 from sealtrain.guest.sandbox.rehearsal import insecure_loud
 from sealtrain.guest.sandbox.scratch import Scratch, scratch
@@ -67,7 +67,7 @@ class Ways:
 
 
 class Room:
-    """The sandbox that ``enclosed`` prepared, which a process then closes for good.
+    """The sandbox that ``enclose`` prepared, which a process then closes for good.
 
     Attributes:
         terminal: For sealtrain's own progress.
@@ -92,8 +92,8 @@ class Room:
         self._accelerated = accelerated
 
     def closed(self, ways: Ways) -> AbstractContextManager[object]:
-        """Confine this process to ``ways`` as Python can: see ``sandbox.network.confined_to``."""
-        return confined_to(
+        """Confine this process to ``ways`` as Python can: see ``sandbox.network.confine_to``."""
+        return confine_to(
             *outbound().places(ways.urls),
             unix=ways.sockets,
             writable=[*ways.folders, *self.scratch.writable],
@@ -130,7 +130,7 @@ class Room:
 
 
 @contextmanager
-def enclosed(
+def enclose(
     tally: OutputTally,
     *,
     alone: bool,
@@ -150,7 +150,7 @@ def enclosed(
     with ExitStack() as stack:
         memory = stack.enter_context(scratch(alone=alone))
         terminal = stack.enter_context(
-            insecure_loud() if insecure_shown else hushed(tally, for_good=alone)
+            insecure_loud() if insecure_shown else hush(tally, for_good=alone)
         )
         if accelerated:
             _wake_driver()

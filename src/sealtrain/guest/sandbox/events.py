@@ -21,8 +21,8 @@ where class, message and hint are together one refusal of what scripts call, as 
 script began: the words then say no more than the code does.
 
 In a run whose code is in a workload (``guest.workload``), that process says what ended it and
-the keeper decides, by the same rules, from its own copy of the source: ``described`` and
-``restated``.
+the keeper decides, by the same rules, from its own copy of the source: ``describe_failure`` and
+``restate_failure``.
 
 A refused program is named at every level, if it is a file that the run did not make: the engineer
 has to know which program to do without.
@@ -184,7 +184,7 @@ def remember_errors() -> _KnownErrors:
     )
 
 
-def told(
+def run_telling(
     work: Callable[[], Done],
     logs: Logs,
     counts: Callable[[], dict[str, int]],
@@ -235,12 +235,12 @@ class Restated(Exception):
         self.error = error
 
 
-def described(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any]:
-    """What a workload says of the error that ended it, for ``restated``.
+def describe_failure(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any]:
+    """What a workload says of the error that ended it, for ``restate_failure``.
 
     Args:
         error: As raised.
-        scripts: As ``told``.
+        scripts: As ``run_telling``.
     """
     kind = _kind(error, scripts)
     ours = error if type(error) is kind and isinstance(error, SealtrainError) else None
@@ -260,7 +260,7 @@ def described(error: BaseException, scripts: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def restated(
+def restate_failure(
     said: Mapping[str, Any],
     logs: Logs,
     counts: Mapping[str, int],
@@ -275,7 +275,7 @@ def restated(
     An error that a runner waits for, such as a broker's, is not the workload's to raise.
 
     Args:
-        said: From ``described``, by a stranger.
+        said: From ``describe_failure``, by a stranger.
         logs: The recipe's ``release_policy.logs``.
         counts: Of dropped output and refused calls, by event.
         scripts: Text of each script by its name in the recipe.

@@ -1,6 +1,6 @@
 """In the process that trains, Python finds only the modules that the lock pins.
 
-``only_pinned`` replaces all of Python's finders by a single one. It finds a module only in
+``import_only_pinned`` replaces all of Python's finders by a single one. It finds a module only in
 
 1. the interpreter and its standard library;
 2. the measured files of sealtrain itself: of the core, and of the rooms that the lock pins;
@@ -11,7 +11,7 @@ Everything else is as if it were not installed: ``ModuleNotFoundError`` for an i
 libraries behave alike on every machine. Neither ``sys.path`` nor a ``.pth`` file, a working
 directory, an archive or a namespace package adds anything. Children that are forked inherit it.
 
-``only_pinned`` checks the modules that are loaded already: it refuses a process that loaded
+``import_only_pinned`` checks the modules that are loaded already: it refuses a process that loaded
 anything else. ``cli.alone`` starts a process that has loaded nothing of the kind.
 
 The finder judges imports by name. Code that reads a file and runs it is not judged: it is pinned
@@ -53,7 +53,7 @@ _ADDED: Final = re.compile(r"/(site|dist)-packages/")
 _ANY_PACKAGE: Final = DistributionFinder.Context()
 
 
-def only_pinned(importable: Importable) -> None:
+def import_only_pinned(importable: Importable) -> None:
     """From now on, and until it ends, this process imports nothing else.
 
     Args:

@@ -1,6 +1,6 @@
 """Network confinement of library code while a run holds records in memory.
 
-``confined_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
+``confine_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
 and listening ports. Trackers, hubs and telemetry fail loudly instead of leaking. The run may look a
 named host up again at any time and reach it under the addresses of the answer: large stores give
 new addresses at each look-up. ``sandbox.files`` judges files and ``sandbox.programs`` programs,
@@ -28,8 +28,8 @@ from sealtrain.guest.sandbox.programs import (
     NONE,
     ProgramRefused,
     Programs,
-    answered,
-    found,
+    answer_programs,
+    find_program,
     is_told,
 )
 
@@ -66,7 +66,7 @@ _resolving = threading.local()
 
 
 @contextmanager
-def confined_to(
+def confine_to(
     *urls: str,
     unix: Iterable[Path] | None = None,
     writable: Iterable[Path] | None = None,
@@ -105,7 +105,7 @@ def confined_to(
     sys.dont_write_bytecode = sys.dont_write_bytecode or writable is not None
     socket.getaddrinfo = _remember_addresses(borders, socket.getaddrinfo)
     try:
-        with answered(programs, lambda: _note("program.refused")):
+        with answer_programs(programs, lambda: _note("program.refused")):
             yield borders
     finally:
         _borders, _noted, sys.dont_write_bytecode, socket.getaddrinfo = before
@@ -258,7 +258,7 @@ def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
     programs, variables = NONE, None
     name: Any = _SHELL
     words: Any = ()
-    if event == "subprocess.Popen":  # ``answered`` stands in for that only
+    if event == "subprocess.Popen":  # ``answer_programs`` stands in for that only
         programs, (name, words, _folder, variables) = borders.programs, arguments
     elif event in ("os.exec", "os.posix_spawn"):
         name = arguments[0]
@@ -266,7 +266,7 @@ def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
         name = arguments[0][0]
     elif event == "os.forkpty":
         name = sys.executable
-    program = found(os.fsdecode(name), variables)
+    program = find_program(os.fsdecode(name), variables)
     if program is None:  # Python itself reports it
         return
     try:

@@ -48,7 +48,7 @@ class OutputTally:
 
 
 @contextmanager
-def hushed(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
+def hush(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
     """Silence the process.
 
     Args:

@@ -135,7 +135,7 @@ def questions() -> Mapping[Words, bytes]:
 
 
 @contextmanager
-def answered(programs: Programs, refused: Callable[[], None]) -> Iterator[None]:
+def answer_programs(programs: Programs, refused: Callable[[], None]) -> Iterator[None]:
     """Have ``programs`` stand in for every program that Python code starts.
 
     Args:
@@ -178,7 +178,7 @@ def is_told(program: str, writable: Sequence[Path]) -> bool:
     return there and not any(place.is_relative_to(folder) for folder in writable)
 
 
-def found(name: str, variables: Mapping[str, str] | None) -> str | None:
+def find_program(name: str, variables: Mapping[str, str] | None) -> str | None:
     """Path of the program of that name, ``None`` where there is none.
 
     Args:

@@ -19,7 +19,7 @@ INSECURE_SHOW: Final = {"SEALTRAIN_INSECURE_SHOW": "may-show-data"}
 """The variable and its value."""
 
 
-def insecure_shown(platform: str) -> bool:
+def shows_insecurely(platform: str) -> bool:
     """Whether a run may show everything: on the simulator, in a rehearsal.
 
     Args:

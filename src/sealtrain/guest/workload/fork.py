@@ -86,7 +86,7 @@ class WorkloadProcess:
         self.pid = fork()
         if self.pid == 0:
             _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())})
-        grouped(self.pid)
+        join_group(self.pid)
         self.ends = tuple(ours)
         self._status: int | None = None
         self._over = False
@@ -142,7 +142,7 @@ class Guard:
         if self._pid == 0:
             _guard(maker, group)
         os.close(maker)
-        grouped(self._pid, group)
+        join_group(self._pid, group)
 
     def end(self) -> None:
         """End it, where the end of its group did not."""
@@ -158,7 +158,7 @@ def _guard(maker: int, group: int) -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
-        grouped(0, group)
+        join_group(0, group)
         strip({maker})
         give_up_capabilities()
         refuse_calls(network=False, unix=False)
@@ -169,7 +169,7 @@ def _guard(maker: int, group: int) -> NoReturn:
         os._exit(1)
 
 
-def grouped(pid: int = 0, group: int | None = None) -> None:
+def join_group(pid: int = 0, group: int | None = None) -> None:
     """Put a process into a group. Parent and child both ask for it.
 
     Args:
@@ -212,7 +212,7 @@ def keep_orphans(*, kept: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def orphans_ended() -> Iterator[None]:
+def run_without_orphans() -> Iterator[None]:
     """Around the process of a run: what it forked does not live longer than the block."""
     keep_orphans()
     try:
@@ -259,7 +259,7 @@ def _live(
     """The workload's whole life."""
     status = 1
     try:
-        grouped()
+        join_group()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the keeper decides when to stop
         signal.set_wakeup_fd(-1)

@@ -25,7 +25,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import fork
 from sealtrain.errors import SealtrainError, error_by_code
-from sealtrain.guest.workload.fork import Guard, end_group, exit_status, grouped, strip
+from sealtrain.guest.workload.fork import Guard, end_group, exit_status, join_group, strip
 from sealtrain.guest.workload.frames import (
     BatchLaid,
     BatchWanted,
@@ -80,7 +80,7 @@ class Opener:
         self._pid = fork()
         if self._pid == 0:
             _live(keeper, lambda ends: (live or _begin)(importable, ends), ours, theirs)
-        grouped(self._pid)
+        join_group(self._pid)
         for end in theirs:
             end.close()
         self._guard = Guard(self._pid)
@@ -325,7 +325,7 @@ def _live(
     """The opener's whole life."""
     status = 1
     try:
-        grouped()
+        join_group()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the keeper ends it
         signal.set_wakeup_fd(-1)

@@ -30,7 +30,7 @@ from sealtrain.base.distributions import CORE
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.version import own_folders
 from sealtrain.errors import DataInvalid, LimitExceeded
-from sealtrain.guest.sandbox.imports import only_pinned
+from sealtrain.guest.sandbox.imports import import_only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory, other_threads, restrict, unbound
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 from sealtrain.guest.workload.fork import give_up_capabilities
@@ -81,7 +81,7 @@ class SlotFiller:
             sources: The opened records.
             columns: Names of the recipe.
         """
-        self._projections = [projected(source, columns) for source in sources]
+        self._projections = [project_columns(source, columns) for source in sources]
 
     def lay(
         self, memory: SharedMemory, slot_bytes: int, *, dataset: int, batch: int, slot: int
@@ -108,7 +108,7 @@ class SlotFiller:
         return int(laid.tell())
 
 
-def projected(source: Source, columns: Sequence[str]) -> Projection | None:
+def project_columns(source: Source, columns: Sequence[str]) -> Projection | None:
     """The recipe's columns of a dataset; ``None`` where it does not have them."""
     try:
         return Projection([source], columns)
@@ -126,7 +126,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
     try:
         leave_no_memory()
         packages = {name: distribution(name) for name in given["packages"]}
-        only_pinned(Importable(packages, given["packages"]))
+        import_only_pinned(Importable(packages, given["packages"]))
         control, *lines = [socket.socket(fileno=number) for number in given["ends"]]
         serve(control, list(zip(lines[::2], lines[1::2], strict=True)))
         status = 0

@@ -45,14 +45,14 @@ from sealtrain.training.checkpoints.checkpoint_growth import (
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.position import DataPosition
 from sealtrain.training.checkpoints.randomness import (
+    pause_training,
     random_states,
     restore_random_states,
     seed_again,
-    undisturbed,
 )
 from sealtrain.training.checkpoints.saver import CheckpointSaver
-from sealtrain.training.data.hugging import positioned_under
-from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
+from sealtrain.training.data.hugging import find_positioned
+from sealtrain.training.distributed.agreement import gather_states, own_states, same_for_all
 from sealtrain.training.distributed.dealing import deal_rows
 from sealtrain.training.distributed.machinery import Copies
 from sealtrain.training.distributed.ranks import place
@@ -215,7 +215,7 @@ class RunCallback(TrainerCallback):
         self._save_steps = max(1, int(state.save_steps))
         loader, stream = objects["train_dataloader"], self._context.stream
         if stream is None:
-            stream = positioned_under(loader.dataset)
+            stream = find_positioned(loader.dataset)
         else:
             deal_rows(loader, stream)
         self._position = DataPosition(args, loader, stream)
@@ -353,7 +353,7 @@ class RunCallback(TrainerCallback):
             return
         if not arguments.eval_steps or self.steps % arguments.eval_steps:
             return
-        with undisturbed(model):
+        with pause_training(model):
             # Every rank measures, since all may be needed for it; one answer decides for all.
             self._measured = same_for_all(evaluation(model))
         control.should_log = True
@@ -389,7 +389,7 @@ class RunCallback(TrainerCallback):
             saver.flush()
         # All ranks together, where each holds a part; only rank 0 gets the whole.
         weights = self._context.machinery.state(objects["model"], objects["optimizer"])
-        random = gathered_states(random_states())
+        random = gather_states(random_states())
         if saver is None:
             return
         require_finite_model(objects["model"], weights["model"])

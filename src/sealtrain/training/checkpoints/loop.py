@@ -25,11 +25,11 @@ from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint_growth import growth_of_optimizers
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
-from sealtrain.training.data.hugging import positioned_under
+from sealtrain.training.data.hugging import find_positioned
 from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.distributed.agreement import (
-    gathered_states,
+    gather_states,
     mean_over_ranks,
     own_states,
     to_first,
@@ -155,7 +155,7 @@ class RunLoop:
         for told in self._context.on_step:
             told(self.steps, self.last)
         if due or stops:
-            random, accounts = gathered_states(random_states()), to_first(self._averages.state())
+            random, accounts = gather_states(random_states()), to_first(self._averages.state())
             if saver is not None:
                 saver.save(
                     self.steps,
@@ -230,7 +230,7 @@ class _Loaded:
     """Batches of a loader over a sealed stream, which prefetches them."""
 
     def __init__(self, loader: Any) -> None:
-        stream = positioned_under(getattr(loader, "dataset", None))
+        stream = find_positioned(getattr(loader, "dataset", None))
         workers = int(getattr(loader, "num_workers", 0) or 0)
         if stream is None or workers:
             raise UsageError(

@@ -35,7 +35,7 @@ def random_states() -> dict[str, Any]:
     return states
 
 
-def moved_generators(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def find_moved_generators(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names of the generators from which numbers were drawn between two ``random_states``."""
     import torch
 
@@ -78,7 +78,7 @@ def seed_again(label: str) -> None:
 
 
 @contextmanager
-def seeded(label: str) -> Iterator[None]:
+def seed_generators(label: str) -> Iterator[None]:
     """Let the block draw from PyTorch's generators as seeded by ``label``; none moves on by it."""
     import torch
 
@@ -91,7 +91,7 @@ def seeded(label: str) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(model: Any) -> Iterator[None]:
+def pause_training(model: Any) -> Iterator[None]:
     """Let the block use ``model`` for inference; training goes on as if it had not happened.
 
     Inside, the model is in evaluation mode and no gradients are recorded. Afterwards every module

@@ -141,7 +141,9 @@ def _read(file: RawIOBase, wanted: set[str] | None) -> dict[str, Any]:
 
     read: dict[str, torch.Tensor] = {}
     return {
-        key: _filled(value, tensor) for key, value in outline if wanted is None or key in wanted
+        key: _fill_outline(value, tensor)
+        for key, value in outline
+        if wanted is None or key in wanted
     }
 
 
@@ -200,18 +202,18 @@ def _note_tensor(
     return path
 
 
-def _filled(outline: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
+def _fill_outline(outline: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
     if isinstance(outline, list):
-        return [_filled(part, tensor) for part in outline]
+        return [_fill_outline(part, tensor) for part in outline]
     if not isinstance(outline, dict):
         return outline
     ((kind, inner),) = outline.items()
     if kind == "tensor":
         return tensor(inner)
     if kind == "tuple":
-        return tuple(_filled(part, tensor) for part in inner)
+        return tuple(_fill_outline(part, tensor) for part in inner)
     if kind == "dict":
-        return {key: _filled(part, tensor) for key, part in inner}
+        return {key: _fill_outline(part, tensor) for key, part in inner}
     raise ValueError("unknown kind of value")
 
 

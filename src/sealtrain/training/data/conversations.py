@@ -62,7 +62,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
             raise changing_template(name)
 
 
-def marked_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+def find_marked_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The chat template that marks the assistant's turns, where the tokenizer's own does not.
 
     Returns:

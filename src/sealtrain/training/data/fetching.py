@@ -49,7 +49,7 @@ class Fetching(Generic[Question, Answer]):
         self._threads.shutdown(cancel_futures=True)
 
 
-def fetched(
+def fetch_ahead(
     fetch: Callable[[Question], Answer], questions: Iterable[Question]
 ) -> Generator[Answer]:
     """The answers to questions in order, with ``AT_A_TIME`` more under way."""

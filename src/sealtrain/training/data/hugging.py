@@ -232,7 +232,7 @@ def read_in_each_rank() -> None:
     Accelerator.dispatch_batches = property(chosen)
 
 
-def positioned_under(dataset: Any) -> Positioned | None:
+def find_positioned(dataset: Any) -> Positioned | None:
     """The stream under a dataset that was mapped, filtered or divided since; ``None`` if none.
 
     For the dataset of a user's script, which may be made of the stream in any way. A phase says

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sealtrain.training.data.fetching import AT_A_TIME, far, fetched
+from sealtrain.training.data.fetching import AT_A_TIME, far, fetch_ahead
 from sealtrain.training.data.order import Pick
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 
@@ -161,7 +161,7 @@ class OpenFetched:
         def turned(pick: Pick) -> Turned:
             return batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
 
-        return fetched(turned, picks)
+        return fetch_ahead(turned, picks)
 
 
 def opener_for(datasets: Sequence[BatchedRecords], *, ahead: bool) -> BatchOpener:

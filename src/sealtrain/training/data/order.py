@@ -323,7 +323,7 @@ class Order:
             if cap is None:
                 starts.extend(lane.before(epoch) for lane in own)
             else:
-                starts.extend(divided(epoch * cap, [lane.total for lane in own]))
+                starts.extend(divide(epoch * cap, [lane.total for lane in own]))
         return starts
 
     def _count_given(self, counts: list[int], rounds: int) -> list[int]:
@@ -337,7 +337,7 @@ class Order:
         return [(2 * count * passed + total) // (2 * total) for count in counts]
 
 
-def divided(amount: int, sizes: Sequence[int]) -> list[int]:
+def divide(amount: int, sizes: Sequence[int]) -> list[int]:
     """Parts of ``amount`` in proportion to ``sizes``.
 
     The parts sum up to ``amount`` and each grows, or stays, as ``amount`` grows: Webster's method

@@ -54,7 +54,7 @@ class _Producer(Generic[Item]):
         self._thread.join()
 
 
-def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]:
+def prefetch(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]:
     """Items of ``make()``, computed up to ``depth`` ahead in a thread; 0 computes them in place.
 
     The thread ends when the consumer closes this generator, and its errors are raised here.

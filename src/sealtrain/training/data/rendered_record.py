@@ -67,7 +67,7 @@ class Rendered:
             yield use, str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
 
-def unrendered(recipe: Recipe) -> str | None:
+def explain_unrendered(recipe: Recipe) -> str | None:
     """Why records of a recipe are not shown as tokens; ``None`` where they are."""
     if recipe.phase not in _RENDERERS:
         return f"phase {recipe.phase} shows no records as tokens"
@@ -88,7 +88,7 @@ def render_record(
     """What a record becomes.
 
     Args:
-        recipe: One of which ``unrendered`` is ``None``.
+        recipe: One of which ``explain_unrendered`` is ``None``.
         tokenizer: Its tokenizer; ``trainer.eos_token`` is set in it, as training does.
         record: Field of the recipe's columns → value, as ``rows_as_recorded`` gives it.
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.data.columns import Projection
-from sealtrain.training.data.fetching import far, fetched
+from sealtrain.training.data.fetching import far, fetch_ahead
 from sealtrain.training.data.opening import BatchOpener, Evenly, Turned, largest_batch, opener_for
 from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
-from sealtrain.training.data.prefetch import prefetched
+from sealtrain.training.data.prefetch import prefetch
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 from sealtrain.training.data.rank_part import WHOLE, RowShare
 
@@ -100,7 +100,7 @@ class RecordStream:
         """
         opener = opener_for(self._datasets, ahead=self._ahead > 0)
         depth = self._ahead if opener.prefetches else 0
-        yield from prefetched(lambda: self._read(start, stop, part, opener), depth)
+        yield from prefetch(lambda: self._read(start, stop, part, opener), depth)
 
     def positions(
         self, start: int = 0, stop: int | None = None, *, part: RowShare = WHOLE
@@ -323,7 +323,7 @@ def read_all(
         return projection.read(source, batch)
 
     if far(datasets):
-        yield from fetched(read, places)
+        yield from fetch_ahead(read, places)
     elif PrefetchProcess.helps(datasets):
         with closing(PrefetchProcess(places, read, largest=largest_batch(datasets))) as process:
             yield from process

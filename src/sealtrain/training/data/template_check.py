@@ -49,7 +49,7 @@ class WholeRendering:
         forms = {_form(turn, at == last, tools=bool(tools)) for at, turn in enumerate(turns)}
         if forms <= self._seen or len(self._seen) >= _MOST_FORMS:
             return
-        part = left_out(render(), turns, tools)
+        part = find_left_out(render(), turns, tools)
         if part is not None:
             raise RecordInvalid(
                 f"the chat template of the base model leaves out {part}",
@@ -61,7 +61,7 @@ class WholeRendering:
         self._seen |= forms
 
 
-def left_out(text: str, turns: Sequence[Turn], tools: Sequence[Turn] | None) -> str | None:
+def find_left_out(text: str, turns: Sequence[Turn], tools: Sequence[Turn] | None) -> str | None:
     """The first kind of part that is not in a rendered text; ``None`` where all is there."""
     found = _words(text)
     for at, turn in enumerate(turns):

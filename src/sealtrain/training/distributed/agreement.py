@@ -30,7 +30,7 @@ def to_first(own: Told) -> list[Told]:
     return found or []
 
 
-def told_by_all(own: Told) -> list[Told]:
+def gather_values(own: Told) -> list[Told]:
     """Every rank's value, by rank, in every rank."""
     mine = place()
     if mine.world == 1:
@@ -42,7 +42,7 @@ def told_by_all(own: Told) -> list[Told]:
     return found
 
 
-def exchanged(parcels: Sequence[Told]) -> list[Told]:
+def exchange_parcels(parcels: Sequence[Told]) -> list[Told]:
     """Send each rank its parcel, and get one from each.
 
     Args:
@@ -80,7 +80,7 @@ def same_for_all(own: Told) -> Told:
     return told[0]
 
 
-def dealt(pieces: Iterable[Piece], work: Callable[[int, Piece], Told]) -> list[Told]:
+def deal_pieces(pieces: Iterable[Piece], work: Callable[[int, Piece], Told]) -> list[Told]:
     """Work on each piece in one of the ranks, in turns.
 
     Args:
@@ -96,7 +96,7 @@ def dealt(pieces: Iterable[Piece], work: Callable[[int, Piece], Told]) -> list[T
         for number, piece in enumerate(pieces)
         if number % mine.world == mine.rank
     }
-    found = {number: done for part in told_by_all(own) for number, done in part.items()}
+    found = {number: done for part in gather_values(own) for number, done in part.items()}
     return [found[number] for number in sorted(found)]
 
 
@@ -157,7 +157,7 @@ def expect_one_model(model: Any) -> None:
     """
     if place().world == 1:
         return
-    digests = told_by_all(_digest_of(model))
+    digests = gather_values(_digest_of(model))
     others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others or digests[0] is None:
         raise UsageError(
@@ -195,16 +195,16 @@ def flag_of_first(own: bool) -> bool:
     return bool(said.item())
 
 
-def gathered_states(own: dict[str, Any]) -> Any:
+def gather_states(own: dict[str, Any]) -> Any:
     """Random states of all ranks as a checkpoint keeps them; a single rank's without a list."""
     return own if place().world == 1 else to_first(own)
 
 
 def own_states(kept: Any, approved: Collection[int] = ()) -> dict[str, Any] | None:
-    """This rank's part of ``gathered_states``.
+    """This rank's part of ``gather_states``.
 
     Args:
-        kept: What ``gathered_states`` returned on rank 0.
+        kept: What ``gather_states`` returned on rank 0.
         approved: Numbers of ranks whose checkpoints may be continued besides this number.
 
     Returns:

@@ -15,7 +15,7 @@ The stream is walked in windows of several steps' rows, the same in all ranks. I
 
 Blocks of tokens (``cpt``) reach over records of all lanes, and which tokens a block holds follows
 from the length of every record before it. There, every rank gets the tokens of every record from
-the rank that opened it (``shared_by_all``). Where rows are prepared several at once (KTO's
+the rank that opened it (``share_rows``). Where rows are prepared several at once (KTO's
 unmatched answers, repeated prompts), every rank gets every record and prepares it
 (``read_together``). Only scripts, whose ranks need not read alike, open every batch in every rank.
 """
@@ -37,7 +37,7 @@ from datasets.iterable_dataset import (
 from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.data.hugging import Positioned, nothing_kept
 from sealtrain.training.data.rank_part import OwnBatches
-from sealtrain.training.distributed.agreement import exchanged, told_by_all
+from sealtrain.training.distributed.agreement import exchange_parcels, gather_values
 from sealtrain.training.distributed.ranks import place
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 WINDOW_BATCHES: Final = 4
 """Batches of every rank that a window holds, where no row is dropped."""
 _SHARED_ROWS: Final = 32
-"""Rows of every rank in a window of ``shared_by_all``."""
+"""Rows of every rank in a window of ``share_rows``."""
 _ONE_BY_ONE: Final = (MappedExamplesIterable, FilteredExamplesIterable, SelectColumnsIterable)
 
 Value = TypeVar("Value")
@@ -84,7 +84,7 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
         given = dropped = 0
         full_turn = self._stream.stream.order.full_turn()
         for kept in self._windows(WINDOW_BATCHES * step):
-            found = told_by_all([position for position, _ in kept])
+            found = gather_values([position for position, _ in kept])
             of_all = sorted((at, rank) for rank, positions in enumerate(found) for at in positions)
             dropped = 0 if of_all else dropped + WINDOW_BATCHES * step
             if dropped > full_turn:
@@ -96,7 +96,7 @@ class DealtRows(torch.utils.data.IterableDataset[dict[str, Any]]):
             parcels: list[list[Any]] = [[] for _ in range(mine.world)]
             for position, row in kept:
                 parcels[taker[position]].append(row)
-            received = [iter(parcel) for parcel in exchanged(parcels)]
+            received = [iter(parcel) for parcel in exchange_parcels(parcels)]
             for position, opener in of_all:
                 own = taker[position] == mine.rank
                 waiting.append((position, next(received[opener]) if own else None))
@@ -160,11 +160,11 @@ class _RowsOfAll:
         self._stream = stream
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        shared = shared_by_all(self._stream, read_rows)
+        shared = share_rows(self._stream, read_rows)
         return enumerate(shared, self._stream.position)
 
 
-def shared_by_all(
+def share_rows(
     stream: Positioned, prepare: Callable[[pa.RecordBatch], Iterable[Value]]
 ) -> Iterator[Value]:
     """The prepared rows of a stream from its position on, of which each rank prepares its own.
@@ -175,7 +175,7 @@ def shared_by_all(
     """
     for positions, batches in _own_windows(stream, stream.position, _SHARED_ROWS * place().world):
         values = [value for batch in batches for value in prepare(batch)]
-        parts = told_by_all((positions, values))
+        parts = gather_values((positions, values))
         of_all = [pair for part in parts for pair in zip(*part, strict=True)]
         for _, value in sorted(of_all, key=lambda pair: pair[0]):
             yield value

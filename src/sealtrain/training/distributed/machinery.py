@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.training.distributed.ranks import place
-from sealtrain.training.halfprecision import scaled
+from sealtrain.training.halfprecision import scale_gradients
 from sealtrain.training.models.weights import load_weights, trainable_state
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def connects_more(name: str) -> bool:
     return name == "deepspeed"
 
 
-def connected(name: str) -> None:
+def connect_backend(name: str) -> None:
     """Let a backend open the connections that it needs besides the group of all ranks.
 
     Called in every rank before the sandbox closes around it.
@@ -94,7 +94,7 @@ class Copies:
 
     def trainer(self, kind: type[Any]) -> type[Any]:
         """The class itself, or its subclass that scales the loss of ``fp16``."""
-        return scaled(kind) if self._half else kind
+        return scale_gradients(kind) if self._half else kind
 
     def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
         """Rank 0's own state: all copies are equal."""

@@ -23,7 +23,7 @@ def outline_of(model: Any) -> Any:
     return outline
 
 
-def filled(outline: Any, weights: Mapping[str, Any], device: Any) -> Any:
+def fill_outline(outline: Any, weights: Mapping[str, Any], device: Any) -> Any:
     """The outline with these weights, which it takes as they are."""
     outline.load_state_dict(weights, assign=True)
     # The outermost that can: an encoder holds its model inside.

@@ -98,7 +98,7 @@ class _Other:
 
 
 class Ranks:
-    """The ranks of a run as rank 0 sees them. Made by ``gathered``."""
+    """The ranks of a run as rank 0 sees them. Made by ``gather_ranks``."""
 
     def __init__(self) -> None:
         self._others: list[_Other] = []
@@ -192,7 +192,7 @@ class Ranks:
         )
 
     def fork(self, mine: _Local, company: Company, first: Any, work: Any) -> None:
-        """Add a rank. See ``gathered``."""
+        """Add a rank. See ``gather_ranks``."""
         here, there = multiprocessing.Pipe()
         inherited = [self._lifeline, here, *(other.answers for other in self._others)]
         process = multiprocessing.get_context("fork").Process(
@@ -268,7 +268,7 @@ class _Alone:
 
 
 @contextmanager
-def gathered(
+def gather_ranks(
     count: int,
     *,
     group: bool,

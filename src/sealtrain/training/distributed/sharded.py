@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.devices import compute_device
-from sealtrain.training.distributed.outline import filled, outline_of
+from sealtrain.training.distributed.outline import fill_outline, outline_of
 from sealtrain.training.distributed.ranks import place
-from sealtrain.training.halfprecision import scaled
+from sealtrain.training.halfprecision import scale_gradients
 from sealtrain.training.models.weights import of_training, refuse_another_model
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Sharded:
                 finally:
                     self.model.set_requires_gradient_sync(True)
 
-        return scaled(ShardedTrainer) if self._half else ShardedTrainer
+        return scale_gradients(ShardedTrainer) if self._half else ShardedTrainer
 
     def share_out(self, model: Any) -> None:
         """Leave each rank its shard of every layer."""
@@ -115,4 +115,4 @@ class Sharded:
         if not place().leads:
             return None
         outline, self._outline = self._outline, None
-        return filled(outline, weights, trainer.args.device)
+        return fill_outline(outline, weights, trainer.args.device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.agreement import to_first
-from sealtrain.training.distributed.outline import filled, outline_of
+from sealtrain.training.distributed.outline import fill_outline, outline_of
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.weights import refuse_another_model, trainable_state
 
@@ -131,7 +131,7 @@ class Zero:
         # From now on models are whole, also those that are loaded to merge with.
         unset_hf_deepspeed_config()  # type: ignore[no-untyped-call]  # of Transformers
         outline, self._outline = self._outline, None
-        return filled(outline, weights, trainer.args.device) if place().leads else None
+        return fill_outline(outline, weights, trainer.args.device) if place().leads else None
 
     @property
     def _engine(self) -> Any:

@@ -93,7 +93,7 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
 
     read_label = _label_reader(recipe)
     names = recipe.columns.features
-    filled = {names[place] for place in filled_features(recipe)}
+    filled = {names[place] for place in list_filled_features(recipe)}
 
     def encode(records: list[Encoded]) -> Encoded:
         """Features float32 (batch, features), labels int64 (batch,)."""
@@ -114,7 +114,7 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
     return encode
 
 
-def filled_features(recipe: Any) -> list[int]:
+def list_filled_features(recipe: Any) -> list[int]:
     """Places of the features whose missing values the model fills."""
     missing = missing_values(recipe)
     found = []
@@ -125,7 +125,7 @@ def filled_features(recipe: Any) -> list[int]:
     return found
 
 
-def marked_features(recipe: Any) -> list[int]:
+def list_marked_features(recipe: Any) -> list[int]:
     """Places of those of which a missing value is a category of its own."""
     rules = rules_of(recipe)
     names = enumerate(recipe.columns.features)
@@ -200,7 +200,7 @@ def stand_in_values(
     import torch
 
     rules = rules_of(work.recipe)
-    places = filled_features(work.recipe)
+    places = list_filled_features(work.recipe)
     names = [features[place] for place in places]
     found = mean[places].clone()
     wanted = [place for place, name in zip(places, names, strict=True) if rules[name] == "median"]

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sealtrain.errors import SealtrainError
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import RecordInvalid
-from sealtrain.training.data.conversations import check_template, marked_template
+from sealtrain.training.data.conversations import check_template, find_marked_template
 from sealtrain.training.data.template_check import WholeRendering
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
     return _Answers(recipe, encode)
 
 
-def supervised_rows(
+def make_supervised_rows(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase
 ) -> Callable[[Sequence[Record]], list[Row]]:
     """What makes rows of phase ``sft`` of records, by the tokens that ``judge_for`` judges.
@@ -278,7 +278,7 @@ class _Supervised:
             self._from_end = False
         self._assistant = trainer.assistant_only_loss
         self._completion = trainer.completion_only_loss is not False
-        self._template = marked_template(encode.tokenizer) if self._assistant else None
+        self._template = find_marked_template(encode.tokenizer) if self._assistant else None
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
         if self._assistant:

@@ -13,7 +13,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.data.conversations import field_names
-from sealtrain.training.inputs.learnable import learns, supervised_rows
+from sealtrain.training.inputs.learnable import learns, make_supervised_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -67,7 +67,7 @@ def with_judged_rows(trainer: type[Any], recipe: Recipe) -> type[Any]:
     """
 
     class JudgedRowsTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
-        """Takes rows of ``judged_rows``."""
+        """Takes rows of ``judge_rows``."""
 
         def _prepare_dataset(
             self,
@@ -78,12 +78,12 @@ def with_judged_rows(trainer: type[Any], recipe: Recipe) -> type[Any]:
             formatting_func: Any,
             dataset_name: str,
         ) -> Any:
-            return judged_rows(dataset, recipe, processing_class)
+            return judge_rows(dataset, recipe, processing_class)
 
     return JudgedRowsTrainer
 
 
-def judged_rows(dataset: Any, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
+def judge_rows(dataset: Any, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
     """Rows of a dataset's records that have something to learn, by each record's own tokens.
 
     Args:
@@ -91,7 +91,7 @@ def judged_rows(dataset: Any, recipe: Recipe, tokenizer: PreTrainedTokenizerBase
         recipe: Of phase ``sft``, without packing.
         tokenizer: The recipe's.
     """
-    make = supervised_rows(recipe, tokenizer)
+    make = make_supervised_rows(recipe, tokenizer)
     read = list(field_names(recipe.columns).values())
     return dataset.map(lambda record: make([record])[0], remove_columns=read).filter(_has_lesson)
 

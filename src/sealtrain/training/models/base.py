@@ -10,7 +10,7 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.tokenizerfacts import BYTES_TOKENS, tokenizer_facts, tokens_beyond
 from sealtrain.training.devices import compute_device
 from sealtrain.training.models.adapters import prepare_base, quantization_config
-from sealtrain.training.models.sealed import sealed_model, sealed_tokenizer
+from sealtrain.training.models.sealed import load_sealed_model, load_sealed_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -73,7 +73,7 @@ def build_tokenizer(
                 "the tokenizer lies in the sealed model, which only the guest can open",
                 hint="train in a guest",
             )
-        tokenizer = sealed_tokenizer(sealed)
+        tokenizer = load_sealed_tokenizer(sealed)
     elif path is None:
         tokenizer = byte_tokenizer()
     else:
@@ -150,7 +150,7 @@ def build_model(
     auto = getattr(transformers, kind)
     model = recipe.model
     if sealed is not None:
-        return sealed_model(recipe, sealed, kind, **settings)
+        return load_sealed_model(recipe, sealed, kind, **settings)
     if model.kind == "sealed":
         raise UsageError(
             "the model is sealed, and only the guest can open it", hint="train in a guest"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.filenames import DATA_SUFFIXES, may_carry_code
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.training.basefiles import files_in, merged_files
+from sealtrain.training.basefiles import files_in, merge_files
 from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.model_files import SPARSE_FILE, weight_files
@@ -30,7 +30,7 @@ _AUTO_CLASSES: Final = {
 }
 
 
-def merged(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
+def merge_adapter(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
     """A PEFT model's base with the adapter merged in.
 
     Args:
@@ -123,7 +123,7 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
                 got=type(error).__name__,
             ) from None
     whole = _put_on(fresh, peft_config, weights)
-    return merged_files(beside, weight_files(whole), files_in(base))
+    return merge_files(beside, weight_files(whole), files_in(base))
 
 
 def _beside(adapter: Path) -> dict[str, bytes]:

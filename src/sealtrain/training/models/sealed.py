@@ -24,7 +24,9 @@ MAX_VOCABULARY_BYTES = 256 << 20
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-def sealed_model(recipe: Any, files: SealedFolder, kind: str, **settings: Any) -> PreTrainedModel:
+def load_sealed_model(
+    recipe: Any, files: SealedFolder, kind: str, **settings: Any
+) -> PreTrainedModel:
     """The model on the CPU.
 
     Args:
@@ -85,8 +87,8 @@ def sealed_model(recipe: Any, files: SealedFolder, kind: str, **settings: Any) -
     return model
 
 
-def sealed_tokenizer(files: SealedFolder) -> PreTrainedTokenizerBase:
-    """The tokenizer that lies in a sealed model. Raises as ``sealed_model``."""
+def load_sealed_tokenizer(files: SealedFolder) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies in a sealed model. Raises as ``load_sealed_model``."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 

@@ -18,9 +18,9 @@ from sealtrain.training.context import BuiltModel, PhaseResult
 from sealtrain.training.data.images import preparation_file, preparation_of
 from sealtrain.training.inputs.classifier import (
     feature_scale,
-    filled_features,
     image_encoder,
-    marked_features,
+    list_filled_features,
+    list_marked_features,
     stand_in_values,
     tabular_encoder,
     text_encoder,
@@ -29,9 +29,9 @@ from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.measuring import classifier_answers, train_and_measure
 from sealtrain.training.models.adapters import adapt
 from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
-from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.privacy.steps import make_private, private_arguments, training_rows
 from sealtrain.training.schedule_slice import in_stretch
-from sealtrain.training.scores import fitted_temperature, measure, softmax
+from sealtrain.training.scores import fit_temperature, measure, softmax
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def train(work: TrainingContext[ClassifyRecipe]) -> PhaseResult:
     if recipe.columns.kind == "text":
         rows = rows.filter(partial(has_texts, names=(recipe.columns.text,)))
     callback = RunCallback(work.context)
-    trainer = work.machinery.trainer(in_stretch(made_private(Trainer, work), work.stretch))(
+    trainer = work.machinery.trainer(in_stretch(make_private(Trainer, work), work.stretch))(
         model=model,
         args=TrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)
@@ -144,9 +144,9 @@ def _config(
         import sealtrain.training.models.tabular  # noqa: F401  # registers the architecture
 
         settings["num_features"] = len(recipe.columns.features)
-        if filled := filled_features(recipe):
+        if filled := list_filled_features(recipe):
             settings["filled"] = filled
-        if marked := marked_features(recipe):
+        if marked := list_marked_features(recipe):
             settings["marked"] = marked
     elif recipe.model.kind == "folder":
         # A pretrained head has the labels it was trained for; a new one takes its place.
@@ -214,7 +214,7 @@ def _measure(work: TrainingContext[ClassifyRecipe], truth: Any, logits: Any) -> 
     fitting = np.floor((number + 1) * share) > np.floor(number * share)
     if not fitting.any() or fitting.all():
         return measure(truth, softmax(logits))
-    temperature = fitted_temperature(truth[fitting], logits[fitting])
+    temperature = fit_temperature(truth[fitting], logits[fitting])
     work.beside["calibration.json"] = json.dumps({"temperature": temperature}).encode()
     metrics = measure(truth[~fitting], softmax(logits[~fitting], temperature))
     return metrics | {"temperature": temperature}

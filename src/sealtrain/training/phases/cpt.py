@@ -27,7 +27,7 @@ from sealtrain.training.data.packing import (
     windows,
 )
 from sealtrain.training.data.stream import read_all
-from sealtrain.training.distributed.dealing import shared_by_all
+from sealtrain.training.distributed.dealing import share_rows
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapt, virtual_tokens
@@ -98,7 +98,7 @@ def train(work: TrainingContext[CptRecipe]) -> PhaseResult:
     return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
-def prepared(
+def prepare_blocks(
     work: TrainingContext[CptRecipe], vocabulary: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> Iterator[dict[str, Any]]:
     """Every whole block of one epoch, as the trainer collates it: ``input_ids``.
@@ -130,7 +130,7 @@ def _pack(
         encode,
         trainer.block_size,
         digest=trainer.token_digest,
-        together=shared_by_all if place().world > 1 else None,
+        together=share_rows if place().world > 1 else None,
     )
     return packed, encode
 

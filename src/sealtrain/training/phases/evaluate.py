@@ -20,7 +20,7 @@ from sealtrain.training.distributed.ranks import place
 from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
 from sealtrain.training.measuring import classifier_answers
 from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
-from sealtrain.training.privacy.counts import histogram, metrics_of, noised, over_floor
+from sealtrain.training.privacy.counts import add_noise, histogram, metrics_of, over_floor
 from sealtrain.training.scores import softmax
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def train(work: TrainingContext[EvaluateRecipe]) -> PhaseResult:
     if recipe.privacy.dp == "counts":
         if work.noise is None:
             raise UsageError("noise needs the secret of the run", hint="give train() its secret")
-        counts = noised(counts, recipe.privacy.target_epsilon, work.noise.derive("evaluate"))
+        counts = add_noise(counts, recipe.privacy.target_epsilon, work.noise.derive("evaluate"))
     else:
         counts = over_floor(counts, recipe.min_records)
     metrics = metrics_of(counts)

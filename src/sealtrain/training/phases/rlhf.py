@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
-from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.distributed.dealing import read_together
@@ -60,7 +60,7 @@ def train(work: TrainingContext[RlhfRecipe]) -> PhaseResult:
         model, counts = _groups(work, arguments, tokenizer, trial, prompts)
     if model is None:  # another rank than the first
         return PhaseResult(tokenizer=tokenizer, counts=counts)
-    with undisturbed(model):
+    with pause_training(model):
         metrics = trial.final(model)
     return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=counts)
 

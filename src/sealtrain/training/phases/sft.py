@@ -24,7 +24,7 @@ from sealtrain.training.data.conversations import (
     check_template,
     check_tokenizer,
     check_tools,
-    marked_template,
+    find_marked_template,
 )
 from sealtrain.training.data.hugging import as_iterable_dataset, once
 from sealtrain.training.devices import compute_device
@@ -37,7 +37,7 @@ from sealtrain.training.measuring import (
 )
 from sealtrain.training.models.adapters import adapt, adapter_config, virtual_tokens
 from sealtrain.training.models.base import build_causal_model, build_tokenizer
-from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.privacy.steps import make_private, private_arguments, training_rows
 from sealtrain.training.schedule_slice import in_stretch
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ def train(work: TrainingContext[SftRecipe]) -> PhaseResult:
     return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 
 
-def measured(work: TrainingContext[SftRecipe]) -> dict[str, float]:
+def measure(work: TrainingContext[SftRecipe]) -> dict[str, float]:
     """Metrics of the built model, in evaluation mode, on the test split."""
     trainer, _, evaluate = _ready(work)
     return evaluate(trainer.model)
 
 
-def prepared(work: TrainingContext[SftRecipe]) -> Iterator[dict[str, Any]]:
+def prepare_rows(work: TrainingContext[SftRecipe]) -> Iterator[dict[str, Any]]:
     """Every training row once, as the trainer collates it: ``input_ids``, ``labels`` with -100.
 
     Args:
@@ -145,7 +145,7 @@ def _ready(
     if recipe.columns.kind == "messages":
         check_template(tokenizer)
         if recipe.trainer.assistant_only_loss:
-            marked_template(tokenizer)
+            find_marked_template(tokenizer)
     elif needs_end(recipe):
         check_tokenizer(tokenizer, conversations=False)
     names = _rename_columns(recipe.columns)
@@ -164,7 +164,7 @@ def _ready(
     config = SFTConfig(**arguments)
     chosen = PlainLossTrainer if plain_loss else SFTTrainer
     chosen = with_judged_rows(chosen, recipe) if faster else with_learnable_rows(chosen)
-    kind = made_private(chosen, work)
+    kind = make_private(chosen, work)
     kind = in_stretch(kind, work.stretch)
     trainer = work.machinery.trainer(kind)(
         model=model,

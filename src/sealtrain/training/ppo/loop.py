@@ -24,13 +24,13 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.checkpoints.checkpoint_growth import growth_of_optimizers
 from sealtrain.training.checkpoints.lease import stops_here
 from sealtrain.training.checkpoints.randomness import (
+    pause_training,
     random_states,
     restore_random_states,
-    undisturbed,
 )
 from sealtrain.training.distributed.agreement import (
     add_up,
-    gathered_states,
+    gather_states,
     own_states,
     same_for_all,
 )
@@ -38,7 +38,12 @@ from sealtrain.training.distributed.ranks import place
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.inputs.prompts import Prompt, check_prompt
 from sealtrain.training.models.weights import finite_state, load_weights
-from sealtrain.training.ppo.mathematics import DivergenceWeight, moved, policy_losses, value_losses
+from sealtrain.training.ppo.mathematics import (
+    DivergenceWeight,
+    estimate_divergence,
+    policy_losses,
+    value_losses,
+)
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.telemetry.averages import Averages
 
@@ -180,7 +185,7 @@ class PpoLoop:
         measured: dict[str, float] = {}
         if arguments.eval_steps and self.steps % arguments.eval_steps == 0:
             if self._context.evaluation is not None:
-                with undisturbed(self._critic):
+                with pause_training(self._critic):
                     measured = same_for_all(self._context.evaluation(self._critic.policy))
             best = self._best.take(self.steps, measured)
             due = due or self._best.stopped or (best and arguments.load_best_model_at_end)
@@ -205,7 +210,7 @@ class PpoLoop:
 
     def _save(self) -> None:
         saver = self._context.saver
-        random = gathered_states(random_states())
+        random = gather_states(random_states())
         if saver is None:
             return
         saver.flush()
@@ -325,7 +330,7 @@ def _gradients(
             ("value_loss", value_loss),
             ("entropy", (entropies * mask).sum() / total),
             ("clip_ratio", (clipped * mask).sum() / total),
-            ("policy_kl", (moved(new, old) * mask).sum() / total),
+            ("policy_kl", (estimate_divergence(new, old) * mask).sum() / total),
         ):
             sums[name] = sums.get(name, 0.0) + float(value.detach())
     whole = torch.tensor(list(sums.values()), dtype=torch.float64)

@@ -51,7 +51,7 @@ def value_losses(
     return 0.5 * torch.maximum((new - returns) ** 2, (bounded - returns) ** 2)
 
 
-def moved(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+def estimate_divergence(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     """Estimate of the divergence of the policy from the sampling policy, never negative."""
     ratio = new - old
     return ratio.exp() - 1 - ratio
@@ -144,11 +144,11 @@ def estimate_advantages(
 
 def whiten(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean 0 and variance 1 over all tokens of all answers; 0 outside the mask."""
-    mean = masked_mean(values, mask)
-    variance = masked_mean((values - mean) ** 2, mask)
+    mean = average_masked(values, mask)
+    variance = average_masked((values - mean) ** 2, mask)
     return (values - mean) * (variance + 1e-8).rsqrt() * mask
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def average_masked(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean over all tokens of all answers, a scalar."""
     return (values * mask).sum() / mask.sum()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sealtrain.training.checkpoints.randomness import seeded
-from sealtrain.training.distributed.agreement import dealt
+from sealtrain.training.checkpoints.randomness import seed_generators
+from sealtrain.training.distributed.agreement import deal_pieces
 from sealtrain.training.ppo.mathematics import estimate_advantages, token_rewards, whiten
-from sealtrain.training.sampling import SampledAnswer, Sampler, likelihood, padded, reference
+from sealtrain.training.sampling import SampledAnswer, Sampler, likelihood, pad_rows, reference
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ def roll_out(
     size = arguments.per_device_train_batch_size
 
     def sampled(number: int, records: Sequence[Prompt]) -> list[Experience]:
-        with seeded(f"ppo answers {arguments.seed} {first + number * size}"):
+        with seed_generators(f"ppo answers {arguments.seed} {first + number * size}"):
             answers = sampler.sample(critic.policy, [record["prompt"] for record in records])
         return _look_at(critic, frozen, sampler, answers)
 
@@ -114,20 +114,22 @@ def roll_out(
         )
 
     chunks = [prompts[at : at + size] for at in range(0, len(prompts), size)]
-    experiences = [experience for some in dealt(chunks, sampled) for experience in some]
+    experiences = [experience for some in deal_pieces(chunks, sampled) for experience in some]
     answers = [experience.answer for experience in experiences]
     at_a_time = arguments.per_device_eval_batch_size  # as a reward model batches by itself
     everyone = range(len(prompts))
     parts = [everyone[at : at + at_a_time] for at in range(0, len(prompts), at_a_time)]
-    scores = torch.tensor([score for some in dealt(parts, scored) for score in some])
+    scores = torch.tensor([score for some in deal_pieces(parts, scored) for score in some])
     if arguments.missing_eos_penalty is not None:
         cut = torch.tensor([not answer.ended for answer in answers])
         scores = scores - arguments.missing_eos_penalty * cut
     device = critic.policy.device
-    mask = padded([torch.ones_like(experience.chances) for experience in experiences], 0).to(device)
-    chances = padded([experience.chances for experience in experiences], 0).to(device)
-    values = padded([experience.values for experience in experiences], 0).to(device)
-    log_ratio = chances - padded([experience.before for experience in experiences], 0).to(device)
+    mask = pad_rows([torch.ones_like(experience.chances) for experience in experiences], 0).to(
+        device
+    )
+    chances = pad_rows([experience.chances for experience in experiences], 0).to(device)
+    values = pad_rows([experience.values for experience in experiences], 0).to(device)
+    log_ratio = chances - pad_rows([experience.before for experience in experiences], 0).to(device)
     given = token_rewards(scores.to(mask.device), log_ratio, mask, coefficient)
     advantages, returns = estimate_advantages(
         given, values, mask, gamma=arguments.gamma, lam=arguments.lam

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.conversations import read_rows
-from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.privacy.record import CANARIES
@@ -94,7 +94,7 @@ def audit_figures(work: TrainingContext[Recipe], model: Any, tokenizer: Any) -> 
     if audit is None:
         return {}
     figures: dict[str, float] = {}
-    with undisturbed(model):
+    with pause_training(model):
         if audit.canaries:
             found = exposures(work.recipe, model, tokenizer, _need_noise(work.noise))
             figures["canary_exposure"] = sum(found) / len(found)

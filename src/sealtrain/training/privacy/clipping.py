@@ -66,7 +66,7 @@ class ClippedSums:
         import torch
 
         found = {}
-        for name, parameter in trained_parameters(self._model):
+        for name, parameter in list_trained_parameters(self._model):
             each = getattr(parameter, "grad_sample", None)
             if each is None and parameter.grad is None:
                 continue
@@ -99,7 +99,7 @@ class ClippedSums:
         return sums
 
 
-def trained_parameters(model: Any) -> Iterator[tuple[str, Any]]:
+def list_trained_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Parameters that train, by name."""
     return (
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad

@@ -42,7 +42,7 @@ def histogram(truth: NDArray[np.int64], probabilities: NDArray[np.float64]) -> N
     return counts
 
 
-def noised(
+def add_noise(
     counts: NDArray[np.int64], epsilon: float, noise: NoiseSource, *place: int | str
 ) -> NDArray[np.int64]:
     """The histogram with noise in every cell, none below zero.

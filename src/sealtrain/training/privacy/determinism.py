@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.training.checkpoints.randomness import moved_generators, random_states
+from sealtrain.training.checkpoints.randomness import find_moved_generators, random_states
 
 _TOLERANCE = 1e-4
 """Relative: far above what float32 rounds, far below what a layer does that mixes records."""
@@ -60,7 +60,7 @@ def without_draws(model: Any) -> Iterator[None]:
 
 
 def _refuse_draws(before: dict[str, Any]) -> None:
-    moved = moved_generators(before, random_states())
+    moved = find_moved_generators(before, random_states())
     if moved:
         raise ModelInvalid(
             "a layer of this model draws random numbers although dropout is off",

@@ -12,7 +12,7 @@ that few pairs could have made (Mironov 2012). Two measures, each enough against
 
 1. a normal number is the sum of four, halved: the low bits of a sum have too many origins to
    search (Holohan and Braghin 2021, as in the secure mode of Opacus);
-2. ``gaussian_noise`` gives float64 numbers, and ``rounded`` puts the noised sum on a grid far
+2. ``gaussian_noise`` gives float64 numbers, and ``round_to_grid`` puts the noised sum on a grid far
    coarser than the last place of such a sum, far finer than the noise.
 
 Counts get two-sided geometric noise, made of integers alone up to one comparison of logarithms.
@@ -129,7 +129,7 @@ class NoiseSource:
         return difference
 
 
-def rounded(values: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
+def round_to_grid(values: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
     """Noised values on a grid of ``2**-20`` deviations, so that no low bit reveals a summand.
 
     Args:

@@ -31,7 +31,7 @@ def privacy_record(work: TrainingContext[Recipe], steps: int) -> dict[str, Any]:
     if work.plan is None:
         raise PrivacyBroken("this training was not private, though its recipe says so")
     costs = work.plan.costs(work.train_sources, steps)
-    return spent_record(
+    return write_spent_record(
         work.recipe,
         noise_multiplier=work.plan.noise_multiplier,
         steps=steps,
@@ -56,7 +56,7 @@ def privacy_of_recipe(recipe: Any) -> dict[str, Any]:
     return {"dp": "none"}
 
 
-def spent_record(
+def write_spent_record(
     recipe: Any,
     *,
     noise_multiplier: float,

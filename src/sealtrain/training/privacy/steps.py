@@ -32,9 +32,9 @@ from sealtrain.training.data.columns import Projection
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.accounting import make_plan
-from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
+from sealtrain.training.privacy.clipping import ClippedSums, list_trained_parameters
 from sealtrain.training.privacy.determinism import require_apart, without_draws
-from sealtrain.training.privacy.noise import rounded
+from sealtrain.training.privacy.noise import round_to_grid
 from sealtrain.training.privacy.record import lot
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def private_arguments(recipe: Any) -> dict[str, Any]:
     }
 
 
-def made_private(trainer: type[Any], work: TrainingContext[Recipe]) -> type[Any]:
+def make_private(trainer: type[Any], work: TrainingContext[Recipe]) -> type[Any]:
     """``trainer`` itself, or its private subclass where the recipe asks for DP-SGD.
 
     Args:
@@ -220,12 +220,12 @@ class RecordGradients:
         deviation = self._plan.noise_multiplier * self._plan.privacy.max_grad_norm
         sums = {name: summed.cpu().numpy() for name, summed in self._sums.pop().items()}
         mark = _mark(sums)
-        for name, parameter in trained_parameters(self._model):
+        for name, parameter in list_trained_parameters(self._model):
             drawn = self._noise.gaussian_noise(parameter.numel(), deviation, step, name, mark)
             total = drawn.reshape(tuple(parameter.shape))
             if name in sums:
                 total = total + sums[name]
-            mean = torch.from_numpy(rounded(total, deviation) / self._plan.batch)
+            mean = torch.from_numpy(round_to_grid(total, deviation) / self._plan.batch)
             parameter.grad = mean.to(device=parameter.device, dtype=parameter.dtype)
 
 
@@ -319,7 +319,7 @@ def _digests(model: Any) -> dict[str, bytes]:
 
     return {
         name: hashlib.sha256(bytes_of(parameter.detach().cpu().contiguous())).digest()
-        for name, parameter in trained_parameters(model)
+        for name, parameter in list_trained_parameters(model)
     }
 
 

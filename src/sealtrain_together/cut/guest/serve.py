@@ -19,7 +19,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.errors import AlreadyExists
-from sealtrain.guest.guest import Surroundings, secluded
+from sealtrain.guest.guest import Surroundings, run_secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import of_kind
@@ -121,7 +121,7 @@ def _served(
         save_run(run.settings, run.run_id)
         work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
         ready(write_host_and_port(*listener.getsockname()[:2]))
-        return secluded(
+        return run_secluded(
             run,
             lambda terminal: work.done(listener, terminal, progress=progress),
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.guest import Surroundings, secluded
+from sealtrain.guest.guest import Surroundings, run_secluded
 from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.manifest.checks.collaborations.sessions import SessionSpent
 from sealtrain.recipe.collaborations.patients import patient_privacy_of
@@ -78,7 +78,7 @@ def join(
         try:
             terms_of(run)
             begun()
-            return secluded(
+            return run_secluded(
                 run,
                 lambda terminal: _PartyWork(run, terminal, progress=progress).done(mailbox),
                 peers=addresses(settings),

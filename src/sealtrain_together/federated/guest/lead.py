@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError
-from sealtrain.guest.guest import Surroundings, secluded
+from sealtrain.guest.guest import Surroundings, run_secluded
 from sealtrain.guest.settings import load_run, save_run
 from sealtrain.recipe.collaboration import holders_of
 from sealtrain.recipe.collaborations.federated import Federated
@@ -114,7 +114,7 @@ def _led(
     try:
         terms = terms_of(run)
         begun(run.run_id)
-        return secluded(
+        return run_secluded(
             run,
             lambda terminal: _LeadWork(run, terms, carrier, terminal if progress else None).done(),
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import UsageError
-from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
+from sealtrain.guest.guest import AttestedGuest, Surroundings, run_secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.recipe.collaborations.pads import product_settings
 from sealtrain_together.channel.ports import bind, listening
@@ -82,4 +82,4 @@ def deal(
             ):
                 threading.Event().wait()
 
-        secluded(guest, work)
+        run_secluded(guest, work)

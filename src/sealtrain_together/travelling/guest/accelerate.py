@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.collector import pause_collection
 from sealtrain.base.hostport import write_host_and_port
-from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
+from sealtrain.guest.guest import AttestedGuest, Surroundings, run_secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling, program_of
 from sealtrain_together.channel.handshake import Conversation
@@ -99,4 +99,4 @@ def accelerate(
             ):
                 threading.Event().wait()  # a signal ends the process, and its memory with it
 
-        secluded(guest, work)
+        run_secluded(guest, work)

@@ -19,7 +19,7 @@ from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
-from sealtrain.guest.guest import AttestedGuest, Surroundings, secluded
+from sealtrain.guest.guest import AttestedGuest, Surroundings, run_secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling, program_of, width_of
 from sealtrain.training.errors import ChannelRefused, PeerUnreachable
@@ -130,7 +130,7 @@ def hold(
         stack.callback(run.close)
         work = _HolderWork(run, how, talk)
         stack.callback(work.close)
-        return secluded(
+        return run_secluded(
             run,
             lambda terminal: work.done(listener, channel, terminal),
             peers=[f"tcp://{write_host_and_port(*how.writes)}"],

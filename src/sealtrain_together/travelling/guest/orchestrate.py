@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AlreadyExists, SealtrainError, UsageError
-from sealtrain.guest.guest import Surroundings, secluded
+from sealtrain.guest.guest import Surroundings, run_secluded
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling
@@ -131,7 +131,7 @@ def orchestrate(
         stack.callback(lead.close)
         work = _OrchestratorWork(lead, how)
         StandbyStatus(run_id=lead.run_id).write(how.states)
-        outcome = secluded(
+        outcome = run_secluded(
             lead,
             lambda terminal: work.done(terminal if progress else None, before is not None),
             peers=[

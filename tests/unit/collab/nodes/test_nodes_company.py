@@ -14,7 +14,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.errors import NodeLost, UsageError
-from sealtrain.training.distributed.ranks import Company, gathered
+from sealtrain.training.distributed.ranks import Company, gather_ranks
 from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain_nodes.company import NodeCompany, RankPlace
 
@@ -137,7 +137,7 @@ def test_a_guest_of_a_company_has_its_global_number_even_with_one_rank() -> None
     company: Company = made
     before = dict(os.environ)
     given: dict[str, Any] = {"group": False, "prepare": lambda: None, "secure": lambda: None}
-    with gathered(1, work=lambda _order: None, company=company, **given) as ranks:
+    with gather_ranks(1, work=lambda _order: None, company=company, **given) as ranks:
         assert ranks.processes == ()
     expected = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1"}
     assert (made.joined, made.left) == ([(2, expected)], 1)
@@ -153,7 +153,7 @@ def test_a_company_is_left_where_it_cannot_be_connected() -> None:
     given: dict[str, Any] = {"group": False, "prepare": lambda: None, "secure": lambda: None}
     with (
         pytest.raises(UsageError),
-        gathered(1, work=lambda _order: None, company=made, **given),
+        gather_ranks(1, work=lambda _order: None, company=made, **given),
     ):
         raise AssertionError
     assert made.left == 1

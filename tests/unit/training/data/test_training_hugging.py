@@ -20,7 +20,7 @@ if not COLLECTING:
         Positioned,
         as_iterable_dataset,
         as_map_style_dataset,
-        positioned_under,
+        find_positioned,
     )
 
 
@@ -90,7 +90,7 @@ def test_the_stream_is_found_under_maps_and_filters() -> None:
         .map(lambda row: {"twice": 2 * row["id"]})
         .filter(lambda row: row["twice"] % 3)
     )
-    assert positioned_under(dataset) is stream
+    assert find_positioned(dataset) is stream
 
 
 @pytest.mark.claim("C267")
@@ -115,7 +115,7 @@ def test_a_filter_that_keeps_nothing_of_a_stream_with_an_end_gives_nothing() -> 
 
 
 def test_other_data_has_no_stream() -> None:
-    assert positioned_under([1, 2]) is None
+    assert find_positioned([1, 2]) is None
 
 
 def test_a_trainers_epoch_does_not_reshuffle() -> None:

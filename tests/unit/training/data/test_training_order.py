@@ -13,7 +13,7 @@ from training_world import PlainDataset, numbered, source_of
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.training.data import order as order_of_rows
-from sealtrain.training.data.order import MAX_LANES, Order, divided
+from sealtrain.training.data.order import MAX_LANES, Order, divide
 from sealtrain.training.data.rank_part import RankPart
 from sealtrain.training.data.stream import FIRST_ROWS, RecordStream
 
@@ -235,12 +235,12 @@ def test_ranks_read_a_capped_stream_in_the_same_order(world: int) -> None:
     st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(0, 3000), st.integers(1, 50)
 )
 def test_parts_sum_up_and_never_shrink(sizes: list[int], amount: int, more: int) -> None:
-    before, after = divided(amount, sizes), divided(amount + more, sizes)
+    before, after = divide(amount, sizes), divide(amount + more, sizes)
     assert sum(before) == amount
     assert sum(after) == amount + more
     assert all(low <= high for low, high in zip(before, after, strict=True))
     total = sum(sizes)
-    assert divided(total, sizes) == sizes
+    assert divide(total, sizes) == sizes
     assert all(
         abs(part - amount * size / total) < 2 for part, size in zip(before, sizes, strict=True)
     )

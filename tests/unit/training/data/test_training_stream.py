@@ -14,7 +14,7 @@ from sealing_world import sealed_folder
 from training_world import PlainDataset, numbered, records, seal_records, source_of, write_records
 
 from sealtrain.sealing.errors import ChunkDamaged, RecordInvalid, SchemaMismatch, SealRefused
-from sealtrain.training.data.prefetch import prefetched
+from sealtrain.training.data.prefetch import prefetch
 from sealtrain.training.data.stream import RecordStream, read_all
 
 
@@ -186,7 +186,7 @@ def test_an_error_ahead_reaches_the_reader() -> None:
         yield 1
         raise RecordInvalid("broken")
 
-    items = prefetched(failing, 2)
+    items = prefetch(failing, 2)
     assert next(items) == 1
     with pytest.raises(RecordInvalid, match="broken"):
         next(items)
@@ -200,7 +200,7 @@ def test_reading_ahead_is_bounded() -> None:
             made.append(number)
             yield number
 
-    items = prefetched(counting, 3)
+    items = prefetch(counting, 3)
     next(items)
     time.sleep(0.2)
     assert len(made) <= 6

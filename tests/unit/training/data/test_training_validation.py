@@ -18,7 +18,7 @@ from sealtrain.recipe.validation import Validation
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import check
 from sealtrain.training.data.validation.measure import measure
-from sealtrain.training.data.validation.outcome import broken_rules, report
+from sealtrain.training.data.validation.outcome import list_broken_rules, report
 from sealtrain.training.data.validation.personal_data import finder
 from sealtrain.training.data.validation.repeats import Repeats
 
@@ -37,7 +37,7 @@ def source(columns: dict[str, Any], owner: str = OWNERS[0], role: str = "train")
 
 
 def broken(given: Validation, *sources: Source, **options: Any) -> list[str]:
-    return broken_rules(measure(given, sources, **options))
+    return list_broken_rules(measure(given, sources, **options))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_repeats_within_and_across_owners_are_counted() -> None:
     assert findings.repeats.across(0).value == 0.25
     assert findings.repeats.within(1).value == 0
     assert findings.repeats.across(1).value == 0.25
-    assert broken_rules(findings) == [f"{OWNERS[0]}: duplicates.within_owner"]
+    assert list_broken_rules(findings) == [f"{OWNERS[0]}: duplicates.within_owner"]
 
 
 def test_memory_for_repeats_is_bounded_and_shares_stay_right() -> None:

@@ -8,7 +8,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.sealing.errors import RecordInvalid
-from sealtrain.training.data.template_check import WholeRendering, left_out
+from sealtrain.training.data.template_check import WholeRendering, find_left_out
 
 pytestmark = pytest.mark.claim("C618")
 
@@ -40,7 +40,7 @@ TOOL: Turn = {"type": "function", "function": {"name": "free_beds"}}
 def test_what_a_template_trims_escapes_or_leaves_out_by_design_is_there(
     text: str, turns: list[Turn], tools: list[Turn] | None
 ) -> None:
-    assert left_out(text, turns, tools) is None
+    assert find_left_out(text, turns, tools) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_a_template_trims_escapes_or_leaves_out_by_design_is_there(
 def test_what_is_not_rendered_is_named_by_its_kind(
     text: str, turns: list[Turn], tools: list[Turn] | None
 ) -> None:
-    assert left_out(text, turns, tools) is not None
+    assert find_left_out(text, turns, tools) is not None
 
 
 def test_messages_of_each_form_are_rendered_once_and_a_later_form_is_found() -> None:

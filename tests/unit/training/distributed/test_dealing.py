@@ -17,7 +17,7 @@ from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.order import Order
 from sealtrain.training.data.rank_part import OwnBatches
 from sealtrain.training.data.stream import RecordStream
-from sealtrain.training.distributed.agreement import exchanged, told_by_all
+from sealtrain.training.distributed.agreement import exchange_parcels, gather_values
 
 if not COLLECTING:
     import torch.utils.data
@@ -29,7 +29,7 @@ if not COLLECTING:
         DealtRows,
         deal_rows,
         read_together,
-        shared_by_all,
+        share_rows,
     )
 
 SIZE = 3
@@ -236,7 +236,7 @@ def test_values_of_all_rows_reach_every_rank_in_the_order_of_the_stream() -> Non
         records = Records(sizes)
         stream = Positioned(RecordStream([source_of(records)], seed=3, ahead=0))
         stream.position = 5
-        values = shared_by_all(stream, lambda batch: batch["id"].to_pylist())
+        values = share_rows(stream, lambda batch: batch["id"].to_pylist())
         return list(islice(values, 150)), set(records.opened)
 
     expected = RecordStream([source_of(Records(sizes))], seed=3).rows(5, 155)
@@ -248,7 +248,7 @@ def test_values_of_all_rows_reach_every_rank_in_the_order_of_the_stream() -> Non
 def test_parcels_reach_the_ranks_that_they_are_for() -> None:
     def work(rank: int, _wire: Wire) -> Any:
         parcels = [f"{rank}>{to}" * (rank * to) for to in range(3)]
-        return exchanged(parcels), told_by_all(rank)
+        return exchange_parcels(parcels), gather_values(rank)
 
     for to, (got, told) in enumerate(ranks(3, work)):
         assert got == [f"{rank}>{to}" * (rank * to) for rank in range(3)]

@@ -10,13 +10,13 @@ from sealtrain.errors import UsageError
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.agreement import (
     add_up,
-    dealt,
-    gathered_states,
+    deal_pieces,
+    gather_states,
     own_states,
     same_for_all,
     to_first,
 )
-from sealtrain.training.distributed.ranks import RankPosition, gathered, place
+from sealtrain.training.distributed.ranks import RankPosition, gather_ranks, place
 
 if not COLLECTING:
     import torch
@@ -27,7 +27,7 @@ def never() -> None:
 
 
 def test_one_rank_alone_needs_no_group() -> None:
-    with gathered(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks:
+    with gather_ranks(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks:
         assert ranks.processes == ()
         assert place() == RankPosition(rank=0, world=1)
         assert place().leads
@@ -37,7 +37,7 @@ def test_one_rank_alone_needs_no_group() -> None:
 
 def test_what_one_rank_raises_is_raised() -> None:
     with (
-        gathered(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks,
+        gather_ranks(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks,
         pytest.raises(KeyError, match="row"),
         ranks.lead(None),
     ):
@@ -47,18 +47,18 @@ def test_what_one_rank_raises_is_raised() -> None:
 def test_ranks_are_not_forked_once_pytorch_runs_threads() -> None:
     with (
         pytest.raises(UsageError, check=carries(check="ranks")),
-        gathered(2, group=True, prepare=never, secure=never, work=lambda _: never()),
+        gather_ranks(2, group=True, prepare=never, secure=never, work=lambda _: never()),
     ):
         raise AssertionError
 
 
 def test_alone_everything_is_ones_own() -> None:
     states = {"python": 1, "numpy": 1, "torch": 1}
-    assert gathered_states(states) is states
+    assert gather_states(states) is states
     assert own_states(states) is states
     assert to_first("x") == ["x"]
     assert same_for_all("x") == "x"
-    assert dealt("ab", lambda number, piece: (number, piece)) == [(0, "a"), (1, "b")]
+    assert deal_pieces("ab", lambda number, piece: (number, piece)) == [(0, "a"), (1, "b")]
     one = torch.ones(2)
     add_up([one])
     assert one.tolist() == [1.0, 1.0]

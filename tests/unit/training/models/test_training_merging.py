@@ -27,7 +27,7 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.model_files import model_files
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import build_model
-from sealtrain.training.models.merging import merge_folder, merged
+from sealtrain.training.models.merging import merge_adapter, merge_folder
 
 # PEFT reads an attribute of models that Transformers renames.
 pytestmark = [
@@ -90,7 +90,7 @@ def test_merged_logits_are_the_adapters(name: str, base_dir: Path, tmp_path: Pat
     assert not (by_command / "adapter_config.json").exists()
     loaded = AutoModelForCausalLM.from_pretrained(by_command).eval()
     assert far(logits(loaded), before) < TOLERANCE
-    assert far(logits(merged(model, base_dir / "base", "float32")), before) < TOLERANCE
+    assert far(logits(merge_adapter(model, base_dir / "base", "float32")), before) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["qlora", "qdora"])
@@ -105,7 +105,7 @@ def test_a_base_in_four_bits_is_left_behind(name: str, base_dir: Path) -> None:
     set_peft_model_state_dict(beside, get_peft_model_state_dict(model))
     wanted = logits(beside.eval())
     quantised = logits(model)
-    whole = merged(model, base_dir / "base", "float32").eval()
+    whole = merge_adapter(model, base_dir / "base", "float32").eval()
     assert far(logits(whole), wanted) < TOLERANCE
     assert far(quantised, wanted) > 100 * TOLERANCE  # four bits do round
     assert {one.dtype for one in whole.parameters()} == {torch.float32}
@@ -181,7 +181,7 @@ def test_learned_prompts_are_refused(name: str, base_dir: Path, tmp_path: Path) 
     model = trained(PROMPT_ADAPTERS[name], base_dir)
     method = str(PROMPT_ADAPTERS[name]["method"])
     with pytest.raises(UsageError, check=carries(got=method)):
-        merged(model, base_dir / "base", "float32")
+        merge_adapter(model, base_dir / "base", "float32")
     opened = write_files(tmp_path / "opened", model_files(model, None))
     with pytest.raises(UsageError, check=carries(got=method)):
         merge_folder(opened, base_dir / "base")

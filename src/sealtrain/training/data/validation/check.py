@@ -11,7 +11,7 @@ from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.sealing.tabular.batches import evenly, open_records
 from sealtrain.training.data.validation.columns import CountTokens
 from sealtrain.training.data.validation.measure import measure
-from sealtrain.training.data.validation.outcome import broken_rules, report
+from sealtrain.training.data.validation.outcome import list_broken_rules, report
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ def check(
     """
     findings = measure(rules, sources, count_tokens=count_tokens, progress=progress)
     publish(report(findings))
-    broken = broken_rules(findings)
+    broken = list_broken_rules(findings)
     if not broken:
         return
     named = "; ".join(broken[:_MOST_NAMED]) + ("; …" if len(broken) > _MOST_NAMED else "")

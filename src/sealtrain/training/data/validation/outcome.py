@@ -19,7 +19,7 @@ from sealtrain.training.data.validation.measure import DatasetTally, Findings
 QUANTILES = (5, 50, 95)
 
 
-def broken_rules(findings: Findings) -> list[str]:
+def list_broken_rules(findings: Findings) -> list[str]:
     """Names of the rules that do not hold, in the recipe's order; empty when all do."""
     rules = findings.rules
     broken: list[str] = []
@@ -64,7 +64,7 @@ def report(findings: Findings) -> dict[str, Any]:
         "version": 1,
         "counts_in_multiples_of": floor,
         "datasets": [_dataset(tally, rules) for tally in findings.datasets],
-        "broken": broken_rules(findings),
+        "broken": list_broken_rules(findings),
     }
     if rules.duplicates is not None:
         document["duplicates"] = {

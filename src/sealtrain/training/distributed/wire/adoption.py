@@ -35,7 +35,7 @@ _TRANSPORTS: Final = frozenset({"gloo", "nccl"})
 _NAMES: Final = ("init_process_group", "new_group")
 
 
-def adopted(*, rank: int, world: int, backend: str) -> Callable[[], None]:
+def adopt_group(*, rank: int, world: int, backend: str) -> Callable[[], None]:
     """Let programs of this process find the group that exists.
 
     Args:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.adoption import adopted
+from sealtrain.training.distributed.wire.adoption import adopt_group
 from sealtrain.training.distributed.wire.collectives import Circle, Steps
 from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import form_of
@@ -96,7 +96,7 @@ def join(wire: Wire, *, timeout_s: float, staged: Collection[str] = STAGED) -> N
         world_size=wire.world,
         timeout=timedelta(seconds=timeout_s),
     )
-    _Joined.undo = adopted(rank=wire.rank, world=wire.world, backend=BACKEND)
+    _Joined.undo = adopt_group(rank=wire.rank, world=wire.world, backend=BACKEND)
 
 
 def leave() -> None:
