@@ -15,8 +15,10 @@ import pytest
 from carrying import carries
 from enclave_world import PlayedKernel, answering, bound, reached, stopped
 from nitro_world import NOW, PKI
+from world import founded, simulated_policy
 
 from sealtrain.attest.errors import GuestApiUnreachable
+from sealtrain.broker.service.deployment import BrokerDocument
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import parse_ticket
 from sealtrain.errors import ImageRefused, UsageError
@@ -133,6 +135,35 @@ def test_a_ticket_that_no_enclave_can_use_is_refused(changed: dict[str, Any], ch
 def test_a_brokers_ticket_is_for_no_guest() -> None:
     with pytest.raises(TicketInvalid, check=carries(check="role")):
         launched(given=parse_ticket(b'{"version":1,"role":"broker"}'))
+
+
+def test_a_broker_needs_a_service_of_collateral() -> None:
+    """Its document names a file that an enclave does not have."""
+    document = BrokerDocument(
+        consortium=founded(),
+        policy=simulated_policy(),
+        chain=None,
+        succession=None,
+        platform="nitro",
+        image=f"registry.example/broker@{IMAGE}",
+        key_provider_id="",
+        root_secret="file:/run-data/root.secret",
+        lease_seconds=3600,
+        boot_auth=False,
+        gateway_app_id="",
+        database=False,
+    ).to_bytes()
+
+    def plan(collateral: bytes) -> EnclaveLaunch:
+        given = parse_ticket(b'{"version":1,"role":"broker"%s}' % collateral)
+        return plan_launch(
+            Path("image.eif"), eif(), document, frame_of(document), given, config=None
+        )
+
+    with pytest.raises(TicketInvalid, check=carries(check="collateral")):
+        plan(b"")
+    found = plan(b',"collateral":"https://pccs.example"')
+    assert (found.servers, found.ports) == ({("pccs.example", 443)}, (8470,))
 
 
 def test_another_image_file_starts_nothing() -> None:

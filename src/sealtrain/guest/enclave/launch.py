@@ -157,6 +157,14 @@ def _check_ticket(frame: Frame, ticket: RunTicket) -> None:
             check="peers" if ticket.peers else "holders",
             hint="recipes of several machines need another platform",
         )
+    if of_broker and ticket.collateral is None:
+        raise TicketInvalid(
+            "a broker in an enclave has no file of collateral",
+            check="collateral",
+            got="none",
+            expected="the URL of a service",
+            hint="sealtrain deploy ticket --role broker --collateral https://…",
+        )
     if ticket.role in _KEEPS_ITS_OUTPUTS and ticket.store is None:
         raise TicketInvalid(
             "what the run makes would end with the enclave",
