@@ -25,7 +25,7 @@ from kernel import made, missing  # noqa: E402
 
 QEMU_SUITE = "trixie-backports"
 SOURCE_SUITE = "trixie"
-TESTS = ("tests/integration/test_enclave_oracle.py",)
+TESTS = ("tests/integration/test_enclave_oracle.py", "tests/integration/test_enclave_boots.py")
 
 
 def main() -> int:
