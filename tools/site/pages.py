@@ -24,6 +24,7 @@ from drawings import with_drawings
 from errors import error_pages
 from fields import field_pages
 from linked import with_linked_files
+from objects import object_pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITE = REPOSITORY / "docs" / "site"
@@ -125,6 +126,7 @@ def laid_out(sources: Path) -> None:
     pages |= error_pages(pages["docs/reference/errors.md"])
     pages |= command_pages(pages["docs/reference/cli.md"])
     pages |= field_pages(REPOSITORY / "spec" / "schema" / "recipe.schema.json")
+    pages |= object_pages()
     pages["docs/README.md"] = ALONE + pages["docs/README.md"]  # the front page stands for it
     pages["spec/index.md"] = _listed("Specifications", "spec", pages)
     pages["index.md"] = _front((SITE / "front.template").read_text("utf-8"), pages)
@@ -179,6 +181,7 @@ def _front(text: str, pages: dict[str, str]) -> str:
             "commands/index",
             "errors/index",
             "recipe-fields/index",
+            "python/index",
             "spec/index",
             *reference,
         ],

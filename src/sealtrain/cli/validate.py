@@ -19,12 +19,12 @@ from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.opened_dataset import SealedDataset
+from sealtrain.sealing.tabular.conversion import Conversion, read_dates
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import PlainRecords, check
 
 if TYPE_CHECKING:
     from sealtrain.recipe.terms import Dataset
-    from sealtrain.sealing.tabular.conversion import Conversion
 
 
 def validate(
@@ -38,17 +38,25 @@ def validate(
     identity: Annotated[
         Path | None, typer.Option(help="Your private identity, for a sealed dataset.")
     ] = None,
+    decimals: Annotated[
+        str, typer.Option(help="Of a CSV, as for seal: point (1234.5) or comma (1234,5).")
+    ] = "point",
+    dates: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a CSV, as for seal: COLUMN=PATTERN, such as Admission=DD/MM/YYYY."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Hold your data against the rules of a recipe, as the guest will before training.
 
     Nothing leaves this machine. What is printed is the report that the guest would make.
     """
+    declared = Conversion(decimals=decimals, dates=read_dates(dates or ()))
     wanted = _recipe(recipe)
     if wanted.validation is None:
         raise UsageError("the recipe has no rules for data", expected="a section validation")
     me = None if identity is None else Identity.load(identity)
-    sources = [_source(wanted, word, me) for word in data]
+    sources = [_source(wanted, word, me, declared) for word in data]
     found: list[dict[str, Any]] = []
     try:
         check(
@@ -70,7 +78,7 @@ def _base(path: Path) -> Path:
     return base_of(path) if path.suffix == ".json" else path.parent
 
 
-def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
+def _source(recipe: Recipe, word: str, me: Identity | None, declared: Conversion) -> Any:
     name, _, path = word.partition("=")
     named: Dataset | None = next(
         (found for found in recipe.datasets if f"{found.owner}.{found.name}" == name), None
@@ -81,7 +89,7 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
             got=word,
             expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
-    dataset: Any = _dataset(Path(path), me, RecordCheck(recipe, named).conversion())
+    dataset: Any = _dataset(Path(path), me, RecordCheck(recipe, named).conversion(declared))
     return Source(
         role=named.role,
         owner=named.owner,
@@ -97,6 +105,12 @@ def _source(recipe: Recipe, word: str, me: Identity | None) -> Any:
 def _dataset(path: Path, me: Identity | None, conversion: Conversion) -> Any:
     if not (path / "dataset.json").is_file():
         return PlainRecords(path, conversion)
+    if conversion.declared:
+        raise UsageError(
+            "decimals and dates are declared of CSV; a sealed dataset holds numbers already",
+            check="--decimals, --dates",
+            got=path.name,
+        )
     if me is None:
         raise UsageError("a sealed dataset opens with --identity", got=path.name)
     manifest = load_dataset_manifest(path, me.public)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from carrying import carries
 from training_world import OWNERS, PlainDataset, records, sft
 
+from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.errors import RecipeInvalid, ValidationFailed
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.validation import Validation
@@ -235,7 +237,7 @@ def test_the_command_tries_plaintext_at_home(
     recipe.write_text(json.dumps(document))
     rows = records(30, "home")
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    validate(recipe, [f"{OWNERS[0]}.records={data}"], None, True)
+    validate(recipe, [f"{OWNERS[0]}.records={data}"], as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert said["broken"] == []
     assert said["datasets"][0]["records"] == 30
@@ -244,5 +246,35 @@ def test_the_command_tries_plaintext_at_home(
         ValidationFailed,
         check=carries(check="validation", got="hospital-a: duplicates.within_owner"),
     ):
-        validate(recipe, [f"{OWNERS[0]}.records={data}"], None, False)
+        validate(recipe, [f"{OWNERS[0]}.records={data}"])
     assert CANARY not in capsys.readouterr().out
+
+
+def test_the_command_reads_decimals_and_dates_as_seal_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sealtrain.cli.validate import validate
+
+    ready = Path(__file__).resolve().parents[4] / "recipes/classify-tabular.yaml"
+    document = yaml.safe_load(ready.read_text("utf-8"))
+    [first, *_] = document["datasets"]
+    document["trainer"]["learning_rate"] = 0.003  # a text to this parser
+    document["columns"] = {"features": ["size", "admission"], "label": "outcome"}
+    document["validation"] = {
+        "columns": {"size": {"min": 1.0, "max": 2.0}, "admission": {"min": 20000, "max": 20100}}
+    }
+    recipe, data = tmp_path / "recipe.yaml", tmp_path / "rows.csv"
+    recipe.write_text(json.dumps(document))
+    label = document["labels"][0]
+    data.write_text(f'size,admission,outcome\n"1,5",04/10/2024,{label}\n"1,7",05/10/2024,{label}\n')
+    words = [f"{first['owner']}.{first['name']}={data}"]
+    validate(recipe, words, decimals="comma", dates=["admission=DD/MM/YYYY"], as_json=True)
+    assert json.loads(capsys.readouterr().out)["broken"] == []
+    with pytest.raises(SealtrainError):
+        validate(recipe, words, decimals="point", dates=["admission=DD/MM/YYYY"])
+    for given, option in (
+        ({"decimals": "dot"}, "--decimals"),
+        ({"dates": ["admission"]}, "--dates"),
+    ):
+        with pytest.raises(UsageError, check=carries(check=option)):
+            validate(recipe, words, **given)
