@@ -38,7 +38,7 @@ from sealtrain.recipe.conversations import (
 )
 from sealtrain.recipe.errors import DatasetUnknown, ValidationFailed
 from sealtrain.recipe.labels import find_label
-from sealtrain.recipe.missing import rules_of
+from sealtrain.recipe.missing import missing_values, rules_of
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.recordvalues import (
     Unusable,
@@ -75,6 +75,8 @@ _EXPECTED: Final[dict[_Kind, str]] = {
     "image": "the bytes of an encoded image",
 }
 _BOTH: Final = {True, False}
+_FLOAT16_MAX: Final = 65504.0
+"""The greatest number of IEEE 754's binary16."""
 CONVERSATIONS: Final = ("dpo", "reward", "rlhf")
 """Phases whose prompts and answers may also be lists of messages."""
 
@@ -184,6 +186,7 @@ class RecordCheck:
         self._recipe = recipe
         self._dataset = dataset
         self._filled = frozenset(rules_of(recipe))
+        self._stand_ins = missing_values(recipe)
         self._reduced = columns == "read"
         self._on_unread = on_unread
         self._own = {called: name for name, called in dataset.columns.items()}
@@ -223,6 +226,7 @@ class RecordCheck:
         if self._recipe.scripts:  # a script says for itself what it reads
             return schema, self._check_batches(batches)
         self._has_types(schema)
+        self._takes_constants(schema)
         self._reads_tools(schema)
         schema, batches = self._reduce(schema, batches)
         schema, batches = self._as_read(schema, batches)
@@ -313,6 +317,27 @@ class RecordCheck:
             hint="rename the columns; or have the engineer write in the recipe, at this dataset, "
             + (f"columns: {{{', '.join(hints)}}}" if hints else "columns: {yours: the recipe's}"),
         )
+
+    def _takes_constants(self, schema: pa.Schema) -> None:  # (4)
+        """What stands for a missing number is one that the column's type holds."""
+        import pyarrow as pa
+
+        for column in self._columns:
+            constant = self._stand_ins.get(column.called)
+            found = schema.field(column.name).type
+            if not isinstance(constant, float) or not pa.types.is_float16(found):
+                continue
+            if abs(constant) > _FLOAT16_MAX:  # not a number is not greater
+                raise SchemaMismatch(
+                    "a number that stands for missing ones is beyond the type of its column",
+                    check="columns",
+                    owner=self._dataset.owner,
+                    dataset=self._dataset.name,
+                    column=column.title,
+                    got=f"constant {constant:g} in a column of float16",
+                    expected=f"-{_FLOAT16_MAX:g} to {_FLOAT16_MAX:g}, or a column of float32",
+                    hint="store the column as float32, or have the engineer name another constant",
+                )
 
     def _has_types(self, schema: pa.Schema) -> None:  # (4)
         import pyarrow as pa

@@ -25,7 +25,7 @@ from sealtrain.recipe.metricnames import find_unmeasured
 from sealtrain.recipe.missing import list_learned, missing_values
 from sealtrain.recipe.records import RecordCheck
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.sealing.errors import RecordInvalid
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.columns import Projection
 
 pytestmark = pytest.mark.claim("C626")
@@ -139,3 +139,22 @@ def test_what_the_opener_is_given_of_gaps_comes_back_from_its_frame() -> None:
     words = {"folder": None, "key": "", "root": "", "owner": "", "name": "", "columns": {}}
     given = load_model(GivenDataset, words | {"missing": missing}, RecordInvalid, "frame")
     assert given.missing == missing
+
+
+@pytest.mark.parametrize(
+    ("constant", "taken"), [(65504, True), (-65504, True), (65505, False), (-1e30, False)]
+)
+def test_a_constant_beyond_a_column_of_half_precision_is_refused_at_home(
+    constant: float, taken: bool
+) -> None:
+    recipe = classify(missing={"size": {"constant": constant}})
+    kinds = {"size": pa.float16(), "spread": pa.float32()}
+    names = [*recipe.columns.features, recipe.columns.label]
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
+    opened = (schema, iter(()))
+    check = RecordCheck(recipe, recipe.datasets[0])
+    if taken:
+        check(opened)
+        return
+    with pytest.raises(SchemaMismatch, check=carries(check="columns", column="size")):
+        check(opened)
