@@ -9,6 +9,9 @@ include_patterns = ["**.md"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 
+# Quotes are set as printers do; two hyphens are those of an option, and no dash.
+smartquotes_action = "qe"
+
 html_theme = "furo"
 html_title = "sealtrain"
 html_static_path = ["_static"]

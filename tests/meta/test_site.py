@@ -99,6 +99,11 @@ def test_no_page_asks_another_server_for_anything(site: Path, pages: dict[Path, 
     assert "@import" not in styles
 
 
+def test_options_in_sentences_keep_both_hyphens(site: Path) -> None:
+    for name in ("commands/seal.html", "docs/reference/cli.html"):
+        assert "--threshold of them" in (site / name).read_text("utf-8"), name
+
+
 def test_site_report_and_console_have_one_look(site: Path) -> None:
     """Colours and fonts are in one file; every other style uses them."""
     sources = REPOSITORY / "src/sealtrain"
