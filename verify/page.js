@@ -113,6 +113,19 @@ async function readFile(file) {
   return { size: file.size, bytes: new Uint8Array(await part.arrayBuffer()) };
 }
 
+/** What each file is, and the bytes of the first of each kind that the page verifies: one file at a time is in memory. */
+async function recogniseEach(named) {
+  const files = [];
+  const bytesOf = {};
+  for (const file of named) {
+    const read = await readFile(file);
+    const found = recogniseFile(read);
+    files.push(found);
+    if (found.kind in KIND_WORDS) bytesOf[found.kind] ??= read.bytes;
+  }
+  return { files, bytesOf };
+}
+
 function givenItem(named, { kind, what, need, used }) {
   const item = document.createElement("li");
   item.dataset.kind = kind;
@@ -147,11 +160,11 @@ function take(files, outputs = null) {
     if (named.length) {
       const names = named.map(({ name }) => name);
       try {
-        const read = await Promise.all(named.map(readFile));
-        const chosen = chooseFiles(read.map(recogniseFile));
+        const { files: recognised, bytesOf } = await recogniseEach(named);
+        const chosen = chooseFiles(recognised);
         for (const kind of chosen.several) given[kind] = null;
         for (const [kind, at] of Object.entries(chosen.taken)) {
-          if (at !== null) [given[kind], givenNames[kind]] = [read[at].bytes, names[at]];
+          if (at !== null) [given[kind], givenNames[kind]] = [bytesOf[kind], names[at]];
         }
         listGiven(names, chosen);
       } catch (error) {
