@@ -23,7 +23,7 @@ def tools() -> None:
 @pytest.fixture(scope="module")
 def sources(tools: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Markdown of the site by its name."""
-    from pages import laid_out  # type: ignore[import-not-found]
+    from pages import laid_out
 
     folder = tmp_path_factory.mktemp("site") / "sources"
     laid_out(folder)
@@ -71,7 +71,7 @@ def test_drawings_are_drawn_when_the_site_is_made(sources: dict[str, str]) -> No
     "line", ["graph LR", "flowchart TD\n  a{choice}", "flowchart TD\n  a[b]\n  a --> c"]
 )
 def test_a_drawing_that_is_not_drawn_here_ends_the_build(line: str, tools: None) -> None:
-    from drawings import DrawingUnknown, svg  # type: ignore[import-not-found]
+    from drawings import DrawingUnknown, svg
 
     with pytest.raises(DrawingUnknown):
         svg(line)
