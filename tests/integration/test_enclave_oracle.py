@@ -23,7 +23,7 @@ from sealtrain.errors import ImageRefused
 from sealtrain.image.machine.enclavebuild import KERNEL_WORDS, EnclaveParts, build_enclave
 from sealtrain.image.machine.enclavefile import measure_enclave
 
-pytestmark = [pytest.mark.nightly, pytest.mark.claim("C670")]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs("compiler"), pytest.mark.claim("C670")]
 
 ROOT = Path(__file__).parents[2]
 CACHE = os.environ.get("SEALTRAIN_ENCLAVE")

@@ -39,7 +39,7 @@ _WISHES: dict[str, tuple[str, ...]] = {
         *("FedTrimmedAvg", "FedYogi", "Krum", "Bulyan"),
     ),
     "Use a machine that cannot be trusted": ("Pads", "ProductSettings", "Cut", "Travelling"),
-    "Choose where it may run": ("Hardware",),
+    "Choose where it may run": ("Hardware", "EnclaveConfig"),
     "Run again by itself": ("Schedule",),
 }
 # The same of the fields of trainers, which have so many; any other field stands at the end.
