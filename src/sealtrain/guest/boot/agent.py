@@ -126,7 +126,8 @@ class _Request(BaseHTTPRequestHandler):
 
     def _fields(self) -> Mapping[str, Any]:
         said = self.headers.get("Content-Length", "")
-        if not said.isascii() or not said.isdigit() or int(said[:9]) > MAX_REQUEST_BYTES:
+        whole = said.isascii() and said.isdigit() and len(said) <= len(str(MAX_REQUEST_BYTES))
+        if not whole or int(said) > MAX_REQUEST_BYTES:
             self.close_connection = True
             raise DataInvalid("the request has no length, or is too long")
         body = self.rfile.read(int(said))
