@@ -227,7 +227,7 @@ class Learner:
                 return {"histogram": counts.tolist()}
             # The trainer that batches the records wants some to train on; it takes no step.
             work.train_sources = tested
-            metrics = self._phase.measured(work)
+            metrics = self._phase.measure(work)
             refuse_not_finite(0, metrics)
         count = sum(sum(source.dataset.batch_rows) for source in tested)
         sums = {name: value * count for name, value in metrics.items() if name != "majority"}

@@ -91,7 +91,10 @@ VERIFIER: Verifier[VtpmEvidence, VtpmPolicy, VtpmGuest] = Verifier(
     prove=_prove,
     form=VtpmPolicy,
     rules=about(lambda guest: guest.boot, BOOT_RULES),
-    eat=lambda guest: {"hwmodel": "TPM under a test root"},
+    eat=lambda guest: {
+        "ueid": str(guest.boot.machine.instance_id),
+        "hwmodel": "TPM under a test root",
+    },
     fields=_fields,
     show=_show,
     pinned_roots={},
