@@ -155,6 +155,13 @@ def _altered(document: dict[str, Any], places: int) -> Iterator[dict[str, Any]]:
                 letter = "A" if text[at] != "A" else "B"
                 changed = text[:at] + letter + text[at + 1 :]
                 yield {**document, "cpu": {**cpu, field: changed}}
+    tpm = cpu["tpm"] if isinstance(cpu.get("tpm"), dict) else {}
+    for field, text in tpm.items():
+        if isinstance(text, str):
+            for at in range(0, len(text), max(1, len(text) // places)):
+                letter = "A" if text[at] != "A" else "B"
+                changed = text[:at] + letter + text[at + 1 :]
+                yield {**document, "cpu": {**cpu, "tpm": {**tpm, field: changed}}}
     log = cpu.get("event_log", [])
     for index in range(len(log)):
         yield {**document, "cpu": {**cpu, "event_log": log[:index] + log[index + 1 :]}}
