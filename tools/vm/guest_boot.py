@@ -7,8 +7,9 @@
 2. Registers are predicted from the files, and compared with those that the TPM of the machine has.
 3. A broker outside releases keys to the guest by a quote of this TPM, whose key a test root
    certified; a PyTorch loop trains; the manifest that comes out verifies.
-4. Refused: a root with one bit changed, another document, another command line, and the first
-   boot's quote in another conversation and for another boot.
+4. Refused: a root with one bit changed, another document, another command line. A quote that is
+   shown again, or for another boot, is refused in tests, on evidence that is simulated
+   (tests/attack/test_machines_under_test_roots.py).
 
 Needs Debian 12 on x86-64 (tools/vm/machine.py) and some 8 GB in --cache.
 """
