@@ -79,8 +79,8 @@ def test_another_file_is_named_by_what_differs(files: Path, at: int) -> None:
 
 def test_another_default_of_memory_is_another_file(files: Path) -> None:
     out = files / "image.eif"
-    run(files, "--out", out, "--memory", "512")
-    assert run(files, "--compare", out, "--memory", "512").exit_code == 0
+    run(files, "--out", out, "--memory-mib", "512")
+    assert run(files, "--compare", out, "--memory-mib", "512").exit_code == 0
     assert isinstance(refusal(files, "--compare", out), ImageRefused)
     assert isinstance(refusal(files, "--compare", out, "--processors", "3"), ImageRefused)
 

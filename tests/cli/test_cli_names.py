@@ -47,6 +47,8 @@ MEANINGS = {
     "--collateral": "collateral of TDX quotes",
     "--consortium": "consortium file",
     "--data": "sealed datasets",
+    "--dates": "how dates of a table are written",
+    "--decimals": "how decimals of a table are written",
     "--database": "database of a broker, in PostgreSQL or a file",
     "--deployment": "document that a guest measures",
     "--device": "device that computes",
@@ -59,6 +61,7 @@ MEANINGS = {
     "--holder": "where an owner's holder is",
     "--identity": "private identity file",
     "--image": "OCI layout of a container image",
+    "--kernel": "kernel file of a guest",
     "--lease-seconds": "how long released keys may be used",
     "--listen": "where to listen",
     "--manifest": "manifest file of a run",
@@ -68,6 +71,7 @@ MEANINGS = {
     "--node": "number of a node",
     "--ranks": "number of ranks",
     "--nonce": "nonce of evidence",
+    "--once": "look once, and end",
     "--out": "what the command writes",
     "--own-data-consent": "whether data needs its owner's approval",
     "--party": "owner whose data a guest holds",
@@ -104,8 +108,10 @@ def by_path() -> dict[str, click.Command]:
 
 
 OTHERS = {
+    "--decompress": "xz",
     "--editable": "pip",
     "--key-type": "pkcs11-tool",
+    "--hash-offset": "veritysetup",
     "--keygen": "pkcs11-tool",
     "--local-dir": "huggingface-cli",
     "--sensitive": "pkcs11-tool",

@@ -50,7 +50,7 @@ class Site:
     def track(self, to: str, url: str, *words: str) -> Any:
         command = [
             self.python, "-m", "sealtrain", "run", "track", "run", "--trust", "trust.yaml",
-            "--to", to, "--server", url, "--experiment", "study", "--json", *words,
+            "--tracker", to, "--tracking-uri", url, "--experiment", "study", "--json", *words,
         ]  # fmt: skip
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment(TRACKIO_WRITE_TOKEN=TOKEN),
@@ -239,8 +239,8 @@ def ordered_values(values: list[Any]) -> list[tuple[str, int, str]]:
 
 def test_a_wrong_token_and_a_server_that_is_gone_are_told_apart(site: Site, trackio: str) -> None:
     command = [
-        site.python, "-m", "sealtrain", "run", "track", "run", "--trust", "trust.yaml", "--to",
-        "trackio", "--server", trackio, "--experiment", "other", "--json",
+        site.python, "-m", "sealtrain", "run", "track", "run", "--trust", "trust.yaml", "--tracker",
+        "trackio", "--tracking-uri", trackio, "--experiment", "other", "--json",
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=site.folder, env=site.environment(TRACKIO_WRITE_TOKEN="wrong"),

@@ -124,7 +124,7 @@ CALLS: Final[Mapping[str, Call]] = {
         ),
     ),
     "run track": Call((
-        MANIFEST, *TRUST, "--to", Text("mlflow"), "--server", "http://127.0.0.1:9",
+        MANIFEST, *TRUST, "--tracker", Text("mlflow"), "--tracking-uri", "http://127.0.0.1:9",
         "--experiment", Text("study"), "--dry-run",
     )),
     "run compare": Call((MANIFEST, *TRUST, *OUT), keeps=True),

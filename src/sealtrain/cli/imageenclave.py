@@ -34,12 +34,12 @@ def eif(
         typer.Option(help="A .ko that init loads, each after those that it needs. Repeat it."),
     ] = None,
     processors: Annotated[
-        int, typer.Option(min=1, max=1024, help="Default of nitro-cli's --cpu-count.")
+        int, typer.Option(min=1, max=1024, help="Default of the enclave's processors.")
     ] = 2,
-    memory: Annotated[
+    memory_mib: Annotated[
         int | None,
         typer.Option(
-            min=64, max=1 << 24, help="Default of nitro-cli's --memory, in MiB; else the least."
+            min=64, max=1 << 24, help="Default of the enclave's memory, in MiB; else the least."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Enclave image file to write.")] = None,
@@ -68,7 +68,7 @@ def eif(
         kernel=read_bounded(kernel, _MAX_KERNEL_BYTES),
         modules=_modules(module or []),
         processors=processors,
-        memory_mib=memory or 0,
+        memory_mib=memory_mib or 0,
     )
     with _file(out) as file, reading(image) as progress:
         built = build_enclave(image, parts, file, progress=progress)

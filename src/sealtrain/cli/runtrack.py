@@ -26,8 +26,8 @@ def track(
     ],
     trust: Annotated[Path, typer.Option(help="What you trust (YAML).")],
     *,
-    to: Annotated[str, typer.Option("--to", help="mlflow or trackio.")],
-    server: Annotated[str, typer.Option(help="URL of the tracker's server.")],
+    tracker: Annotated[str, typer.Option(help="mlflow or trackio.")],
+    tracking_uri: Annotated[str, typer.Option(help="URL of the tracker's server.")],
     experiment: Annotated[
         str, typer.Option(help="MLflow: the experiment. Trackio: the project.")
     ] = "sealtrain",
@@ -42,7 +42,7 @@ def track(
     times. Asked again, it sends what is missing and nothing twice. Tokens come from the client
     library's own variables (MLFLOW_TRACKING_TOKEN, TRACKIO_WRITE_TOKEN).
     """
-    tracker = _tracker(to, require_tracker(server), experiment)
+    client = _tracker(tracker, require_tracker(tracking_uri), experiment)
     verified = verify_file(manifest_at(run), trust, artefacts=None)
     told = tracked_run(verified)
     if told.simulated:
@@ -52,12 +52,12 @@ def track(
         tags = [f"{name} {value}" for name, value in told.tags.items()]
         emit(as_json, {"sent": False, **told.to_dict()}, [*tags, *lines])
         return
-    done = tracker.track(told)
+    done = client.track(told)
     state = "was there already" if done.before and not done.sent else f"{done.sent} values sent"
     emit(as_json, done.to_dict(), [f"tracked  {told.run_id}, {state}", f"as       {done.place}"])
 
 
-def _tracker(to: str, server: str, experiment: str) -> Tracker:
+def _tracker(name: str, server: str, experiment: str) -> Tracker:
     if not _NAME.fullmatch(experiment):
         raise UsageError(
             "not a name of an experiment or project",
@@ -65,9 +65,11 @@ def _tracker(to: str, server: str, experiment: str) -> Tracker:
             got=experiment[:80],
             expected="1 to 64 of letters, digits, dots, hyphens and underscores",
         )
-    if to == "mlflow":
+    if name == "mlflow":
         return MlflowTracker(server=server, experiment=experiment)
-    if to == "trackio":
+    if name == "trackio":
         token = os.environ.get("TRACKIO_WRITE_TOKEN")
         return TrackioTracker(server=server, project=experiment, token=token)
-    raise UsageError("unknown tracker", check="--to", got=to[:80], expected="mlflow or trackio")
+    raise UsageError(
+        "unknown tracker", check="--tracker", got=name[:80], expected="mlflow or trackio"
+    )

@@ -166,14 +166,14 @@ def require_tracker(url: str) -> str:
     if not host or not secured or not url.isprintable():
         raise UsageError(
             "not the address of a tracker",
-            check="--server",
+            check="--tracking-uri",
             got=url.rpartition("@")[2][:200],
             expected="https://host, or http://127.0.0.1:port",
         )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise UsageError(
             "the address of a tracker holds more than an address",
-            check="--server",
+            check="--tracking-uri",
             expected="no user, password, token, query or fragment",
             hint="set MLFLOW_TRACKING_TOKEN or TRACKIO_WRITE_TOKEN",
         )

@@ -20,7 +20,7 @@ from sealtrain.manifest.exports.model_facts import model_facts_of, plain
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine, verify_manifest
 from sealtrain.signing.dsse import Envelope
-from sealtrain.signing.needs import Needs
+from sealtrain.signing.needs import REASONS, Needs
 
 pytestmark = pytest.mark.claim("C45")
 
@@ -61,7 +61,7 @@ def test_a_run_with_too_little_consent_is_refused(tmp_path: Path, rules: dict[st
 def test_the_report_says_which_action_asked_for_so_many(tmp_path: Path) -> None:
     world = make_world(tmp_path, rules={"export_model": 3})
     told = examine(world.manifest(), world.trust(), artefacts=None, now=NOW)
-    assert "3 were needed for export_model" in render(told)
+    assert f"3 had to, because {REASONS['export_model']}" in render(told)
 
 
 def test_an_approval_that_states_other_needs_does_not_count(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_only_released_values_and_digests_leave(world: World) -> None:
     ],
 )  # fmt: skip
 def test_no_other_server_gets_a_number(url: str) -> None:
-    with pytest.raises(UsageError, check=carries(check="--server")) as refused:
+    with pytest.raises(UsageError, check=carries(check="--tracking-uri")) as refused:
         require_tracker(url)
     assert "secret" not in str(refused.value.to_dict())
 
@@ -63,8 +63,8 @@ def run_track(world: World, folder: Path, change: Any = None, *words: str) -> An
     (folder / "manifest.json").write_bytes(world.manifest(change))
     (folder / "trust.yaml").write_text(yaml_text(world.trust_document()))
     called = [
-        "run", "track", str(folder), "--trust", str(folder / "trust.yaml"), "--to", "mlflow",
-        "--server", "http://127.0.0.1:9", *words,
+        "run", "track", str(folder), "--trust", str(folder / "trust.yaml"), "--tracker", "mlflow",
+        "--tracking-uri", "http://127.0.0.1:9", *words,
     ]  # fmt: skip
     return CliRunner().invoke(app, called)
 
@@ -87,7 +87,7 @@ def test_names_and_trackers_that_are_none_are_refused(world: World, tmp_path: Pa
     for words, check in (
         (("--experiment", "../x"), "--experiment"),
         (("--experiment", "a\nb"), "--experiment"),
-        (("--to", "wandb"), "--to"),
+        (("--tracker", "wandb"), "--tracker"),
     ):
         done = run_track(world, tmp_path, None, "--dry-run", *words)
         assert isinstance(done.exception, UsageError)

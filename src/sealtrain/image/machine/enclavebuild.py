@@ -122,7 +122,7 @@ def build_enclave(
                 check="memory",
                 got=f"{memory} MiB",
                 expected=f"at least {least} MiB, which is {MEMORY_FACTOR} times the image",
-                hint="leave --memory out, or name as much",
+                hint="leave --memory-mib out, or name as much",
             )
         written = write_enclave(into, sections, processors=parts.processors, memory=memory << 20)
     return BuiltEnclave(image=image, size=written, memory_mib=memory)

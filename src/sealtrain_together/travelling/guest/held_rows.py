@@ -96,10 +96,10 @@ class HeldRows:
         with training_context(self._recipe, self._base_dir, Copies()) as work:
             work.train_sources = list(self._sources)
             if self._recipe.phase == "cpt":
-                rows = phase.prepared(work, MAX_TOKEN + 1, _tokenizer(work))
+                rows = phase.prepare_blocks(work, MAX_TOKEN + 1, _tokenizer(work))
             else:
                 work.built = _stand_in(work)
-                rows = phase.prepared(work)
+                rows = phase.prepare_rows(work)
         yield from rows
 
 
