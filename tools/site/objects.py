@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ObjectMember:
     """A public attribute, property or method of a class.
 
     Attributes:
@@ -58,7 +58,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class DescribedObject:
     """An object.
 
     Attributes:
@@ -74,7 +74,7 @@ class Described:
     kind: str
     signature: str
     text: str
-    members: tuple[Member, ...] = ()
+    members: tuple[ObjectMember, ...] = ()
     mentioned: tuple[Place, ...] = field(default=())
 
 
@@ -88,9 +88,9 @@ def public_places() -> dict[str, Place | None]:
     return found
 
 
-def described_objects() -> dict[str, Described]:
+def described_objects() -> dict[str, DescribedObject]:
     """Every object that has a page, by its name: the public ones, and what these name."""
-    found: dict[str, Described] = {}
+    found: dict[str, DescribedObject] = {}
     todo = [(name, place) for name, place in public_places().items() if place is not None]
     while todo:
         name, place = todo.pop(0)
@@ -136,21 +136,21 @@ def object_pages() -> dict[str, str]:
     return pages
 
 
-def describe(place: Place) -> Described:
+def describe(place: Place) -> DescribedObject:
     """An object of the source."""
     node = _definition(place)
     if isinstance(node, ast.ClassDef):
         members = tuple(_members(place))
-        return Described(
+        return DescribedObject(
             place=place,
             kind="class",
             signature=_made_by(place, members),
             text=ast.get_docstring(node) or "",
             members=members,
-            mentioned=tuple(_mentioned(place)),
+            mentioned=tuple(_find_mentioned(place)),
         )
     if isinstance(node, Function):
-        return Described(
+        return DescribedObject(
             place=place,
             kind="function",
             signature=_signature(node),
@@ -160,7 +160,7 @@ def describe(place: Place) -> Described:
     raise TypeError(f"{place} is neither a class nor a function")
 
 
-def _page(name: str, said: Described, objects: dict[str, Described]) -> str:
+def _page(name: str, said: DescribedObject, objects: dict[str, DescribedObject]) -> str:
     lines = [f"{ALONE}# {name}", "", "```python", said.signature, "```", "", *_prose(said.text)]
     linked = [
         seen.name
@@ -233,7 +233,7 @@ def _signature(node: Function, name: str | None = None, *, bound: bool = False) 
     return f"{word}{name or node.name}({arguments}){returned}"
 
 
-def _made_by(place: Place, members: tuple[Member, ...]) -> str:
+def _made_by(place: Place, members: tuple[ObjectMember, ...]) -> str:
     """How an object of a class is made: its ``__init__``, or its fields."""
     for owner in _lineage(place):
         for node in _class(owner).body:
@@ -269,7 +269,7 @@ def _made_by(place: Place, members: tuple[Member, ...]) -> str:
     return f"{place.name}({', '.join([*named, *fields])})"
 
 
-def _members(place: Place) -> Iterator[Member]:
+def _members(place: Place) -> Iterator[ObjectMember]:
     """Public members, those of the class first, each once."""
     seen: set[str] = set()
     for owner in _lineage(place):
@@ -277,7 +277,9 @@ def _members(place: Place) -> Iterator[Member]:
         for number, node in enumerate(body):
             name, kind, signature, text = _member(node, body[number + 1 : number + 2])
             if name and not name.startswith("_") and name not in seen:
-                yield Member(name=name, kind=kind, signature=signature, text=text, owner=owner.name)
+                yield ObjectMember(
+                    name=name, kind=kind, signature=signature, text=text, owner=owner.name
+                )
             seen.add(name)
 
 
@@ -328,7 +330,7 @@ def _lineage(place: Place) -> Iterator[Place]:
             yield from _lineage(found)
 
 
-def _mentioned(place: Place) -> Iterator[Place]:
+def _find_mentioned(place: Place) -> Iterator[Place]:
     for owner in _lineage(place):
         for node in _class(owner).body:
             if isinstance(node, Function) and not node.name.startswith("_"):

@@ -134,15 +134,17 @@ def _point(public: bytes) -> ec.EllipticCurvePublicKey:
 def _store(transmit: Callable[[bytes], bytes], index: int, content: bytes) -> None:
     public = struct.pack(">IHIHH", index, 0x000B, _READABLE, 0, len(content))
     body = struct.pack(">HH", 0, len(public)) + public
-    _authorised(transmit, _DEFINE, struct.pack(">I", OWNER), body)
+    _send_authorised(transmit, _DEFINE, struct.pack(">I", OWNER), body)
     for at in range(0, len(content), 512):
         part = content[at : at + 512]
         handles = struct.pack(">II", index, index)
         body = struct.pack(">H", len(part)) + part + struct.pack(">H", at)
-        _authorised(transmit, _WRITE, handles, body)
+        _send_authorised(transmit, _WRITE, handles, body)
 
 
-def _authorised(transmit: Callable[[bytes], bytes], code: int, handles: bytes, body: bytes) -> None:
+def _send_authorised(
+    transmit: Callable[[bytes], bytes], code: int, handles: bytes, body: bytes
+) -> None:
     rest = handles + struct.pack(">I", len(_PASSWORD)) + _PASSWORD + body
     command = struct.pack(">HII", 0x8002, 10 + len(rest), code) + rest
     for _ in range(10):

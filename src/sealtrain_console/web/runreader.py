@@ -52,7 +52,11 @@ class RunReader:
             places: As of ``run_paths``.
             run_id: As the folder or the manifest claims it.
         """
-        mine = [path for path in run_paths(places) if self._once("id", path, _claimed) == run_id]
+        mine = [
+            path
+            for path in run_paths(places)
+            if self._once("id", path, _read_claimed_run) == run_id
+        ]
         return [run for run in map(read_run, mine) if run.run_id == run_id]
 
     def _once(self, what: str, path: Path, read: Callable[[Path], Found]) -> Found:
@@ -83,7 +87,7 @@ def _stamp(path: Path) -> Hashable:
     return tuple(stamps)
 
 
-def _claimed(path: Path) -> str | None:
+def _read_claimed_run(path: Path) -> str | None:
     """The id that a folder or a manifest claims, without any check of its form.
 
     A run that ``read_run`` takes has this id: both read the same field of the same JSON.

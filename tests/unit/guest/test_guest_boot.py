@@ -14,7 +14,7 @@ import pytest
 
 from sealtrain.attest.guest import open_guest
 from sealtrain.errors import ImageRefused
-from sealtrain.guest.boot.agent import MAX_REQUEST_BYTES, Agent, answers
+from sealtrain.guest.boot.agent import MAX_REQUEST_BYTES, GuestAgent, answers
 from sealtrain.guest.boot.command import words_of
 from sealtrain.guest.boot.decisions import (
     BootParameters,
@@ -113,7 +113,7 @@ def attested(report_data: bytes) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("agent") / "agent.sock"
-    with Agent(place, answers(DOCUMENT, attested), os.getuid()) as served:
+    with GuestAgent(place, answers(DOCUMENT, attested), os.getuid()) as served:
         served.start()
         yield place
         served.shutdown()

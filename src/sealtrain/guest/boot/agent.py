@@ -62,7 +62,7 @@ def answers(document: bytes, attest: Callable[[bytes], Mapping[str, Any]]) -> di
     }
 
 
-class Agent(socketserver.ThreadingUnixStreamServer):
+class GuestAgent(socketserver.ThreadingUnixStreamServer):
     """Serves answers at a socket that one user may use.
 
     Args:
@@ -96,7 +96,7 @@ class Agent(socketserver.ThreadingUnixStreamServer):
 class _Request(BaseHTTPRequestHandler):
     """One connection of the caller's."""
 
-    server: Agent
+    server: GuestAgent
     timeout = _TIMEOUT_S
     protocol_version = "HTTP/1.1"
 

@@ -73,7 +73,7 @@ def show_registers() -> None:
 def serve_agent(document: bytes) -> None:
     """Answer the command's user, who opens no TPM; imported late, since it loads much."""
     from sealtrain.attest.tpm.collect import read_boot_log, vtpm_shown
-    from sealtrain.guest.boot.agent import Agent, answers
+    from sealtrain.guest.boot.agent import GuestAgent, answers
     from sealtrain.guest.boot.command import AGENT_SOCKET
 
     log = read_boot_log()
@@ -82,7 +82,7 @@ def serve_agent(document: bytes) -> None:
         with open_tpm(next(device for device in DEVICES if device.exists())) as tpm:
             return vtpm_shown(tpm, report_data, log)
 
-    Agent(Path(AGENT_SOCKET), answers(document, attest), USER).start()
+    GuestAgent(Path(AGENT_SOCKET), answers(document, attest), USER).start()
 
 
 def command_of(document: bytes) -> Sequence[str]:

@@ -61,7 +61,7 @@ _FAILED: Final = 125
 
 
 class EnclaveKernel(Protocol):
-    """What init asks of the kernel: ``system.Kernel``, or a test's."""
+    """What init asks of the kernel: ``system.LinuxKernel``, or a test's."""
 
     def mount(self, what: Mount) -> None:
         """Mount a file system."""
@@ -221,9 +221,9 @@ class EnclaveInit:
 
 def main() -> None:
     """Be process 1 of an enclave. It does not return: the enclave ends."""
-    from sealtrain.guest.enclave.system import Kernel
+    from sealtrain.guest.enclave.system import LinuxKernel
 
-    kernel = Kernel()
+    kernel = LinuxKernel()
     enclave = EnclaveInit(kernel)
     status, code = _FAILED, "failed"
     try:

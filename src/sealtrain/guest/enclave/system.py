@@ -44,7 +44,7 @@ class VsockSockets:
         return connection
 
 
-class Kernel(VsockSockets):
+class LinuxKernel(VsockSockets):
     """The kernel of the enclave."""
 
     def __init__(self) -> None:

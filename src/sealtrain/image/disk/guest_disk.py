@@ -132,7 +132,7 @@ def initrd_entries(files: GuestFiles) -> dict[str, Entry]:
     found = {name: Entry(FOLDER) for name in _FOLDERS}
     for name, entry in files.entries.items():
         if _is_started(name):
-            found[name] = _copied(files, entry)
+            found[name] = _copy_entry(files, entry)
     for name in FIRST_PROGRAM:
         found[f"{PACKAGES}/sealtrain/{name}"] = Entry(FILE, (files.source / name).read_bytes())
     order = list(_in_order(files.modules, MODULES))
@@ -165,7 +165,7 @@ def _is_started(name: str) -> bool:
     return False
 
 
-def _copied(files: GuestFiles, entry: LayerEntry) -> Entry:
+def _copy_entry(files: GuestFiles, entry: LayerEntry) -> Entry:
     if entry.kind == "link":
         return link(entry.target)
     if entry.kind == "folder":

@@ -114,11 +114,11 @@ def _handed_over(image: Portable, how: Unified) -> bytes:
 def _archive(name: str, content: bytes) -> bytes:
     """A cpio archive with one file below ``.extra``, as systemd's ``src/boot/cpio.c`` writes it."""
     entries = ((1, 0o040555, ".extra", b""), (2, 0o100444, f".extra/{name}", content))
-    last = _archived(0, 0, "TRAILER!!!", b"", "B")
-    return b"".join(_archived(*entry) for entry in entries) + last
+    last = _archive_member(0, 0, "TRAILER!!!", b"", "B")
+    return b"".join(_archive_member(*entry) for entry in entries) + last
 
 
-def _archived(number: int, mode: int, name: str, content: bytes, size: str = "") -> bytes:
+def _archive_member(number: int, mode: int, name: str, content: bytes, size: str = "") -> bytes:
     named = name.encode() + b"\0"
     length = size.rjust(8, "0") if size else f"{len(named):08x}"
     words = [f"{field:08x}" for field in (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0)]
