@@ -118,7 +118,9 @@ def test_site_report_and_console_have_one_look(site: Path) -> None:
         REPOSITORY / "verify/page.css",
         *(
             path
-            for path in (sources.parent / "sealtrain_console/web/static").glob("*.css")
+            for path in (
+                REPOSITORY / "packages/sealtrain-console/sealtrain_console/web/static"
+            ).glob("*.css")
             if "uplot" not in path.name
         ),
     ]

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 
-_KINDS = "src/sealtrain_together"
-_NODES = "src/sealtrain_nodes/"
+_KINDS = "packages/sealtrain-together/sealtrain_together"
+_NODES = "packages/sealtrain-nodes/sealtrain_nodes/"
 _CHANNEL = f"{_KINDS}/channel/"
 _ERRORS = f"{_KINDS}/errors.py"
 _PARTIES = f"{_KINDS}/parties/"
 _PADS = f"{_KINDS}/pads/"  # of parties, too
-_CHAIN = "src/sealtrain_chain/"
-_SIMULATOR = "src/sealtrain_rehearsal/"
+_CHAIN = "packages/sealtrain-chain/sealtrain_chain/"
+_SIMULATOR = "packages/sealtrain-rehearsal/sealtrain_rehearsal/"
+_ROOMS = ("chain", "console", "nodes", "rehearsal", "together")
 _FIGURES = "docs/reference/benchmarks/"
 
 
@@ -33,7 +34,7 @@ class SuiteLane:
         tests: Patterns of the names of its test files, as ``fnmatch`` reads them.
         owns: Paths, or folders with a slash at the end, that are of this lane; others name what
             they use of it.
-        uses: Folders under ``src/`` that it uses besides the core and what it owns.
+        uses: Folders of code that it uses besides the core and what it owns.
     """
 
     name: str
@@ -267,7 +268,7 @@ ENVIRONMENTS: tuple[OtherEnvironment, ...] = (
         uses=(
             "constraints.txt",
             "docs/reference/",  # the page of every command
-            "packages/",
+            *(f"packages/sealtrain-{room}/pyproject.toml" for room in _ROOMS),
             "pyproject.toml",
             "src/sealtrain/cli/",
             *(f"{_KINDS}/{kind}/cli.py" for kind in ("cut", "federated", "pads", "travelling")),
