@@ -104,9 +104,7 @@ def test_a_page_or_a_test_of_the_core_replays_the_core_alone(
 
 
 def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], set[str]]) -> None:
-    assert replayed("packages/sealtrain-together/sealtrain_together/channel/handshake.py") >= set(
-        KINDS
-    )
+    assert replayed(f"{KIND}/channel/handshake.py") >= set(KINDS)
     assert replayed("packages/sealtrain-chain/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
     assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads", *BUILT_ON["pads"]}

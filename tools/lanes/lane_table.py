@@ -19,6 +19,7 @@ _CHANNEL = f"{_KINDS}/channel/"
 _ERRORS = f"{_KINDS}/errors.py"
 _PARTIES = f"{_KINDS}/parties/"
 _PADS = f"{_KINDS}/pads/"  # of parties, too
+_CONSOLE = "packages/sealtrain-console/sealtrain_console/"
 _CHAIN = "packages/sealtrain-chain/sealtrain_chain/"
 _SIMULATOR = "packages/sealtrain-rehearsal/sealtrain_rehearsal/"
 _ROOMS = ("chain", "console", "nodes", "rehearsal", "together")
@@ -145,13 +146,21 @@ LANES: tuple[SuiteLane, ...] = (
             "test_second_verifier_spellings.py",
             "test_*_in_chromium.py",
         ),
-        uses=(_CHAIN, _SIMULATOR, "verify/", "spec/schema/", "docs/reference/"),
+        uses=(_CHAIN, _CONSOLE, _SIMULATOR, "verify/", "spec/schema/", "docs/reference/"),
     ),
     SuiteLane(
         name="javascript",  # what it says of runs, those of every kind among them
         tests=("test_second_*",),
         owns=("verify/",),
-        uses=(f"{_KINDS}/", _NODES, _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
+        uses=(
+            f"{_KINDS}/",
+            _NODES,
+            _CHAIN,
+            _CONSOLE,
+            _SIMULATOR,
+            "spec/schema/",
+            "docs/reference/",
+        ),
     ),
     SuiteLane(
         name="examples",
@@ -206,7 +215,7 @@ LANES: tuple[SuiteLane, ...] = (
             "test_walk.py",
             "test_*_nothing.py",
         ),
-        uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
+        uses=(_CHAIN, _CONSOLE, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
     ),
     SuiteLane(
         name="training",  # by itself, and beside the same training in the clear

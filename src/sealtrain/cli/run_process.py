@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from sealtrain.base.version import own_folders
+
 BEGIN: Final = """\
 import json, sys
 sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = json.loads(sys.argv.pop(1))
