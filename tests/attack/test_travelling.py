@@ -50,9 +50,9 @@ from sealtrain_together.travelling.capability import (
 from sealtrain_together.travelling.control import Challenge
 from sealtrain_together.travelling.holder import Holder, Provision
 from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
-from sealtrain_together.travelling.mapped_code import MappedCode, mapped_files, release_pages
+from sealtrain_together.travelling.mapped_code import MappedCode, hash_mapped, release_pages
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
-from sealtrain_together.travelling.parties import joined
+from sealtrain_together.travelling.parties import join_holder
 from sealtrain_together.travelling.program import Program
 from sealtrain_together.travelling.standby import Standby
 
@@ -446,7 +446,7 @@ def test_a_function_that_was_replaced_in_memory_stops_the_run(
 
 def _library(folder: Path, name: str) -> Path:
     """A library of another inode than any that is loaded."""
-    source = next(path for path in mapped_files() if "libz" in path or "libffi" in path)
+    source = next(path for path in hash_mapped() if "libz" in path or "libffi" in path)
     copy = folder / name
     copy.write_bytes(Path(source).read_bytes())
     return copy
@@ -501,14 +501,14 @@ def test_a_mapped_file_that_was_changed_has_another_digest(tmp_path: Path, name:
     library = _library(tmp_path, f"lib{os.getpid()}.so")
     unload = _load(library)
     code = MappedCode({}, ())
-    before, files = code.digest(), mapped_files()
+    before, files = code.digest(), hash_mapped()
     assert files[str(library)] == hashlib.sha256(library.read_bytes()).hexdigest()
     assert code.digest() == before
     # An older kernel answers no requests: what its files say is the same.
-    assert mapped_files(asks=False) == files
+    assert hash_mapped(asks=False) == files
     CODE_ATTACKS[name](library)
     assert code.digest() != before
-    assert mapped_files(asks=False) == mapped_files() != files
+    assert hash_mapped(asks=False) == hash_mapped() != files
     unload()
 
 
@@ -523,7 +523,7 @@ def test_code_whose_pages_were_let_go_is_the_same_and_a_patched_page_stays(tmp_p
     assert code.digest() == before
     _patched_in_memory(library)
     release_pages()
-    assert mapped_files()[str(library)] == "patched"
+    assert hash_mapped()[str(library)] == "patched"
     assert code.digest() != before
     unload()
 
@@ -869,7 +869,7 @@ def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None
             world.accelerator.gate.take_back(capability.id)
 
         def join(trip: int) -> None:
-            lane, _joined = joined(world.parties(), RUN_ID, "clinic-a", trip, os.urandom)
+            lane, _joined = join_holder(world.parties(), RUN_ID, "clinic-a", trip, os.urandom)
             lane.close()
 
         for trip in range(0, 12, 3):

@@ -27,7 +27,7 @@ if not COLLECTING:
     from sealtrain_together.pads.accelerator import RemoteAccelerator
     from sealtrain_together.pads.engine import Inside, UnderPads
     from sealtrain_together.pads.matrix import PublicMatrix
-    from sealtrain_together.pads.serving import Served, served
+    from sealtrain_together.pads.serving import Served, start_accelerator
 
 pytestmark = pytest.mark.claim("C286")
 SECONDS = 1.0
@@ -64,7 +64,7 @@ def frozen(process: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[Served]:
-    with served() as found:
+    with start_accelerator() as found:
         yield found
 
 

@@ -259,7 +259,7 @@ class DataGuest(AttestedGuest):
         self.lease = RunLease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
         self.lease_keeper = LeaseKeeper(self.lease, self.renew)
-        self.grant = self._obtained(before, resuming=self._asking.resuming)
+        self.grant = self._obtain(before, resuming=self._asking.resuming)
         if self.series.of and not self._asking.resuming:
             check_entries(self.grant, self.series)
 
@@ -330,7 +330,7 @@ class DataGuest(AttestedGuest):
             app_id=app_id, compose_hash=compose_hash, broker_id=broker.broker_id, public_key=key
         )
 
-    def _obtained(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
+    def _obtain(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
         """Ask the brokers for the keys of the run, which are lent until the lease ends."""
         asked = self.lease.moment()
         grants = self.quorum.obtain(

@@ -135,7 +135,7 @@ class _JoiningGuest(DataGuest):
         """Steps 1 and 3.1: the run id under which this node asks for keys."""
         joining, how = self._joining, of_kind(guest.recipe, Nodes)
         with self.around.on_stage("proving this node to the lead, and the lead to this node"):
-            self.lead = LeadChannel.dialled(
+            self.lead = LeadChannel.dial(
                 joining.lead,
                 node=joining.node,
                 proof=ProveGuest.of(guest),

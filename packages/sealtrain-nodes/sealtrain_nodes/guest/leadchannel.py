@@ -1,6 +1,6 @@
 """A node's side of the conversation with its lead (spec/nodes.md §3).
 
-Its methods are called in this order: ``dialled``, ``welcome``, ``introduce``, ``take_checkpoint``;
+Its methods are called in this order: ``dial``, ``welcome``, ``introduce``, ``take_checkpoint``;
 ``tell`` for whatever the node has to say while it trains; ``why`` and ``close`` when it ends. What
 the lead says out of turn, or otherwise than the recipe, ends the node.
 """
@@ -37,7 +37,7 @@ from sealtrain_nodes.messages import (
 )
 from sealtrain_together.channel.channel import AttestedChannel, open_over
 from sealtrain_together.channel.handshake import Conversation
-from sealtrain_together.channel.streams import dialled
+from sealtrain_together.channel.streams import dial
 
 if TYPE_CHECKING:
     from sealtrain.sealing.store import SealedStore
@@ -65,7 +65,7 @@ class Introduced:
 
 
 class LeadChannel:
-    """See the module. Made by ``dialled``."""
+    """See the module. Made by ``dial``."""
 
     def __init__(
         self, line: socket.socket, channel: AttestedChannel, *, host: str, seconds: float
@@ -76,7 +76,7 @@ class LeadChannel:
         self._seconds = seconds
 
     @classmethod
-    def dialled(
+    def dial(
         cls,
         lead: tuple[str, int],
         *,
@@ -108,7 +108,7 @@ class LeadChannel:
             random=os.urandom,
         )
         try:
-            line = dialled(lead, timeout=seconds, source=source)
+            line = dial(lead, timeout=seconds, source=source)
             channel = open_over(line, conversation)
         except (PeerUnreachable, ChannelCut) as error:
             raise NodeLost(

@@ -32,7 +32,7 @@ from sealtrain_together.channel.frames import (
 from sealtrain_together.channel.handshake import Conversation, Keys, initiate, respond
 from sealtrain_together.channel.ports import Caller
 from sealtrain_together.channel.proofs import Peer
-from sealtrain_together.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
+from sealtrain_together.channel.streams import Address, Buffer, Stream, Timed, dial, prepare
 
 HANDSHAKE_SECONDS: Final = 120.0
 """Longest handshake of a caller: time for both sides' evidence."""
@@ -80,7 +80,7 @@ class AttestedChannel:
         """As ``receive``, where a message has to come: an end in its place is ``ChannelCut``."""
         message = self.receive(max_bytes=max_bytes)
         if message is None:
-            raise _ended()
+            raise _make_cut_error()
         return message
 
     def skip(self, *, max_bytes: int) -> None:
@@ -91,7 +91,7 @@ class AttestedChannel:
         """As ``expect``, into ``target``; returns the length."""
         length = self._receives.receive_into(target)
         if length is None:
-            raise _ended()
+            raise _make_cut_error()
         return length
 
     def export(self, label: str) -> Secret:
@@ -152,7 +152,7 @@ class AttestedChannel:
         self.close()
 
 
-def _ended() -> ChannelCut:
+def _make_cut_error() -> ChannelCut:
     return ChannelCut("the peer ended the conversation", check="channel")
 
 
@@ -168,13 +168,13 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
         PeerUnreachable: No peer answers there.
         Refused: The other side's proof does not hold, or it refused ours (``ChannelBroken``).
     """
-    return open_over(dialled(address, timeout=timeout), conversation)
+    return open_over(dial(address, timeout=timeout), conversation)
 
 
 def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
     """Open a channel over a connection that is there. Errors as ``connect``."""
-    with _closed_on_error(stream):
-        return go_on(stream, _agreed(stream, conversation))
+    with _close_on_error(stream):
+        return go_on(stream, _agree_keys(stream, conversation))
 
 
 def reach(
@@ -190,9 +190,9 @@ def reach(
     Raises:
         PeerUnreachable, Refused: As ``connect``.
     """
-    sock = dialled(address, timeout=timeout)
-    with _closed_on_error(sock):
-        keys = _agreed(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
+    sock = dial(address, timeout=timeout)
+    with _close_on_error(sock):
+        keys = _agree_keys(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
         sock.settimeout(timeout)
         return sock, keys
 
@@ -208,7 +208,7 @@ def go_on(stream: Stream, keys: Keys) -> AttestedChannel:
     return _channel(stream, keys, FrameWriter(stream, keys.initiator), reader)
 
 
-def _agreed(stream: Stream, conversation: Conversation) -> Keys:
+def _agree_keys(stream: Stream, conversation: Conversation) -> Keys:
     keys = initiate(stream, conversation)
     FrameReader(stream, keys.responder).expect(READY)  # (6)
     return keys
@@ -219,8 +219,8 @@ def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -
 
     A caller that proves nothing is left after ``HANDSHAKE_SECONDS``, however slowly it speaks.
     """
-    with _closed_on_error(sock):
-        prepared(sock, timeout)
+    with _close_on_error(sock):
+        prepare(sock, timeout)
         keys = respond(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
         if isinstance(sock, Caller):
             sock.proven()
@@ -230,7 +230,7 @@ def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -
 
 def accept_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
     """Answer a party at the other end of a connection. Errors as ``connect``."""
-    with _closed_on_error(stream):
+    with _close_on_error(stream):
         return _answering(stream, respond(stream, conversation))
 
 
@@ -247,7 +247,7 @@ def _channel(
 
 
 @contextlib.contextmanager
-def _closed_on_error(sock: Stream) -> Iterator[None]:
+def _close_on_error(sock: Stream) -> Iterator[None]:
     try:
         yield
     except BaseException:

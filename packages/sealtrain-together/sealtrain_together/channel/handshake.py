@@ -243,13 +243,13 @@ def _same(what: str, got: JsonValue, expected: JsonValue) -> None:
         raise ChannelRefused(
             f"the peer asks for another {what}",
             check=f"channel {what}",
-            got=_shown(got),
-            expected=_shown(expected),
+            got=_show(got),
+            expected=_show(expected),
             hint="both sides must be of the same run and step",
         )
 
 
-def _shown(value: JsonValue) -> str:
+def _show(value: JsonValue) -> str:
     return canonical_json(value).decode()[:200]
 
 

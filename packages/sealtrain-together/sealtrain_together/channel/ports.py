@@ -53,11 +53,11 @@ class Caller(socket.socket):
 
     def proven(self) -> None:
         """It proved to be a party that is meant: no other caller takes its place."""
-        self._reached(ConnectionStage.WORK)
+        self._reach(ConnectionStage.WORK)
 
     def served(self) -> None:
         """It is served without proof: its place is safe while its address has its share."""
-        self._reached(ConnectionStage.SERVED)
+        self._reach(ConnectionStage.SERVED)
 
     def hold(self, size: int) -> None:
         """Account for bytes that it is about to send, or for none.
@@ -70,7 +70,7 @@ class Caller(socket.socket):
                 self.place.stage = ConnectionStage.BODY
             self.place.hold(size)
 
-    def _reached(self, stage: ConnectionStage) -> None:
+    def _reach(self, stage: ConnectionStage) -> None:
         if self.place is not None:
             self.place.stage = stage
 

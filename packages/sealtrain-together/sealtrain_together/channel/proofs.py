@@ -88,7 +88,7 @@ class ProveKey:
         return {
             "kind": "signature",
             "public_key": to_base64(self.signer.public),
-            "signature": to_base64(self.signer.sign(_signed(binding))),
+            "signature": to_base64(self.signer.sign(_signed_bytes(binding))),
         }
 
 
@@ -141,11 +141,11 @@ class AcceptKey:
         )
         if public not in self.public_keys:
             raise ChannelRefused("the peer signs with a key of no party here", check="proof")
-        verify_signature(public, signature, _signed(binding))
+        verify_signature(public, signature, _signed_bytes(binding))
         return Peer(kind="signature", public_key=public)
 
 
-def _signed(binding: Binding) -> bytes:
+def _signed_bytes(binding: Binding) -> bytes:
     return f"sealtrain/{binding.purpose}/v1:".encode() + canonical_json(binding.transcript)
 
 

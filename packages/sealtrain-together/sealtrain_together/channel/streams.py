@@ -60,7 +60,7 @@ class Timed:
         self._socket.settimeout(min(left, self._pause))
 
 
-def dialled(address: Address, *, timeout: float, source: str | None = None) -> socket.socket:
+def dial(address: Address, *, timeout: float, source: str | None = None) -> socket.socket:
     """A connection to a listening party.
 
     Args:
@@ -73,7 +73,7 @@ def dialled(address: Address, *, timeout: float, source: str | None = None) -> s
     """
     try:
         at = None if source is None else (source, 0)
-        return prepared(socket.create_connection(address, timeout, at), timeout)
+        return prepare(socket.create_connection(address, timeout, at), timeout)
     except OSError as error:
         raise PeerUnreachable(
             "no peer answers at this address",
@@ -83,7 +83,7 @@ def dialled(address: Address, *, timeout: float, source: str | None = None) -> s
         ) from error
 
 
-def prepared(sock: socket.socket, timeout: float) -> socket.socket:
+def prepare(sock: socket.socket, timeout: float) -> socket.socket:
     """The connection, patient for ``timeout`` seconds, its frames sent at once."""
     sock.settimeout(timeout)
     if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -113,7 +113,7 @@ def receive_exactly(sock: Stream, size: int) -> bytes:
 def receive_or_end(sock: Stream, size: int) -> bytes | None:
     """As ``receive_exactly``; ``None`` where the stream ends before the first byte."""
     first = bytearray(1)
-    if not _received(sock, memoryview(first)):
+    if not _receive(sock, memoryview(first)):
         return None
     return bytes(first) + receive_exactly(sock, size - 1)
 
@@ -127,7 +127,7 @@ def receive_into(sock: Stream, view: memoryview) -> None:
     """
     size, done = len(view), 0
     while done < size:
-        count = _received(sock, view[done:])
+        count = _receive(sock, view[done:])
         if not count:
             raise ChannelCut(
                 "the stream ended without a word",
@@ -139,7 +139,7 @@ def receive_into(sock: Stream, view: memoryview) -> None:
         done += count
 
 
-def _received(sock: Stream, view: memoryview) -> int:
+def _receive(sock: Stream, view: memoryview) -> int:
     try:
         return sock.recv_into(view)
     except OSError as error:

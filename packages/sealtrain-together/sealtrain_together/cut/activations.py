@@ -90,13 +90,13 @@ def rows_of(
     lengths = mask.sum(1).tolist()
     rows = []
     for number, length in enumerate(lengths):
-        values, scales = _formed(activations[number, :length], form)
+        values, scales = _form_tensor(activations[number, :length], form)
         label = labels[number] if labels.dim() == 1 else labels[number, :length]
         rows.append(Row(values=values, scales=scales, labels=label.to("cpu", torch.int64)))
     return rows
 
 
-def restored(row: Row, dtype: torch.dtype) -> torch.Tensor:
+def restore_row(row: Row, dtype: torch.dtype) -> torch.Tensor:
     """A record's activations as numbers, (tokens, width)."""
     if row.scales is None:
         return row.values.to(dtype)
@@ -116,7 +116,7 @@ def collate(rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> dict[str
     labels = torch.full((len(rows), longest), _UNLABELLED, dtype=torch.int64)
     for number, row in enumerate(rows):
         length = len(row.values)
-        inputs[number, :length] = restored(row, dtype)
+        inputs[number, :length] = restore_row(row, dtype)
         mask[number, :length] = 1
         labels[number, : max(row.labels.dim() and length, 1)] = row.labels
     whole = labels if rows[0].labels.dim() else labels[:, 0]
@@ -160,27 +160,27 @@ def decode(message: bytes, expected: Expected, *, rows: int) -> list[Row]:
     names = {"lengths", "values", "labels"} | ({"scales"} if expected.form == "int8" else set())
     if set(tensors) != names:
         raise _invalid("other tensors", ", ".join(sorted(names)))
-    lengths = _shaped(tensors["lengths"], torch.int32, (rows,)).tolist()
+    lengths = _check_shape(tensors["lengths"], torch.int32, (rows,)).tolist()
     if not all(1 <= length <= expected.max_tokens for length in lengths):
         raise _invalid("a record of another length", f"1 to {expected.max_tokens} tokens")
     total = sum(lengths)
-    values = _shaped(tensors["values"], form, (total, expected.width))
+    values = _check_shape(tensors["values"], form, (total, expected.width))
     if form != torch.int8 and not values.isfinite().all():
         raise _invalid("an activation that is not finite", "numbers")
     scales = None
     if expected.form == "int8":
-        scales = _shaped(tensors["scales"], torch.float32, (total,))
+        scales = _check_shape(tensors["scales"], torch.float32, (total,))
         if not (scales.isfinite() & (scales > 0)).all():
             raise _invalid("an invalid scale", "finite, above 0")
     count = total if expected.per_token else rows
-    labels = _shaped(tensors["labels"], torch.int32, (count,)).to(torch.int64)
+    labels = _check_shape(tensors["labels"], torch.int32, (count,)).to(torch.int64)
     known = (labels >= 0) & (labels < expected.labels)
     if not (known | (labels == _UNLABELLED) if expected.per_token else known).all():
         raise _invalid("a label that the recipe does not know", f"0 to {expected.labels - 1}")
-    return _separated(values, scales, labels, lengths, per_token=expected.per_token)
+    return _separate(values, scales, labels, lengths, per_token=expected.per_token)
 
 
-def _separated(
+def _separate(
     values: torch.Tensor,
     scales: torch.Tensor | None,
     labels: torch.Tensor,
@@ -202,7 +202,7 @@ def _separated(
     return rows
 
 
-def _formed(values: torch.Tensor, form: Form) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _form_tensor(values: torch.Tensor, form: Form) -> tuple[torch.Tensor, torch.Tensor | None]:
     if form != "int8":
         return values.detach().to("cpu", FORMS[form]).contiguous(), None
     numbers = values.detach().to("cpu", torch.float32)
@@ -210,7 +210,7 @@ def _formed(values: torch.Tensor, form: Form) -> tuple[torch.Tensor, torch.Tenso
     return numbers.div(scales[:, None]).round().to(torch.int8), scales
 
 
-def _shaped(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _check_shape(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if tensor.dtype != dtype or tuple(tensor.shape) != shape:
         raise _invalid(f"{tensor.dtype} {tuple(tensor.shape)}", f"{dtype} {shape}")
     return tensor

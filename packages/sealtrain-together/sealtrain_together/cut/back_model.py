@@ -1,7 +1,7 @@
 """The server's side of a cut model: the back half with what trains in it.
 
-half, tokenizer = built_back(recipe, base_dir)
-model = adapted(half, recipe.peft, "SEQ_CLS")
+half, tokenizer = build_back(recipe, base_dir)
+model = adapt_back(half, recipe.peft, "SEQ_CLS")
 with_sparse(model, half, 0.02, batches=first_batches)
 model(**collate(rows)).loss.backward()
 files = back_files(model, tokenizer)
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
 
 
-def built_back(recipe: Recipe, base_dir: Path) -> tuple[Back, PreTrainedTokenizerBase]:
+def build_back(recipe: Recipe, base_dir: Path) -> tuple[Back, PreTrainedTokenizerBase]:
     """The back of a recipe's model, and the tokenizer that goes with the result.
 
     Args:
@@ -60,7 +60,7 @@ def built_back(recipe: Recipe, base_dir: Path) -> tuple[Back, PreTrainedTokenize
     return Back(model, settings.layers), tokenizer
 
 
-def adapted(back: Back, lora: Lora, task_type: str) -> Any:
+def adapt_back(back: Back, lora: Lora, task_type: str) -> Any:
     """The back's model with a fresh adapter on the layers behind the cut.
 
     Args:
@@ -98,7 +98,7 @@ def with_sparse(
     """Let a share of the entries of the back's frozen linear layers train beside the adapter.
 
     Args:
-        model: From ``adapted``, or ``back.model``, whose other weights in the layers then freeze.
+        model: From ``adapt_back``, or ``back.model``; its other weights in the layers then freeze.
         back: The back.
         share: Of each layer's entries; 0 for none.
         by: Which ones (``spf.sparsify``).
@@ -122,7 +122,7 @@ def back_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[st
     return model_files(model, tokenizer) | sparse_files(model)
 
 
-def merged_whole(model: Any, back: Back) -> Any:
+def merge_whole(model: Any, back: Back) -> Any:
     """The whole model, front included, with adapter and entries merged in. Both are used up."""
     fold(model)
     if hasattr(model, "merge_and_unload"):

@@ -91,18 +91,20 @@ class Front(nn.Module):
     def __init__(self, model: Any, layers: int) -> None:
         super().__init__()
         base = _base(model).requires_grad_(False).eval()
-        name, whole = _checked(base, layers)
+        name, whole = _check_base(base, layers)
         self.layers = layers
         """How many layers it has."""
         self.width = int(base.config.hidden_size)
         """Numbers of one token's activation."""
         ids, mask = _trial_tokens(base)
-        expected = _recorded(base, whole[layers], lambda: base(input_ids=ids, attention_mask=mask))
+        expected = _record_call(
+            base, whole[layers], lambda: base(input_ids=ids, attention_mask=mask)
+        )
         self._outlet = _Outlet(whole[layers])
         rest = [_Passed(layer) for layer in whole[layers + 1 :]]
         base.set_submodule(name, nn.ModuleList([*whole[:layers], self._outlet, *rest]))
         self.base = base
-        _same(_tried(lambda: self(ids, mask)), expected)
+        _same(_try_call(lambda: self(ids, mask)), expected)
 
     @torch.no_grad()
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -143,7 +145,7 @@ class Back:
 
     def __init__(self, model: Any, layers: int) -> None:
         base = _base(model)
-        self._name, whole = _checked(base, layers)
+        self._name, whole = _check_base(base, layers)
         self._parked = list(whole[:layers])
         self.model = model
         self.layers = layers
@@ -156,9 +158,9 @@ class Back:
             def called() -> None:
                 outputs.append(_first(model(input_ids=ids, attention_mask=mask)))
 
-            activations = _recorded(base, whole[layers], called)
+            activations = _record_call(base, whole[layers], called)
             self._take_out(whole)
-            got = _tried(lambda: _first(model(inputs_embeds=activations, attention_mask=mask)))
+            got = _try_call(lambda: _first(model(inputs_embeds=activations, attention_mask=mask)))
         _same(got, outputs[0])
 
     @property
@@ -244,7 +246,7 @@ def _base(model: Any) -> Any:
     return getattr(model, "base_model", model)
 
 
-def _checked(base: nn.Module, layers: int) -> tuple[str, nn.ModuleList]:
+def _check_base(base: nn.Module, layers: int) -> tuple[str, nn.ModuleList]:
     name, whole = layer_list(base)
     if not 0 <= layers < len(whole):
         raise ModelInvalid(
@@ -267,7 +269,7 @@ def _trial_tokens(base: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return ids.view(_TRIAL), mask
 
 
-def _recorded(base: nn.Module, layer: nn.Module, call: Callable[[], object]) -> torch.Tensor:
+def _record_call(base: nn.Module, layer: nn.Module, call: Callable[[], object]) -> torch.Tensor:
     """Arguments of a layer during a call."""
     seen: list[torch.Tensor] = []
 
@@ -276,7 +278,7 @@ def _recorded(base: nn.Module, layer: nn.Module, call: Callable[[], object]) -> 
 
     hook = layer.register_forward_pre_hook(record, with_kwargs=True)
     try:
-        _tried(call)
+        _try_call(call)
     finally:
         hook.remove()
     if len(seen) != 1 or not isinstance(seen[0], torch.Tensor):
@@ -284,7 +286,7 @@ def _recorded(base: nn.Module, layer: nn.Module, call: Callable[[], object]) -> 
     return seen[0]
 
 
-def _tried(call: Callable[[], Any]) -> Any:
+def _try_call(call: Callable[[], Any]) -> Any:
     try:
         with torch.no_grad():
             return call()

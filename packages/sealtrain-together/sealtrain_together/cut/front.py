@@ -95,7 +95,7 @@ class Reading:
         return rows
 
 
-def expected_of(recipe: Recipe, *, width: int, vocabulary: int) -> Expected:
+def expect_messages(recipe: Recipe, *, width: int, vocabulary: int) -> Expected:
     """Expected content of a message of activations under a recipe.
 
     Args:
@@ -175,9 +175,9 @@ def _text_judge(recipe: Any, tokenizer: PreTrainedTokenizerBase) -> Judge:
     """The judge of phase ``classify``, of records with the names of their columns."""
     judge, column = judge_for(recipe, tokenizer), recipe.columns.text
 
-    def judged(records: Sequence[Mapping[str, Any]]) -> list[Part]:
+    def judge_records(records: Sequence[Mapping[str, Any]]) -> list[Part]:
         if any(not isinstance(record[column], str) for record in records):
             raise RecordInvalid("a record has no text", check="columns", column=column)
         return judge([{"text": record[column]} for record in records])
 
-    return judged
+    return judge_records

@@ -23,9 +23,9 @@ from sealtrain.training.measuring import completion_metrics, train_and_measure
 from sealtrain.training.models.sparse import sparse_files
 from sealtrain.training.scores import measure, softmax
 from sealtrain_together.cut.activations import COLUMNS, Expected, Row, collate, row_of
-from sealtrain_together.cut.back_model import adapted, built_back, merged_whole, with_sparse
+from sealtrain_together.cut.back_model import adapt_back, build_back, merge_whole, with_sparse
 from sealtrain_together.cut.cut import Back
-from sealtrain_together.cut.front import expected_of
+from sealtrain_together.cut.front import expect_messages
 
 if TYPE_CHECKING:
     from sealtrain.recipe.adapters import Lora
@@ -39,10 +39,10 @@ _TASKS: Final = {"classify": "SEQ_CLS", "sft": "CAUSAL_LM"}
 _NAMES: Final = {name: name for name in COLUMNS}
 
 
-def expected_by(recipe: Any, back: Back) -> Expected:
+def expect_by_back(recipe: Any, back: Back) -> Expected:
     """What clients' messages must hold for a back."""
     rows = back.model.get_input_embeddings().weight.shape[0]
-    return expected_of(recipe, width=back.width, vocabulary=int(rows))
+    return expect_messages(recipe, width=back.width, vocabulary=int(rows))
 
 
 class Learning:
@@ -61,8 +61,8 @@ class Learning:
     """
 
     def __init__(self, recipe: Any, base_dir: Path) -> None:
-        self._back, self._tokenizer = built_back(recipe, base_dir)
-        self.expected = expected_by(recipe, self._back)
+        self._back, self._tokenizer = build_back(recipe, base_dir)
+        self.expected = expect_by_back(recipe, self._back)
         self.entries = 0
 
     def train(self, work: TrainingContext[Recipe]) -> PhaseResult:
@@ -82,7 +82,7 @@ class Learning:
         lora, cut = cast("Lora", recipe.peft), cast("Cut", recipe.collaboration)
         # As every model of this recipe: where a folder's head is new, the seed decided it.
         torch.manual_seed(recipe.trainer.seed)
-        model = adapted(back, lora, _TASKS[recipe.phase])
+        model = adapt_back(back, lora, _TASKS[recipe.phase])
         stream = work.training_stream(_NAMES)
         probes = self._probes(work, stream) if work.context.resume is None else ()
         self.entries = with_sparse(model, back, cut.spf_share, batches=probes)
@@ -98,10 +98,10 @@ class Learning:
             callbacks=[callback],
         )
         model, metrics = train_and_measure(
-            work, trainer, (lambda model: self._measured(work, model)) if _tested(work) else None
+            work, trainer, (lambda model: self._measure(work, model)) if _has_tests(work) else None
         )
         if lora.merge:
-            model = merged_whole(model, back)
+            model = merge_whole(model, back)
         else:
             work.beside |= sparse_files(model)
         return PhaseResult(model=model, tokenizer=self._tokenizer, metrics=metrics, counts=callback)
@@ -112,14 +112,14 @@ class Learning:
         size = work.recipe.trainer.per_device_train_batch_size
         rows = list(stream.stream.rows(0, PROBE_BATCHES * size))
         for start in range(0, len(rows), size):
-            yield self._placed(self._batch(rows[start : start + size]))
+            yield self._place(self._batch(rows[start : start + size]))
 
     def _batch(self, records: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         dtype = next(self._back.model.parameters()).dtype
         rows: list[Row] = [row_of(record, self.expected) for record in records]
         return collate(rows, dtype)
 
-    def _placed(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _place(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         device = next(self._back.model.parameters()).device
         return {name: value.to(device) for name, value in batch.items()}
 
@@ -127,9 +127,9 @@ class Learning:
         size = work.recipe.trainer.per_device_eval_batch_size
         for batch in read_all(work.test_sources, COLUMNS):
             for at in range(0, batch.num_rows, size):
-                yield self._placed(self._batch(batch.slice(at, size).to_pylist()))
+                yield self._place(self._batch(batch.slice(at, size).to_pylist()))
 
-    def _measured(self, work: TrainingContext[Recipe], model: Any) -> dict[str, float]:
+    def _measure(self, work: TrainingContext[Recipe], model: Any) -> dict[str, float]:
         if self.expected.per_token:
             return completion_metrics(model, self._answers(work))
         import numpy as np
@@ -148,13 +148,13 @@ class Learning:
         paired = work.recipe.columns.kind == "prompt-completion"
         for batch in self._test_batches(work):
             labels = batch.pop("labels")
-            words = [self._said(row) for row in labels] if paired else []
+            words = [self._describe(row) for row in labels] if paired else []
             yield batch, labels, words
 
-    def _said(self, labels: torch.Tensor) -> str:
+    def _describe(self, labels: torch.Tensor) -> str:
         text = self._tokenizer.decode(labels[labels >= 0], skip_special_tokens=True)
         return text if isinstance(text, str) else text[0]
 
 
-def _tested(work: TrainingContext[Recipe]) -> bool:
+def _has_tests(work: TrainingContext[Recipe]) -> bool:
     return bool(work.test_sources)

@@ -194,8 +194,8 @@ class Client:
         begun: BeginCut = receive_message(channel, BeginCut)
         self._refuse_other(begun)
         send_message(channel, Known(sealed=self.note.sealed))
-        self._noted(begun.run_id, begun.sealed)
-        send_message(channel, self._joined(begun.run_id))
+        self._note_state(begun.run_id, begun.sealed)
+        send_message(channel, self._join(begun.run_id))
         while True:
             asked: Ask = receive_message(channel, Ask)
             if asked.kind == "wait":
@@ -203,7 +203,7 @@ class Client:
             if asked.kind == "end":
                 return channel.expect(max_bytes=MAX_MANIFEST_BYTES)
             if asked.kind == "sealed":
-                self._noted(begun.run_id, asked.sealed)
+                self._note_state(begun.run_id, asked.sealed)
                 send_message(channel, Known(sealed=asked.sealed))
                 continue
             message = self._message(str(asked.dataset_id), asked.number)
@@ -229,13 +229,13 @@ class Client:
                     "another run has another --out",
                 )
 
-    def _noted(self, run_id: str, sealed: SealedCutState | None) -> None:
+    def _note_state(self, run_id: str, sealed: SealedCutState | None) -> None:
         """Write down the server's newest state before anything is sent after it."""
         require_agreement(sealed, self.note.sealed, self.owner.name)
         if (self.note.run_id, self.note.sealed) != (run_id, sealed):
             self.note.keep(run_id, sealed)
 
-    def _joined(self, run_id: str) -> OwnerJoined:
+    def _join(self, run_id: str) -> OwnerJoined:
         consent = Consent.of(
             [
                 ConsentedDataset(

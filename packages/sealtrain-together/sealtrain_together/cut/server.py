@@ -173,7 +173,7 @@ class Clients:
             PeerUnreachable: It does not answer.
         """
         with accept(sock, self._conversation, timeout=self._patience) as channel:
-            name = self._named(channel)
+            name = self._name_owner(channel)
             self._agree(name, channel)
             self._take(name, channel, receive_message(channel, OwnerJoined))
             client, spoke = self._clients[name], time.monotonic()
@@ -234,7 +234,7 @@ class Clients:
         for name, client in self._clients.items():
             where = f"sealed state {sealed.counter}"
             with client.turn:
-                answer = self._asked(name, client, ask, MAX_CONTROL_BYTES, where)
+                answer = self._ask(name, client, ask, MAX_CONTROL_BYTES, where)
             if Known.from_bytes(answer).sealed != sealed:
                 raise CheckpointRefused(
                     "an owner noted another sealed state", check="sealed state", owner=name
@@ -319,7 +319,7 @@ class Clients:
         with client.turn:
             kept = self._kept.get((dataset_id, number))
             if kept is None:
-                kept = self._asked(
+                kept = self._ask(
                     owner,
                     client,
                     Ask(kind="records", dataset_id=dataset_id, number=number),
@@ -349,7 +349,7 @@ class Clients:
         with self._changed:
             self._changed.notify_all()
 
-    def _named(self, channel: AttestedChannel) -> str:
+    def _name_owner(self, channel: AttestedChannel) -> str:
         """The owner at the other end: whose key it proved to hold, and who it says it is."""
         name = channel.context.get("owner")
         if (
@@ -441,10 +441,10 @@ class Clients:
                 before.channel = channel
             self._changed.notify_all()
 
-    def _asked(self, owner: str, client: _Client, ask: Ask, max_bytes: int, where: str) -> bytes:
+    def _ask(self, owner: str, client: _Client, ask: Ask, max_bytes: int, where: str) -> bytes:
         until = time.monotonic() + self._patience
         while True:
-            channel = self._reached(owner, client, until, where)
+            channel = self._reach(owner, client, until, where)
             try:
                 send_message(channel, ask)
                 answer = channel.receive(max_bytes=max_bytes)
@@ -456,7 +456,7 @@ class Clients:
                 if client.channel is channel:
                     client.channel = None
 
-    def _reached(self, owner: str, client: _Client, until: float, where: str) -> AttestedChannel:
+    def _reach(self, owner: str, client: _Client, until: float, where: str) -> AttestedChannel:
         with self._changed:
             while client.channel is None:
                 if self._over.is_set() or not self._changed.wait(until - time.monotonic()):

@@ -90,13 +90,13 @@ def require_agreement(
         "server and owner know different sealed states of this run",
         check="sealed state",
         owner=owner,
-        got=f"the server's is {_named(server)}",
-        expected=f"{_named(known)}, which the owner noted, or the one after it",
+        got=f"the server's is {_name_file(server)}",
+        expected=f"{_name_file(known)}, which the owner noted, or the one after it",
         hint="put the newest folder of the side that was put back in its place again",
     )
 
 
-def _named(state: SealedCutState | None) -> str:
+def _name_file(state: SealedCutState | None) -> str:
     return "none" if state is None else f"{state.counter} of step {state.step}, {state.digest}"
 
 
@@ -249,7 +249,7 @@ class ServerStates:
             with self.store.read(ref.name, ref.binding(self._run_id), root=ref.digest) as file:
                 file.read(1)
             journal = self._journals.load(ref.counter)
-            with self._arrived.read(_arrived_name(ref.counter), _binding(ref)) as file:
+            with self._arrived.read(_name_arrived(ref.counter), _binding(ref)) as file:
                 document = parse_canonical(
                     file.read(_MAX_ARRIVED_BYTES), max_bytes=_MAX_ARRIVED_BYTES
                 )
@@ -272,7 +272,7 @@ class ServerStates:
         Raises:
             StorageFailed: The disk refuses it.
         """
-        with self._arrived.write(_arrived_name(ref.counter), _binding(ref)) as file:
+        with self._arrived.write(_name_arrived(ref.counter), _binding(ref)) as file:
             file.write(canonical_json(arrived.to_dict()))
         for old in [name for name in self._arrived.names() if _FORM.fullmatch(name)][:-_KEPT]:
             self._arrived.remove(old)
@@ -283,7 +283,7 @@ class ServerStates:
         return journal
 
 
-def _arrived_name(counter: int) -> str:
+def _name_arrived(counter: int) -> str:
     return f"arrived-{counter:08d}"
 
 

@@ -24,7 +24,7 @@ from sealtrain_together.federated.frames import (
     NODES,
     REPLY,
     TO_RELAY,
-    bound_socket,
+    bind_socket,
     receive_frame,
     send_frame,
 )
@@ -52,7 +52,7 @@ class Carrier:
         self._waiting: dict[int, Future[bytes]] = {}
 
     def __enter__(self) -> Self:
-        self._listener = bound_socket(self.path)
+        self._listener = bind_socket(self.path)
         self._callers = Callers(self._listener)
         return self
 
@@ -103,12 +103,12 @@ class Carrier:
         try:
             with self._sending:
                 if self._relay is None:
-                    raise _lost("no relay is connected")
+                    raise _lose("no relay is connected")
                 send_frame(self._relay, TO_RELAY.pack(node, number, seconds) + data)
             # The relay says itself when the time is over; if it says nothing it is gone.
             return answer.result(seconds + _SPARE_S)
         except NotInTime:
-            raise _lost("the relay says nothing") from None
+            raise _lose("the relay says nothing") from None
         finally:
             self._waiting.pop(number, None)
 
@@ -126,7 +126,7 @@ class Carrier:
                     self._relay = None
                     relay.close()
                 for answer in tuple(self._waiting.values()):
-                    _settle(answer, _lost("the relay went away"))
+                    _settle(answer, _lose("the relay went away"))
 
     def _take(self, frame: bytes) -> None:
         if len(frame) < FROM_RELAY.size:
@@ -137,7 +137,7 @@ class Carrier:
             starts = range(0, len(data), 8)
             self._nodes = tuple(int.from_bytes(data[at : at + 8], "big") for at in starts)
         elif kind in (REPLY, LOST) and (answer := self._waiting.get(number)) is not None:
-            _settle(answer, data if kind == REPLY else _lost("its node does not answer"))
+            _settle(answer, data if kind == REPLY else _lose("its node does not answer"))
 
 
 def _settle(answer: Future[bytes], result: bytes | PeerUnreachable) -> None:
@@ -148,7 +148,7 @@ def _settle(answer: Future[bytes], result: bytes | PeerUnreachable) -> None:
             answer.set_exception(result)
 
 
-def _lost(why: str) -> PeerUnreachable:
+def _lose(why: str) -> PeerUnreachable:
     return PeerUnreachable(
         "a party of the federation does not answer",
         check="relay",

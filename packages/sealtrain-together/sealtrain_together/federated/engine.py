@@ -156,7 +156,9 @@ class FlowerStrategy:
         held = {} if rounded else {f"{_ARRAYS}/{name}": array for name, array in arrays.items()}
         for attribute in self._settings.memory:
             value = getattr(self._strategy, attribute)
-            held |= {f"{attribute}/{name}": array for name, array in self._named(value).items()}
+            held |= {
+                f"{attribute}/{name}": array for name, array in self._name_tensors(value).items()
+            }
         if not held:
             return b""
         return bytes(save({name: np.ascontiguousarray(held[name]) for name in sorted(held)}))
@@ -192,7 +194,7 @@ class FlowerStrategy:
             as_list = attribute == "momentum_vector"
             setattr(self._strategy, attribute, list(in_order.values()) if as_list else in_order)
 
-    def _named(self, value: Any) -> dict[str, NDArray[Any]]:
+    def _name_tensors(self, value: Any) -> dict[str, NDArray[Any]]:
         """An attribute of a strategy by the names of its tensors; some keep a list in order."""
         if not value:
             return {}

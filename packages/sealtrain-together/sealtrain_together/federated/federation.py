@@ -158,7 +158,7 @@ class Federation:
         number = 0
         try:
             if self._states is not None and self._states.waiting:
-                number, state = self._taken_up(self._states)
+                number, state = self._take_up(self._states)
             else:
                 self._record("federation.begun", {
                     "rule": rounds.rule, "rounds": rounds.rounds,
@@ -170,7 +170,7 @@ class Federation:
                     self._record("federation.planned", planned)
             while number < rounds.rounds:
                 number += 1
-                state = self._merged_round(number, state)
+                state = self._merge_round(number, state)
             self._measure(state)
         finally:
             for seat in self._seats.values():
@@ -183,7 +183,7 @@ class Federation:
             steps=self._steps,
         )
 
-    def _taken_up(self, states: LeadStates) -> tuple[int, bytes]:
+    def _take_up(self, states: LeadStates) -> tuple[int, bytes]:
         """Open the newest sealed state with the parties that come; its round and adapter.
 
         What happens before is recorded when the log can be: it is sealed, too.
@@ -225,7 +225,7 @@ class Federation:
         if len(self._present) < self._rounds.min_parties:
             raise self._too_few(len(self._present), "joined", seconds)
 
-    def _merged_round(self, number: int, state: bytes) -> bytes:
+    def _merge_round(self, number: int, state: bytes) -> bytes:
         rounds = self._rounds
         self._await_those_to_choose_from(number)
         chosen = self._merging.choose(number, sorted(self._present), state)
@@ -296,11 +296,11 @@ class Federation:
         last = self._rounds.rounds
         for party in asked:
             self._busy[party] = 0
-            task = Asked(do="finish", round=last, payload=len(state), sealed=self._sealed())
+            task = Asked(do="finish", round=last, payload=len(state), sealed=self._seal_state())
             self._present[party].ask(task, state)
         self._hear_until(lambda: 0 not in self._busy.values(), self._rounds.round_seconds)
 
-    def _sealed(self) -> SealedState | None:
+    def _seal_state(self) -> SealedState | None:
         return None if self._states is None else self._states.newest
 
     def _ask(self, party: str) -> None:
@@ -314,7 +314,7 @@ class Federation:
                 round=this.number,
                 payload=len(this.state),
                 rate=self._merging.rate,
-                sealed=self._sealed(),
+                sealed=self._seal_state(),
             )
             self._present[party].ask(task, this.state)
 
@@ -330,9 +330,9 @@ class Federation:
             if isinstance(news, Came):
                 self._came(news)
             elif isinstance(news, PartyGone):
-                self._left(news)
+                self._note_leaver(news)
             else:
-                self._answered(news)
+                self._note_answer(news)
 
     def _seat_nodes(self) -> None:
         most = _SEATS_FOR_A_PARTY * len(self._rounds.parties)
@@ -402,7 +402,7 @@ class Federation:
             self._states.admit(joined)
         return self._merging.admit(joined)
 
-    def _left(self, news: PartyGone) -> None:
+    def _note_leaver(self, news: PartyGone) -> None:
         party = news.seat.party
         self._round.retried.pop(news.seat, None)
         if party is not None:
@@ -431,7 +431,7 @@ class Federation:
         else:
             self._unsaid.append((event, fields))
 
-    def _answered(self, news: Answered) -> None:
+    def _note_answer(self, news: Answered) -> None:
         party = news.seat.party
         if party is None:
             return

@@ -257,13 +257,13 @@ def write_certificate(folder: Path, host: str, *, days: int = 7) -> None:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
     if process.poll() is None:
-        for identity in (process.pid, *_started_by(process.pid)):
+        for identity in (process.pid, *_list_children(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(identity, signal.SIGKILL)
     process.wait()
 
 
-def _started_by(parent: int) -> list[int]:
+def _list_children(parent: int) -> list[int]:
     """Processes below one, as they are now."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -59,7 +59,7 @@ def receive_frame(sock: socket.socket) -> bytes:
     return receive_exactly(sock, size)
 
 
-def bound_socket(path: Path) -> socket.socket:
+def bind_socket(path: Path) -> socket.socket:
     """A listening unix socket that only this user reaches.
 
     A socket that an ended process left there is replaced; so no process removes its own,
@@ -141,19 +141,19 @@ class AskingStream:
         """Keep bytes for the next turn; send what one turn cannot carry."""
         self._out += data
         while len(self._out) > self._most:  # the last byte stays: nothing is answered before it
-            if len(self._asked(self._most)):
+            if len(self._ask(self._most)):
                 raise ConnectionResetError("the party answered before it was asked")
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """Receive of this turn's answer; of the next one's, when that is used up."""
         if not len(self._in):
-            self._in = self._asked(len(self._out))  # by an empty turn for the rest of an answer
+            self._in = self._ask(len(self._out))  # by an empty turn for the rest of an answer
         count = min(len(buffer), len(self._in))
         buffer[:count] = self._in[:count]
         self._in = self._in[count:]
         return count
 
-    def _asked(self, count: int) -> memoryview:
+    def _ask(self, count: int) -> memoryview:
         """Send the first bytes as a turn; its answer, empty where the party has no more to say."""
         said = HEAD.pack(self._conversation, self._turn) + self._out[:count]
         del self._out[:count]

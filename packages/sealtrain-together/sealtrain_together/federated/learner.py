@@ -25,7 +25,7 @@ from sealtrain.training.finite import refuse_not_finite, require_finite_weights
 from sealtrain.training.model_files import model_files
 from sealtrain.training.schedule_slice import ScheduleSlice
 from sealtrain.training.telemetry.metric_gate import MetricGate
-from sealtrain_together.federated.proximal import kept_near
+from sealtrain_together.federated.proximal import keep_near
 from sealtrain_together.federated.update import decode_state, encode_state
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Learner:
         stretch = ScheduleSlice(
             first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps
         )
-        near = kept_near(
+        near = keep_near(
             self.model,
             getattr(terms, "proximal_mu", 0.0),
             passes=self._recipe.trainer.gradient_accumulation_steps,
@@ -194,7 +194,7 @@ class Learner:
         )
 
     def evaluate(self, state: bytes) -> dict[str, Any]:
-        """Counts over the party's test records, as JSON; ``pooled`` makes metrics of all parties'.
+        """Count over the party's test records, as JSON; ``pool_counts`` makes metrics of them.
 
         Args:
             state: The adapter to measure.
@@ -295,7 +295,7 @@ class Learner:
         extract_model_from_parallel(self.model, keep_fp32_wrapper=False)
 
 
-def pooled(counts: Sequence[dict[str, Any]]) -> dict[str, float]:
+def pool_counts(counts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Metrics of a federation from what its parties counted; none without test records.
 
     Args:

@@ -17,7 +17,7 @@ from sealtrain_together.federated.frames import (
     HEAD,
     TAKEN,
     TURN_BYTES,
-    bound_socket,
+    bind_socket,
     receive_frame,
     send_frame,
 )
@@ -67,7 +67,7 @@ class Mailbox:
         self.turn_bytes = turn_bytes
 
     def __enter__(self) -> Self:
-        self._listener = bound_socket(self.path)
+        self._listener = bind_socket(self.path)
         return self
 
     def __exit__(self, *_: object) -> None:

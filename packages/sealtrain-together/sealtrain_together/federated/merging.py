@@ -136,7 +136,7 @@ def _exact(
         if before.shape[0] != rank:
             raise UsageError("the adapter has another rank", got=before.shape[0], expected=rank)
         length = float(before.square().sum(dim=1).mean().sqrt())
-        merged[name_a], merged[name_b] = merged_factors(
+        merged[name_a], merged[name_b] = merge_factors(
             [(state[name_a], state[name_b]) for state in states],
             shares,
             rank=rank,
@@ -168,7 +168,7 @@ def factor_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(left, right) for left, right in pairs if right in known]
 
 
-def merged_factors(
+def merge_factors(
     factors: Sequence[tuple[Tensor, Tensor]],
     weights: Sequence[float],
     *,

@@ -144,9 +144,9 @@ class Seat:
             self._news.put(Came(seat=self, joined=joined))
             seconds, self._misses = self._patience, 0
             while (task := self._tasks.get()) is not None:
-                self._news.put(self._done(channel, *task))
+                self._news.put(self._answer(channel, *task))
 
-    def _done(self, channel: AttestedChannel, asked: Asked, state: bytes) -> Answered:
+    def _answer(self, channel: AttestedChannel, asked: Asked, state: bytes) -> Answered:
         channel.send(asked.to_bytes())
         channel.send(state)
         # An update has the form of its state: a party cannot make the lead hold more.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def kept_near(model: Any, mu: float, *, passes: int) -> Iterator[None]:
+def keep_near(model: Any, mu: float, *, passes: int) -> Iterator[None]:
     """Add the term's gradient while it is open.
 
     Args:

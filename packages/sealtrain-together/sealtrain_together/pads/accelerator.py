@@ -76,7 +76,7 @@ class ConnectedAccelerator:
         """
         if matrix.digest in self._known:
             return
-        self._ask(wire.MATRIX, *wire.described_matrix(matrix.values))
+        self._ask(wire.MATRIX, *wire.describe_matrix(matrix.values))
         expect_digest(matrix, bytes(self._answer(wire.MATRIX)), of="accelerator")
         self._known.add(matrix.digest)
 
@@ -88,7 +88,7 @@ class ConnectedAccelerator:
         """
         rows, columns = elements.shape[0], matrix.widths(direction)[1]
         self._ask(
-            wire.PRODUCT, wire.asked_product(matrix.digest, direction, rows), octets(elements)
+            wire.PRODUCT, wire.describe_product(matrix.digest, direction, rows), octets(elements)
         )
         return lambda: self._product(rows, columns)
 
@@ -180,15 +180,15 @@ def expect_elements(values: object, like: torch.Tensor, *, of: str) -> torch.Ten
         (values.dtype, values.shape, values.device, values.layout)
         != (torch.int32, like.shape, like.device, torch.strided)
     ):
-        raise _malformed(of, got="another type or shape")
+        raise _refuse_malformed(of, got="another type or shape")
     least, most = values.aminmax()
     if int(least) < -HALF or int(most) > HALF:
         beyond = ((values < -HALF) | (values > HALF)).any(dim=1)
-        raise _malformed(of, got=f"{int(beyond.sum())} of {len(values)} rows altered")
+        raise _refuse_malformed(of, got=f"{int(beyond.sum())} of {len(values)} rows altered")
     return values
 
 
-def _malformed(of: str, *, got: str) -> ProductAltered:
+def _refuse_malformed(of: str, *, got: str) -> ProductAltered:
     return ProductAltered(
         f"numbers of the {of} are no elements of the field",
         check="elements",

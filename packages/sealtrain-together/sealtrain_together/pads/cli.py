@@ -98,10 +98,10 @@ def try_out(
     Shows which layers would leave the guest, what that costs a token, and that losses stay.
     """
     from sealtrain.recipe.schema import load_recipe
-    from sealtrain_together.pads.guest.trial import tried
+    from sealtrain_together.pads.guest.trial import try_pads
 
     named = {key: Path(value) for key, value in pairs(data).items()}
-    done = tried(load_recipe(recipe), recipe.parent, named, say)
+    done = try_pads(load_recipe(recipe), recipe.parent, named, say)
     apart = max(done.differences(), default=None)
     rows = [
         (str(plain_step["step"]), f"{plain_step['loss']:.6f}", f"{two['loss']:.6f}")

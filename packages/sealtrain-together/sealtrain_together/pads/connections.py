@@ -18,7 +18,7 @@ from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_together.channel.channel import reach
 from sealtrain_together.channel.handshake import Conversation, Keys
 from sealtrain_together.channel.proofs import Acceptance, Proof
-from sealtrain_together.channel.streams import Address, dialled
+from sealtrain_together.channel.streams import Address, dial
 from sealtrain_together.errors import DealerUnreachable
 
 PURPOSE: Final = "pads"
@@ -52,7 +52,7 @@ def reach_accelerator(address: Address, *, seconds: float) -> socket.socket:
         AcceleratorUnreachable: Nothing listens there.
     """
     with accelerator_reached(write_host_and_port(*address)):
-        return dialled(address, timeout=seconds)
+        return dial(address, timeout=seconds)
 
 
 def reach_dealer(

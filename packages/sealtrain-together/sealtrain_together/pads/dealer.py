@@ -49,7 +49,7 @@ from sealtrain_together.pads.multiplying import Device, Limits, Matrices
 from sealtrain_together.pads.tensors import (
     MAX_ROWS,
     Later,
-    asked_in_parts,
+    ask_in_parts,
     elements,
     expect_rows,
     octets,
@@ -120,12 +120,12 @@ class Session:
         """
         with torch.no_grad():
             while (message := channel.receive(max_bytes=_MAX_ASKED_BYTES)) is not None:
-                answer(channel, partial(self._done, message), refusal_ends=True)
+                answer(channel, partial(self._handle, message), refusal_ends=True)
                 announced, self._announced = self._announced, None
                 if announced is not None:
                     answer(channel, partial(self._keep, channel, announced), refusal_ends=True)
 
-    def _done(self, message: bytes) -> Done:
+    def _handle(self, message: bytes) -> Done:
         name, asked = operation(message, ("matrix", "deal"))
         if name == "matrix":
             return self._announce(load_model(_Matrix, asked, DataInvalid, "matrix"))
@@ -302,7 +302,7 @@ class ConnectedDealer:
                 self._answer(memoryview(dealt))
             return elements(dealt, rows, widths[1])
 
-        return asked_in_parts(row_parts(mask.shape[0], widths), ask, read)
+        return ask_in_parts(row_parts(mask.shape[0], widths), ask, read)
 
     def _ask(self, asked: dict[str, JsonValue]) -> None:
         self._channel.send(canonical_json(asked))

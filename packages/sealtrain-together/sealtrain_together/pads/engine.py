@@ -20,9 +20,9 @@ import torch
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
 from sealtrain_together.pads.accelerator import Accelerator, expect_elements
 from sealtrain_together.pads.exact_products import ExactProduct, Float64
-from sealtrain_together.pads.field import added, subtracted
+from sealtrain_together.pads.field import add_centred, subtract_centred
 from sealtrain_together.pads.freivalds import CHECKS, Freivalds
-from sealtrain_together.pads.masks import OnePlace, drawn_secret
+from sealtrain_together.pads.masks import OnePlace, draw_secret
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.pads import InGuest, Pad, PadSupply, Supplier
 from sealtrain_together.pads.prefetch import PREFETCH_BYTES
@@ -154,7 +154,7 @@ class UnderPads(OnePlace):
         self._accelerator = accelerator
         # Both secrets are new and have no way in or out: a beginning cannot be repeated.
         self._pads = PadSupply(supplier or InGuest(Float64()), prefetch=prefetch)
-        self._freivalds = Freivalds(drawn_secret(), checks)
+        self._freivalds = Freivalds(draw_secret(), checks)
         self._failed: SealtrainError | None = None
         self._lock = threading.Lock()
         self.spent = Spent()
@@ -180,7 +180,7 @@ class UnderPads(OnePlace):
             AcceleratorUnreachable: One of them did not answer.
             ProductAltered: The accelerator took it for another matrix.
         """
-        with self._unfailed():
+        with self._end_on_failure():
             self._accelerator.admit(matrix)
             self._pads.admit(matrix)
             self._freivalds.prepare(matrix)
@@ -198,14 +198,14 @@ class UnderPads(OnePlace):
         widths = matrix.widths(direction)
         if entries.shape[0] == 0:  # an expert that got no tokens
             return entries.new_zeros(0, widths[1])
-        with self._unfailed():
+        with self._end_on_failure():
             spent = self.spent
             with spent.on("pads"):
                 pad = self._pads.take(matrix, direction, entries.shape[0])
             work = _Work(pad, entries.new_empty(entries.shape[0], widths[1]))
             for part in row_parts(entries.shape[0], widths, numbers=_PART_NUMBERS):
                 with spent.on("masking"):
-                    hidden = added(entries[part], pad.mask[part])
+                    hidden = add_centred(entries[part], pad.mask[part])
                 with spent.on("waiting"):
                     work.asked.append((part, self._accelerator.product(matrix, direction, hidden)))
                 spent.bytes_out += 4 * hidden.numel()
@@ -229,13 +229,13 @@ class UnderPads(OnePlace):
             answer = asked()
         with spent.on("opening"):
             answer = expect_elements(answer, work.result[part], of="accelerator")
-            opened = subtracted(answer, product, out=work.result[part])
+            opened = subtract_centred(answer, product, out=work.result[part])
         with spent.on("checking"):
             self._freivalds.checked(matrix, direction, entries[part], opened)
         spent.bytes_in += 4 * answer.numel()
 
     @contextmanager
-    def _unfailed(self) -> Iterator[None]:
+    def _end_on_failure(self) -> Iterator[None]:
         with self._lock:
             if self._failed is not None:
                 raise self._failed

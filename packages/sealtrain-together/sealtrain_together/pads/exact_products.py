@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import torch
 
 from sealtrain.errors import UsageError
-from sealtrain_together.pads.field import centred_float64, combined
+from sealtrain_together.pads.field import centre_float64, combine
 
 _DIGIT_OFFSET: Final = 0x808080
 _CUDA_LEAST_ROWS: Final = 17
@@ -47,7 +47,7 @@ class Float64:
 
     def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         """As ``ExactProduct.product``."""
-        return centred_float64(elements.to(torch.float64) @ matrix.to(torch.float64))
+        return centre_float64(elements.to(torch.float64) @ matrix.to(torch.float64))
 
 
 class Int8Limb:
@@ -63,7 +63,7 @@ class Int8Limb:
         rows, columns = elements.shape
         digits = ((elements + _DIGIT_OFFSET) ^ _DIGIT_OFFSET).contiguous().view(torch.int8)
         digits = digits.view(rows, columns, 4).permute(2, 0, 1).reshape(4 * rows, columns)
-        return combined(self._multiply(digits, matrix).view(4, rows, -1))
+        return combine(self._multiply(digits, matrix).view(4, rows, -1))
 
 
 def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

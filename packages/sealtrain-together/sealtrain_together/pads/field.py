@@ -21,7 +21,7 @@ _EXACT_COLUMNS: Final = 1 << 12
 """So many products of 2**30 and 2**10, or of 2**11 and 2**30, have an exact sum in float64."""
 
 
-def _wrapped(values: torch.Tensor) -> torch.Tensor:
+def _centre(values: torch.Tensor) -> torch.Tensor:
     """Centre any int32 in place: one step reaches [-H, H] from all of them."""
     for (run,) in _runs(values.view(-1)):
         _wrap(run, torch.empty_like(run))
@@ -29,18 +29,18 @@ def _wrapped(values: torch.Tensor) -> torch.Tensor:
 
 
 def _wrap(values: torch.Tensor, beyond: torch.Tensor) -> torch.Tensor:
-    """As ``_wrapped``, with room for as many numbers."""
+    """As ``_centre``, with room for as many numbers."""
     values.sub_(torch.gt(values, HALF, out=beyond), alpha=PRIME)
     return values.add_(torch.lt(values, -HALF, out=beyond), alpha=PRIME)
 
 
-def added(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def add_centred(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """``left + right`` of centred int32 tensors, centred."""
     out = torch.empty_like(right, memory_format=torch.contiguous_format)
-    return _wrapped_in_runs(torch.add, left, right, out)
+    return _wrap_in_runs(torch.add, left, right, out)
 
 
-def subtracted(
+def subtract_centred(
     left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """``left - right``, centred int32.
@@ -55,7 +55,7 @@ def subtracted(
     """
     if out is None:
         out = torch.empty_like(right, memory_format=torch.contiguous_format)
-    return _wrapped_in_runs(_centred_difference, left, right, out)
+    return _wrap_in_runs(_centre_difference, left, right, out)
 
 
 def centre_words(words: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ def centre_words(words: torch.Tensor) -> torch.Tensor:
     return words
 
 
-def _wrapped_in_runs(
+def _wrap_in_runs(
     step: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
     """A step and its centring, run by run: a run stays in the cache of a core meanwhile."""
@@ -75,7 +75,7 @@ def _wrapped_in_runs(
     return out
 
 
-def _centred_difference(
+def _centre_difference(
     left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor
 ) -> torch.Tensor:
     out.copy_(left)
@@ -88,14 +88,14 @@ def _runs(*values: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
         yield tuple(row[begin : begin + RUN] for row in values)
 
 
-def centred_int64(values: torch.Tensor) -> torch.Tensor:
+def centre_int64(values: torch.Tensor) -> torch.Tensor:
     """Centred int32 of int64 values below 2**61 in size."""
     folded = (values & PRIME) + (values >> 31)  # 2**31 = 1 modulo p
     folded = (folded & PRIME) + (folded >> 31)
     return torch.where(folded > HALF, folded - PRIME, folded).to(torch.int32)
 
 
-def combined(sums: torch.Tensor) -> torch.Tensor:
+def combine(sums: torch.Tensor) -> torch.Tensor:
     """The number modulo p whose balanced digits to base 256 are sums, in few passes over memory.
 
     Args:
@@ -115,11 +115,11 @@ def combined(sums: torch.Tensor) -> torch.Tensor:
     return low.sub_(HALF).add_(negative.bitwise_and_(PRIME))
 
 
-def centred_float64(values: torch.Tensor) -> torch.Tensor:
+def centre_float64(values: torch.Tensor) -> torch.Tensor:
     """Centred int32 of whole float64 values below 2**53 in size. ``values`` is used up."""
     # The quotient may be off by one at a half; its multiple of p and the difference are exact.
     values.sub_(torch.round(values * (1.0 / PRIME)), alpha=PRIME)
-    return _wrapped(values.to(torch.int32))
+    return _centre(values.to(torch.int32))
 
 
 def limbs(vectors: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ def limbs(vectors: torch.Tensor) -> torch.Tensor:
         vectors: int32, (n, c).
 
     Returns:
-        float64, (n, 3 c), ``turned``: the digits of one vector beside each other, each at most
+        float64, (n, 3 c), ``turn_columns``: one vector's digits beside each other, each at most
         2**10 in size.
     """
     rest = vectors.to(torch.int64)
@@ -139,10 +139,10 @@ def limbs(vectors: torch.Tensor) -> torch.Tensor:
         digit = ((rest + half) & ((1 << _LIMB_BITS) - 1)) - half
         digits.append(digit)
         rest = (rest - digit) >> _LIMB_BITS
-    return turned(torch.stack(digits, dim=2).reshape(vectors.shape[0], -1))
+    return turn_columns(torch.stack(digits, dim=2).reshape(vectors.shape[0], -1))
 
 
-def turned(columns: torch.Tensor) -> torch.Tensor:
+def turn_columns(columns: torch.Tensor) -> torch.Tensor:
     """The same as float64, each column in a row of memory: products with few of them are faster."""
     return columns.T.to(torch.float64, memory_format=torch.contiguous_format).T
 
@@ -157,9 +157,9 @@ def times_vectors(values: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
     Returns:
         int32 (t, c), centred.
     """
-    sums = _chunked(values, digits).reshape(values.shape[0], -1, _LIMBS)
+    sums = _multiply_in_runs(values, digits).reshape(values.shape[0], -1, _LIMBS)
     low, middle, high = (part.to(torch.int64) for part in sums.unbind(2))
-    return centred_int64(low + (middle << _LIMB_BITS) + (high << 2 * _LIMB_BITS))
+    return centre_int64(low + (middle << _LIMB_BITS) + (high << 2 * _LIMB_BITS))
 
 
 def dots(values: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
@@ -172,14 +172,14 @@ def dots(values: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     Returns:
         int32 (t, c), centred.
     """
-    return _chunked(values, vectors)
+    return _multiply_in_runs(values, vectors)
 
 
-def _chunked(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+def _multiply_in_runs(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """``values @ columns`` modulo p in float64, over runs of columns whose sums are exact."""
     total = None
     for begin in range(0, values.shape[1], _EXACT_COLUMNS):
         end = begin + _EXACT_COLUMNS
-        part = centred_float64(columns[begin:end].T @ values[:, begin:end].to(torch.float64).T)
-        total = part if total is None else added(total, part)
+        part = centre_float64(columns[begin:end].T @ values[:, begin:end].to(torch.float64).T)
+        total = part if total is None else add_centred(total, part)
     return values.new_zeros(len(values), columns.shape[1]) if total is None else total.T

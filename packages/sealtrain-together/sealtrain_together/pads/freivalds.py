@@ -14,7 +14,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import UsageError
 from sealtrain.keys.derive import derive
 from sealtrain_together.errors import ProductAltered
-from sealtrain_together.pads.field import dots, limbs, times_vectors, turned
+from sealtrain_together.pads.field import dots, limbs, times_vectors, turn_columns
 from sealtrain_together.pads.masks import MaskStream
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 
@@ -87,5 +87,5 @@ class Freivalds:
             stream = MaskStream(key, matrix.widths(direction)[1])
             digits = limbs(stream.rows(self._count).T)
             images = times_vectors(matrix.factor(direction), digits)
-            self._kept[name] = digits, turned(images)
+            self._kept[name] = digits, turn_columns(images)
         return self._kept[name]

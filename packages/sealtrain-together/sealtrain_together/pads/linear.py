@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from sealtrain_together.pads.engine import Engine
-from sealtrain_together.pads.matrix import BITS, PublicMatrix, rounded, stochastically_rounded
+from sealtrain_together.pads.matrix import BITS, PublicMatrix, round_rows, stochastically_rounded
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class Stack:
     def __init__(
         self, weights: Sequence[torch.Tensor], engine: Engine, *, bits: int = BITS
     ) -> None:
-        self.matrix, self.scale = PublicMatrix.stacked(weights, bits=bits)
+        self.matrix, self.scale = PublicMatrix.stack(weights, bits=bits)
         self.engine = engine
         self._ends = torch.tensor([0, *(len(weight) for weight in weights)]).cumsum(0).tolist()
         self._held: _Held | None = None
@@ -63,7 +63,7 @@ class Stack:
         multiplies for all of them, and the last one lets go.
         """
         if len(self._ends) == 2:
-            return self._multiplied(inputs)
+            return self._multiply(inputs)
         held = self._held
         if (
             held is None
@@ -76,14 +76,14 @@ class Stack:
                 inputs=weakref.ref(inputs),
                 version=inputs._version,
                 grad=torch.is_grad_enabled(),
-                outputs=self._multiplied(inputs),
+                outputs=self._multiply(inputs),
                 waiting=set(range(len(self._ends) - 1)),
             )
         held.waiting.discard(member)
         self._held = held if held.waiting else None
         return held.outputs[..., self._ends[member] : self._ends[member + 1]]
 
-    def _multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _multiply(self, inputs: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = _Product.apply(inputs, self)  # type: ignore[no-untyped-call]
         return result
 
@@ -100,7 +100,7 @@ class _Product(torch.autograd.Function):
         ctx.stack, ctx.shape, ctx.dtype = stack, inputs.shape, inputs.dtype
         ctx.set_materialize_grads(False)
         matrix = stack.matrix
-        entries, scale = rounded(_rows(inputs), matrix.largest("forward"))
+        entries, scale = round_rows(_rows(inputs), matrix.largest("forward"))
         product = stack.engine.product(matrix, "forward", entries)
         outputs = product.to(torch.float32).mul_(scale).mul_(stack.scale)
         return outputs.view(*inputs.shape[:-1], outputs.shape[1]).to(inputs.device, inputs.dtype)

@@ -31,7 +31,7 @@ _ZEROS: Final = memoryview(bytes(1 << 17))
 Keystream = Callable[[int], Buffer]
 
 
-def drawn_secret() -> Secret:
+def draw_secret() -> Secret:
     """32 bytes of the operating system, for one beginning."""
     return Secret(secrets.token_bytes(32))
 
@@ -41,14 +41,14 @@ def aes_ctr(key: Secret) -> Keystream:
     cipher = Cipher(algorithms.AES(key.reveal()), modes.CTR(bytes(_BLOCK_BYTES)))
     encryptor = cipher.encryptor()
 
-    def encrypted(size: int) -> Buffer:
+    def encrypt_zeros(size: int) -> Buffer:
         # The library wants room for a block more than it writes; the next run is written over it.
         buffer = octets(torch.empty(size + _BLOCK_BYTES, dtype=torch.uint8))
         for begin in range(0, size, len(_ZEROS)):
             encryptor.update_into(_ZEROS[: size - begin], buffer[begin:])
         return buffer[:size]
 
-    return encrypted
+    return encrypt_zeros
 
 
 class MaskStream:
@@ -98,13 +98,13 @@ class MaskStream:
                 hint="begin again: every beginning has its own pads",
             )
         self._words_left -= count
-        return accepted(self._encrypted(_WORD_BYTES * count))
+        return accept_words(self._encrypted(_WORD_BYTES * count))
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("a stream of pads must not be pickled: it would be read twice")
 
 
-def accepted(words: Buffer) -> torch.Tensor:
+def accept_words(words: Buffer) -> torch.Tensor:
     """Words with their top bit cleared, without those that equal p: int32 in [0, p)."""
     elements = torch.frombuffer(words, dtype=torch.int32).bitwise_and_(PRIME)
     if elements.numel() and int(elements.max()) == PRIME:

@@ -23,7 +23,7 @@ MAX_ENTRIES: Final = (1 << 28) - 64
 _WEIGHT_MAX: Final = 127
 
 
-def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of weights as int8 and the scale of each: weight = scale * int8, to half a scale.
 
     Args:
@@ -68,15 +68,15 @@ class PublicMatrix:
             raise UsageError("rows have 8 to 12 bits", got=self.bits, expected="8 to 12")
 
     @classmethod
-    def stacked(
+    def stack(
         cls, weights: Sequence[torch.Tensor], *, bits: int = BITS
     ) -> tuple[PublicMatrix, torch.Tensor]:
         """The matrix of some layers' weights and the scales of all outputs.
 
         Raises:
-            ModelInvalid: As ``quantised``, or too large.
+            ModelInvalid: As ``quantise``, or too large.
         """
-        parts = [quantised(weight) for weight in weights]
+        parts = [quantise(weight) for weight in weights]
         matrix = cls(torch.cat([values for values, _ in parts]).contiguous().cpu(), bits)
         return matrix, torch.cat([scale for _, scale in parts]).cpu()
 
@@ -116,7 +116,7 @@ class PublicMatrix:
         return self.values.T if direction == "forward" else self.values
 
 
-def rounded(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+def round_rows(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Nearest whole numbers in [-largest, largest] and the scale of each row.
 
     Args:
@@ -132,7 +132,7 @@ def rounded(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tenso
 def stochastically_rounded(
     rows: torch.Tensor, largest: int, generator: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As ``rounded``, up or down by chance so that the mean is the value: no gradient is lost.
+    """As ``round_rows``, up or down by chance so that the mean is the value: no gradient is lost.
 
     Args:
         rows: float32, (t, n).
@@ -157,12 +157,12 @@ def _in_runs(
     step = max(1, RUN // max(1, rows.shape[1]))
     for begin in range(0, len(rows), step):
         part = slice(begin, begin + step)
-        scaled, scales[part] = _scaled(rows[part], largest)
+        scaled, scales[part] = _scale(rows[part], largest)
         entries[part] = whole(scaled, part)
     return entries, scales
 
 
-def _scaled(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _scale(rows: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
     reach = rows.abs().amax(dim=1, keepdim=True)
     usable = torch.isfinite(reach)
     # A row of zeros, or so small that its scale would vanish, keeps scale 1 and becomes zeros.

@@ -115,14 +115,14 @@ class Matrices:
         Raises:
             DataInvalid: It was not brought here.
         """
-        return self._found(digest)[0]
+        return self._find(digest)[0]
 
     def factor(self, digest: bytes, direction: Direction) -> torch.Tensor:
         """M of a matrix of this connection, where it is multiplied. Raises as ``known``."""
-        values = self._found(digest)[1]
+        values = self._find(digest)[1]
         return values.T if direction == "forward" else values
 
-    def _found(self, digest: bytes) -> tuple[PublicMatrix, torch.Tensor]:
+    def _find(self, digest: bytes) -> tuple[PublicMatrix, torch.Tensor]:
         if digest not in self._kept:
             raise DataInvalid("this matrix was not brought here", got=digest.hex()[:16])
         return self._kept[digest]

@@ -10,7 +10,7 @@ import torch
 from sealtrain.base.secret import Secret
 from sealtrain.keys.derive import derive
 from sealtrain_together.pads.exact_products import ExactProduct
-from sealtrain_together.pads.masks import Masks, OnePlace, drawn_secret
+from sealtrain_together.pads.masks import Masks, OnePlace, draw_secret
 from sealtrain_together.pads.matrix import Direction, PublicMatrix
 from sealtrain_together.pads.prefetch import Prefetch
 from sealtrain_together.pads.supplier import Supplier
@@ -46,7 +46,7 @@ class InGuest:
 
     def begin(self) -> Secret:
         """As ``Supplier.begin``, any number of times: nothing is kept of it."""
-        return drawn_secret()
+        return draw_secret()
 
     def admit(self, matrix: PublicMatrix) -> None:
         """Nothing to learn: the matrix is given."""

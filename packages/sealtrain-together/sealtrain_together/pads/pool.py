@@ -28,7 +28,7 @@ from sealtrain.errors import DataInvalid, PadsRefused, UsageError
 from sealtrain.keys.derive import derive
 from sealtrain.sealing.errors import FileTruncated, WrongKey
 from sealtrain_together.pads.exact_products import ExactProduct
-from sealtrain_together.pads.masks import Masks, drawn_secret
+from sealtrain_together.pads.masks import Masks, draw_secret
 from sealtrain_together.pads.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix
 from sealtrain_together.pads.tensors import Later, octets
 
@@ -373,7 +373,7 @@ class OwnPool:
         """As ``Supplier.begin``."""
         if self._secret is not None:
             raise UsageError("a pool serves one beginning", hint="make another pool")
-        self._secret = drawn_secret()
+        self._secret = draw_secret()
         self._maker = Masks(self._secret)
         return self._secret
 
@@ -401,7 +401,7 @@ class OwnPool:
         left = {name: max(0, self._ends.get(name, 0) - first[name]) for name in names}
         ends = {name: first[name] + max(rows, left[name]) for name in names}
         # What fails leaves the streams anywhere: the next filling then begins them anew.
-        maker, self._maker = self._maker or self._begun(), None
+        maker, self._maker = self._maker or self._begin(), None
         write_pool(
             self._path,
             secret=self._secret,
@@ -441,7 +441,7 @@ class OwnPool:
             self._next[name] = end
             return lambda: rows
 
-    def _begun(self) -> Masks:
+    def _begin(self) -> Masks:
         """The streams, read to where the file's rows end."""
         if self._secret is None:
             raise UsageError("a pool is filled for a model that is protected with it")

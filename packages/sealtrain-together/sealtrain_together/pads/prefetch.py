@@ -113,9 +113,9 @@ class Prefetch(OnePlace):
         """
         self._process.require()  # (2)
         with self._taking:
-            return self._taken((matrix.digest, direction), matrix, rows)
+            return self._take((matrix.digest, direction), matrix, rows)
 
-    def _taken(
+    def _take(
         self, name: _Name, matrix: PublicMatrix, rows: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with self._changed:
@@ -155,7 +155,7 @@ class Prefetch(OnePlace):
         if self._closed:
             raise PadsRefused("the pads of this beginning were given up", check="pads")
         try:
-            first, mask = self._drawn(line, rows)
+            first, mask = self._draw(line, rows)
             product = self._supplier.product(line.matrix, line.direction, first, mask[:rows])()
         except PadsRefused:
             line.ended = True
@@ -170,7 +170,7 @@ class Prefetch(OnePlace):
             line.ready += rows
             self._held += rows * line.row_bytes
 
-    def _drawn(self, line: _Line, rows: int) -> tuple[int, torch.Tensor]:
+    def _draw(self, line: _Line, rows: int) -> tuple[int, torch.Tensor]:
         """Masks of rows that have no product yet, at least so many; kept until they have."""
         kept = line.drawn
         if kept is None:
@@ -181,7 +181,7 @@ class Prefetch(OnePlace):
         line.drawn = kept
         return kept
 
-    def _wanted(self) -> tuple[_Line, int] | None:
+    def _next_wanted(self) -> tuple[_Line, int] | None:
         """The first stream in the order of last time that has too few rows, and how many."""
         name = self._last
         for _ in range(len(self._lines)):
@@ -198,7 +198,7 @@ class Prefetch(OnePlace):
         """Have the thread look again; it is begun when there is work. Under ``_changed``."""
         if self._thread is not None:
             self._changed.notify_all()
-        elif not self._closed and self._failed is None and self._wanted() is not None:
+        elif not self._closed and self._failed is None and self._next_wanted() is not None:
             self._thread = threading.Thread(target=self._work, name="pads", daemon=True)
             self._thread.start()
 
@@ -206,7 +206,7 @@ class Prefetch(OnePlace):
         """Wait for work; ``None`` when there is none for a while, and the thread ends."""
         with self._changed:
             while not self._closed and self._failed is None:
-                found = None if self._needed else self._wanted()
+                found = None if self._needed else self._next_wanted()
                 if found is not None:
                     return found
                 if not self._changed.wait(_IDLE_SECONDS) and not self._needed:

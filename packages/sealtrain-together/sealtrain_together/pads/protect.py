@@ -1,7 +1,7 @@
 """Have an untrusted accelerator make a model's frozen linear products.
 
     model = get_peft_model(base, LoraConfig(...))
-    with served(device="cuda") as there:
+    with start_accelerator(device="cuda") as there:
         protect(model, RemoteAccelerator(there.host, there.port))
         trainer.train()
 
@@ -132,7 +132,7 @@ def restore(model: Model) -> Model:
 
     This is the model that was trained: merge and save adapters on this base.
     """
-    for name, layer in protected_layers(model):
+    for name, layer in list_protected(model):
         model.set_submodule(name, layer.plain())
     return model
 
@@ -158,7 +158,7 @@ class IntegerWeights:
         """They stay: this is the model that was trained."""
 
 
-def protected_layers(model: nn.Module) -> list[tuple[str, PadsLinear]]:
+def list_protected(model: nn.Module) -> list[tuple[str, PadsLinear]]:
     """Layers whose products an engine makes, by name."""
     return [(name, part) for name, part in model.named_modules() if isinstance(part, PadsLinear)]
 
@@ -167,9 +167,9 @@ def _stacks(
     model: nn.Module, skip: Sequence[str], shared: Sequence[tuple[str, ...]]
 ) -> list[list[str]]:
     """Names of the layers to swap, those with one input together."""
-    skipped = _skipped(model, skip)
+    skipped = _list_skipped(model, skip)
     stacks: dict[tuple[str, object], list[str]] = {}
-    for name in _frozen(model):
+    for name in _iterate_frozen(model):
         if name in skipped:
             continue
         parent, _, leaf = name.removesuffix(f".{_BASE}").rpartition(".")
@@ -186,7 +186,7 @@ def _stacks(
     return list(stacks.values())
 
 
-def _skipped(model: nn.Module, skip: Sequence[str]) -> set[str]:
+def _list_skipped(model: nn.Module, skip: Sequence[str]) -> set[str]:
     """Names of all layers that ``skip`` means."""
     named = [name for name, _ in model.named_modules()]
     found: set[str] = set()
@@ -199,7 +199,7 @@ def _skipped(model: nn.Module, skip: Sequence[str]) -> set[str]:
     return found
 
 
-def _frozen(model: nn.Module) -> Iterator[str]:
+def _iterate_frozen(model: nn.Module) -> Iterator[str]:
     """Names of frozen linear layers that are no part of an adapter."""
     adapters: list[str] = []
     for name, part in model.named_modules():

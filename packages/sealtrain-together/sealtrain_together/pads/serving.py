@@ -1,6 +1,6 @@
 """An accelerator, here or as a process of its own.
 
-    with served(device="cuda") as there:
+    with start_accelerator(device="cuda") as there:
         accelerator = RemoteAccelerator(there.host, there.port)
 
 It holds matrices that anybody may know, each as long as the connection that brought it.
@@ -124,7 +124,7 @@ class Served:
 
 
 @contextmanager
-def served(
+def start_accelerator(
     *,
     device: str = "cpu",
     exact: str = "fastest",
@@ -155,7 +155,7 @@ def served(
         preexec_fn=end_with_starter(),
     )
     try:
-        told = _told(work)
+        told = _read_address(work)
         yield Served(host=LOOPBACK, port=told["port"], backend=told["backend"], process=work.pid)
     finally:
         work.terminate()
@@ -167,7 +167,7 @@ def served(
             work.stdout.close()
 
 
-def _told(work: subprocess.Popen[bytes]) -> dict[str, Any]:
+def _read_address(work: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The address that a started accelerator prints within its time to start."""
     output = work.stdout
     if output is None or not select.select([output], [], [], START_SECONDS)[0]:
@@ -183,7 +183,7 @@ def run(settings: dict[str, Any], *, say: Callable[[bytes], object]) -> None:
     """Be an accelerator until a signal ends this process.
 
     Args:
-        settings: As ``served`` gives them.
+        settings: As ``start_accelerator`` gives them.
         say: Takes one line: where it listens.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it

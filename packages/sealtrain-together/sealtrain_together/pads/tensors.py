@@ -81,7 +81,7 @@ def expect_rows(rows: int, columns: int) -> None:
         )
 
 
-def asked_in_parts(
+def ask_in_parts(
     parts: list[slice], ask: Callable[[slice], None], read: Callable[[slice], torch.Tensor]
 ) -> Later:
     """Ask for rows, and have them later: meanwhile this side can do something else.

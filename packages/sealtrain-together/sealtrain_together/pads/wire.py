@@ -20,7 +20,7 @@ import torch
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain_together.channel.streams import (
     Buffer,
-    prepared,
+    prepare,
     receive_into,
     receive_or_end,
     send_all,
@@ -51,7 +51,7 @@ class Frames:
     """
 
     def __init__(self, connection: socket.socket, *, seconds: float, early: int = 0) -> None:
-        self._stream = _TwoWay(prepared(connection, seconds), early)
+        self._stream = _TwoWay(prepare(connection, seconds), early)
         self._seconds = seconds
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class _TwoWay:
 # --- Bodies -------------------------------------------------------------------------------------
 
 
-def described_matrix(values: torch.Tensor) -> tuple[bytes, memoryview]:
+def describe_matrix(values: torch.Tensor) -> tuple[bytes, memoryview]:
     """Body that brings a matrix."""
     return _SIDES.pack(*values.shape), octets(values)
 
@@ -194,7 +194,7 @@ def read_matrix(body: Buffer) -> torch.Tensor:
     Raises:
         DataInvalid: It is none.
     """
-    outputs, inputs = _unpacked(_SIDES, body)
+    outputs, inputs = _unpack(_SIDES, body)
     if not (1 <= outputs <= MAX_SIDE and 1 <= inputs <= MAX_SIDE):
         raise DataInvalid("a matrix has impossible sides", got=f"{outputs} and {inputs}")
     if len(body) - _SIDES.size != outputs * inputs:
@@ -202,7 +202,7 @@ def read_matrix(body: Buffer) -> torch.Tensor:
     return torch.frombuffer(body, dtype=torch.int8, offset=_SIDES.size).view(outputs, inputs)
 
 
-def asked_product(digest: bytes, direction: Direction, rows: int) -> bytes:
+def describe_product(digest: bytes, direction: Direction, rows: int) -> bytes:
     """What stands before the elements of a request for a product."""
     return _PRODUCT.pack(digest, DIRECTIONS.index(direction), rows)
 
@@ -213,13 +213,13 @@ def read_product(body: Buffer) -> tuple[bytes, Direction, int, int]:
     Raises:
         DataInvalid: It is no such request.
     """
-    digest, direction, rows = _unpacked(_PRODUCT, body)
+    digest, direction, rows = _unpack(_PRODUCT, body)
     if direction >= len(DIRECTIONS):
         raise DataInvalid("there are two directions", got=direction, expected="0 or 1")
     return digest, DIRECTIONS[direction], rows, _PRODUCT.size
 
 
-def _unpacked(form: struct.Struct, body: Buffer) -> tuple[Any, ...]:
+def _unpack(form: struct.Struct, body: Buffer) -> tuple[Any, ...]:
     if len(body) < form.size:
         raise DataInvalid("a body has the wrong length", got=f"{len(body)} bytes")
     return form.unpack_from(body)

@@ -42,7 +42,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
         Where everything is.
 
     Raises:
-        ClaimContradicted: As ``checked_report``, or there are two reports of one party.
+        ClaimContradicted: As ``check_report``, or there are two reports of one party.
         SealtrainError: No broker took the manifest; it lies in the run's folder.
     """
     for name, times in Counter(report.name for report in reports).items():
@@ -50,7 +50,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
             raise ClaimContradicted(
                 "two reports are of one party", check="parties", owner=name, got=times, expected=1
             )
-    parties = [checked_report(lead, report) for report in sorted(reports, key=lambda one: one.name)]
+    parties = [check_report(lead, report) for report in sorted(reports, key=lambda one: one.name)]
     counts: PublicCounts = {}
     for party in parties:
         counts |= {
@@ -86,7 +86,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
     return outcome_of(lead, trained)
 
 
-def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
+def check_report(lead: LeadRun, report: PartyReport) -> PartyReport:
     """The report, if it is of the party that it names and of no other data.
 
     Raises:

@@ -224,7 +224,7 @@ class PartyRun(DataGuest):
             Refused, Unreachable: As ``DataGuest``.
         """
         out = self.settings.out
-        kept = _kept(out, self.name, self.run_id)
+        kept = _read_kept(out, self.name, self.run_id)
         self._found_marked = kept is None and _holds_a_mark_alone(out)
         self._kept = kept or _Kept(out / _FILE, self.run_id, self.name)
         super().prepare()
@@ -305,17 +305,17 @@ class PartyRun(DataGuest):
             }
         )
 
-    def _obtained(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
+    def _obtain(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
         """As ``DataGuest``; a party that found its mark alone does not know who has heard of it."""
-        with _marked(self._kept, alone=len(self.quorum.urls) == 1):
+        with _keep_mark(self._kept, alone=len(self.quorum.urls) == 1):
             if not self._found_marked:
-                return super()._obtained(before, resuming=resuming)
+                return super()._obtain(before, resuming=resuming)
             try:
-                grants = super()._obtained(before, resuming=True)
+                grants = super()._obtain(before, resuming=True)
                 self.resumed = True
             except RunMismatch as unknown:
                 try:
-                    grants = super()._obtained(before, resuming=False)
+                    grants = super()._obtain(before, resuming=False)
                 except RunMismatch:
                     raise unknown from None
                 self.resumed = False
@@ -326,7 +326,7 @@ class PartyRun(DataGuest):
 
 
 @contextmanager
-def _marked(kept: _Kept, *, alone: bool) -> Iterator[None]:
+def _keep_mark(kept: _Kept, *, alone: bool) -> Iterator[None]:
     """Have the file there while brokers are asked.
 
     It stays where one of them may have granted something, whatever became of the answer.
@@ -370,7 +370,7 @@ def _read(path: Path) -> _PartyFile:
     return load_model(_PartyFile, document, UsageError, _FILE)
 
 
-def _kept(out: Path, party: str, run_id: str) -> _Kept | None:
+def _read_kept(out: Path, party: str, run_id: str) -> _Kept | None:
     """What an earlier guest of the party kept; ``None`` where it has no receipt."""
     path = out / _FILE
     if not path.is_file():

@@ -196,11 +196,11 @@ class LentAccelerator:
             self._session = session  # no operation of another session begins from here on
         with self._serving["work"], self._serving["loans"]:
             if session != self._session:
-                raise _taken_over()
-            self._ended()
+                raise _refuse_taken_over()
+            self._end_program()
             self._state = self._code = None
             self.gate.void()
-            self._wiped()
+            self._await_wipe()
             wipe(self.buffer)
 
     def _answer(
@@ -218,7 +218,7 @@ class LentAccelerator:
             command.pop("payload", 0)
             with self._serving[lane.lane]:
                 if (lane.run_id, lane.session) != self._session:
-                    raise _taken_over()
+                    raise _refuse_taken_over()
                 name = wanted
                 return operations[name](command, message.payload)
 
@@ -245,12 +245,12 @@ class LentAccelerator:
                 hint="all guests of a run measure one recipe",
             )
         nonce = _nonce_of(command)
-        self._wiped()
+        self._await_wipe()
         wipe(self.buffer)
-        self._ended()
+        self._end_program()
         # Loads now what training and saving load when first used.
         programs.rehearse(settings, self._training)
-        self._program = program = programs.built(settings, payload or None, self._training)
+        self._program = program = programs.build_program(settings, payload or None, self._training)
         release_pages()
         self._state = StateMeter(program)
         self._code = MappedCode(settings.to_dict(), [*_MODULES, *program.code()])
@@ -271,14 +271,14 @@ class LentAccelerator:
         asked = load_model(_Wipe, command, DataInvalid, "wipe")
         part = self._range(asked)
         self.gate.close(asked.id)
-        self._wiped()
+        self._await_wipe()
         overwrite(part, from_hex(asked.seed))
         return {}, b""
 
     def _prove(self, command: dict[str, Any], _payload: bytes) -> Done:
         asked = load_model(_Prove, command, DataInvalid, "prove")
         part = self._range(asked)
-        self._wiped()
+        self._await_wipe()
         return {"proof": fingerprint_of(part, from_hex(asked.nonce))}, b""
 
     def _turn(self, command: dict[str, Any], asked: Inbox) -> Done:
@@ -317,7 +317,7 @@ class LentAccelerator:
             done["moved"] = program.moved
         return done, program.state() if wanted.export else b""
 
-    def _wiped(self) -> None:
+    def _await_wipe(self) -> None:
         """Wait until the last chunk that was trained on is overwritten."""
         if self._wiping is not None:
             self._wiping.result()
@@ -327,7 +327,7 @@ class LentAccelerator:
         self._waited = True  # for the answer to be taken
         return {}, program.state()
 
-    def _ended(self) -> None:
+    def _end_program(self) -> None:
         """End the program of the last session."""
         if self._program is not None:
             before, self._program = self._program, None
@@ -362,7 +362,7 @@ class LentAccelerator:
         return self.buffer[part.start : part.end]
 
 
-def _taken_over() -> TripBroken:
+def _refuse_taken_over() -> TripBroken:
     return TripBroken("another orchestrator has taken over", check="session")
 
 

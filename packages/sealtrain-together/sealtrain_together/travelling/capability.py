@@ -32,7 +32,7 @@ from sealtrain_together.channel.frames import (
 )
 from sealtrain_together.channel.ports import Caller
 from sealtrain_together.channel.streams import (
-    dialled,
+    dial,
     receive_exactly,
     receive_or_end,
     send_all,
@@ -179,7 +179,7 @@ class WriteConnection:
                 expected=f"1 to {capability.end - capability.start} bytes",
             )
         try:
-            sent, receipt = self._written(self._connected(), capability, size, fill)
+            sent, receipt = self._write(self._connect(), capability, size, fill)
         except BaseException:
             self.close()  # half a write may be out: nothing can follow it
             raise
@@ -199,15 +199,15 @@ class WriteConnection:
             self._socket.close()
             self._socket = None
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         # Between two writes nothing comes: what can be read there is the end.
         if self._socket is not None and select.select([self._socket], [], [], 0)[0]:
             self.close()
         if self._socket is None:
-            self._socket = dialled(self.address, timeout=self._timeout)
+            self._socket = dial(self.address, timeout=self._timeout)
         return self._socket
 
-    def _written(
+    def _write(
         self, sock: socket.socket, capability: WriteCapability, size: int, fill: Fill
     ) -> tuple[Fingerprint, bytes | None]:
         message = self._message

@@ -242,22 +242,22 @@ class AcceleratorLane:
         return self._answer()
 
     def _send(self, command: dict[str, JsonValue], payload: bytes = b"") -> None:
-        with self._reached():
+        with self._note_unreachable():
             self._channel.send(canonical_json(command | {"payload": len(payload)}))
             if payload:
                 self._channel.send(payload)
 
     def _answer(self) -> tuple[dict[str, Any], bytes]:
-        with self._reached():
+        with self._note_unreachable():
             return receive_answer(
                 self._channel, max_bytes=MAX_COMMAND_BYTES, max_data_bytes=MAX_STATE_BYTES
             )
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _note_unreachable(self) -> Iterator[None]:
         """A lane whose accelerator is gone says so from then on."""
         if self._lost:
-            raise _gone(self._place)
+            raise _name_gone(self._place)
         try:
             with _there(self._place):
                 yield
@@ -272,10 +272,10 @@ def _there(place: str) -> Iterator[None]:
     try:
         yield
     except (PeerUnreachable, ChannelCut) as error:
-        raise _gone(place) from error
+        raise _name_gone(place) from error
 
 
-def _gone(place: str) -> AcceleratorUnreachable:
+def _name_gone(place: str) -> AcceleratorUnreachable:
     return AcceleratorUnreachable(
         "the accelerator does not answer",
         got=place,

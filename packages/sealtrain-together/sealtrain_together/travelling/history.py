@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sealtrain.signing.runlog import RunLog
 
 
-def left_by(log: RunLog) -> dict[str, Any] | None:
+def last_state(log: RunLog) -> dict[str, Any] | None:
     """Code and model state that a run log ends with, and the nonce that it was measured under.
 
     ``None`` where nothing was set up.
@@ -57,7 +57,7 @@ def rotation_after(plan: Plan, log: RunLog) -> Rotation:
     return Rotation(plan, places, lent, last)
 
 
-def spent_of(plan: Plan, log: RunLog) -> dict[str, JsonValue] | None:
+def spend_of(plan: Plan, log: RunLog) -> dict[str, JsonValue] | None:
     """What a run spent of each holder's privacy, by name; ``None`` where nothing is hidden.
 
     Each sequence is in one step of the run at most, so its holder spent the epsilon of one step.

@@ -135,7 +135,7 @@ class Holder:
         """As ``serve``, where the orchestrator has proved itself already."""
         try:
             while (message := channel.receive(max_bytes=_MAX_ASKED_BYTES)) is not None:
-                answer(channel, partial(self._done, message))
+                answer(channel, partial(self._answer, message))
         finally:
             self.close()
 
@@ -144,11 +144,11 @@ class Holder:
         with self._lock:
             self._hang_up()
 
-    def _done(self, message: bytes) -> Done:
+    def _answer(self, message: bytes) -> Done:
         does = {
             "join": self._join,
             "provision": self._provide,
-            "report": self._told,
+            "report": self._tell_given,
             "finish": self._finish,
         }
         name, asked = operation(message, does)
@@ -160,7 +160,7 @@ class Holder:
         self._given.goes_on(wanted.run_id, wanted.trip)
         return {"bytes": self._source.size, "share": to_base64(self._share())}, b""
 
-    def _told(self, _asked: dict[str, Any]) -> Done:
+    def _tell_given(self, _asked: dict[str, Any]) -> Done:
         if self._report is None:
             raise DataInvalid("this holder has nothing to report", check="operation")
         return {}, self._report()
@@ -185,9 +185,9 @@ class Holder:
             CapabilityRefused, ChannelBroken, PeerUnreachable: As ``WriteConnection.write``.
         """
         with self._lock:
-            return self._provided(asked)
+            return self._take_provision(asked)
 
-    def _provided(self, asked: Provision) -> dict[str, JsonValue]:
+    def _take_provision(self, asked: Provision) -> dict[str, JsonValue]:
         began = self._timer()
         capability = WriteCapability.from_dict(asked.capability)
         if capability.trip != asked.trip:
@@ -209,7 +209,7 @@ class Holder:
 
         self._given.begins(asked.run_id, asked.trip, asked.offset, end)
         there = self._writes or (asked.host, asked.port)
-        written = self._connected(there).write(capability, asked.size, fill)
+        written = self._connect(there).write(capability, asked.size, fill)
         self._given.wrote(asked.trip, written.size)
         timers = {
             "import_key": imported - began,
@@ -223,7 +223,7 @@ class Holder:
             "timers": {name: round(s, 6) for name, s in timers.items()},
         }
 
-    def _connected(self, address: tuple[str, int]) -> WriteConnection:
+    def _connect(self, address: tuple[str, int]) -> WriteConnection:
         """The connection to a write port, which is kept from trip to trip."""
         if self._connection is None or self._connection.address != address:
             self._hang_up()

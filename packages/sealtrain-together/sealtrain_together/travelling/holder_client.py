@@ -105,7 +105,7 @@ class HolderLane:
         if report:
             self._send("report", {})
         try:
-            given = self._given()
+            given = self._read_given()
         except (ChannelBroken, Unreachable):
             raise  # no answer of this channel is looked at any more
         except SealtrainError:
@@ -127,7 +127,7 @@ class HolderLane:
         """End the conversation."""
         self._channel.close()
 
-    def _given(self) -> Given:
+    def _read_given(self) -> Given:
         ok, _ = self._receive()
         said = load_model(_GivenAnswer, ok, ChannelBroken, "answer of a holder")
         return Given(

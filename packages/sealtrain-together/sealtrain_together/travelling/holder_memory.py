@@ -96,7 +96,7 @@ class GivenTrips:
             if write.start < write.end:
                 self._forgive(write.after)
                 self._came_to_nothing(write.start, write.end)
-                self._count(write, _merged([*self._ranges, (write.start, write.end)]))
+                self._count(write, _merge_ranges([*self._ranges, (write.start, write.end)]))
                 self._trips[write.trip] = write.end - write.start
                 self._unsure[write.trip] = (write.start, write.end)
 
@@ -153,7 +153,7 @@ class GivenTrips:
                 expected=f"at most {left}",
             )
         # A write that failed gave its bytes all the same, to an accelerator that says otherwise.
-        leaving = _merged([*self._ranges, (start, end)])
+        leaving = _merge_ranges([*self._ranges, (start, end)])
         if sum(last - first for first, last in leaving) > self.bounds.max_bytes:
             raise LimitExceeded(
                 "the orchestrator asks for other bytes than those that this holder has given",
@@ -262,7 +262,7 @@ class GivenFile:
         writes: list[Write] = []
         there = read_bounded(self._path, _MAX_FILE_BYTES)
         for line in there.splitlines(keepends=True):
-            write = self._proven(line)
+            write = self._prove(line)
             if write is None:
                 break
             writes.append(write)
@@ -290,7 +290,7 @@ class GivenFile:
         Raises:
             SealtrainError: They refuse it, or do not answer.
         """
-        with _stored():
+        with _name_refusals():
             self._add(Write(trip=0, after=0, start=0, end=0), durable=True)
             sync(self._path.parent)
         self._asked_line = self._lines
@@ -305,7 +305,7 @@ class GivenFile:
         """
         lines, trips = self._lines + 1 - self._asked_line, write.trip - self._asked_trip
         due = max(lines, trips) >= self._every
-        with _stored():
+        with _name_refusals():
             self._add(write, durable=due)
         if due:
             self._asked_line, self._asked_trip = self._lines, write.trip
@@ -328,7 +328,7 @@ class GivenFile:
         if durable:
             os.fsync(self._file.fileno())
 
-    def _proven(self, line: bytes) -> Write | None:
+    def _prove(self, line: bytes) -> Write | None:
         """A line that follows those before it; ``None`` if it does not."""
         if len(line) > _MAX_LINE_BYTES or not line.endswith(b"\n"):
             return None
@@ -350,7 +350,7 @@ class GivenFile:
 
 
 @contextmanager
-def _stored() -> Iterator[None]:
+def _name_refusals() -> Iterator[None]:
     """Name what the system refuses."""
     try:
         yield
@@ -358,7 +358,7 @@ def _stored() -> Iterator[None]:
         raise (system_failure(fault) or fault) from fault
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same bytes in as few ranges as there can be, in order."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(ranges):

@@ -49,7 +49,7 @@ class MappedCode:
             self._functions = _Functions(self._owners)
         measured: dict[str, JsonValue] = {
             "settings": self._settings,
-            "files": dict(mapped_files()),
+            "files": dict(hash_mapped()),
             "program": self._functions.digest,
         }
         if measured != self._measured:
@@ -57,7 +57,7 @@ class MappedCode:
         return self._digest
 
 
-def mapped_files(*, asks: bool = True) -> dict[str, str]:
+def hash_mapped(*, asks: bool = True) -> dict[str, str]:
     """Every file that this process has mapped executable: its SHA-256 in hex, by path.
 
     ``replaced`` stands where the file is no longer at its path, ``patched`` where a page of the

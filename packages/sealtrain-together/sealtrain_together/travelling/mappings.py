@@ -83,7 +83,7 @@ class AddressSpace:
         """
         if self._queries:
             try:
-                return list(self._asked())
+                return list(self._iterate_mappings())
             except OSError as error:
                 if error.errno not in _UNKNOWN_REQUEST:
                     raise
@@ -107,7 +107,7 @@ class AddressSpace:
                 if error.errno not in _UNKNOWN_REQUEST:
                     raise
                 self._scans = False
-        return self._written(mapping)
+        return self._is_written(mapping)
 
     def release(self, mapping: Mapping) -> None:
         """Let go of a mapping's pages: those that are run again come back from the file.
@@ -117,7 +117,7 @@ class AddressSpace:
         """
         _madvise(mapping.start, mapping.end - mapping.start, _DONTNEED)
 
-    def _asked(self) -> Iterator[Mapping]:
+    def _iterate_mappings(self) -> Iterator[Mapping]:
         answer, address = bytearray(_QUERY.size), 0
         for _ in range(_MAX_MAPPINGS):
             _QUERY.pack_into(
@@ -143,7 +143,7 @@ class AddressSpace:
                 start, end = (int(bound, 16) for bound in span.split("-"))
                 yield Mapping(start, end, path[0])
 
-    def _written(self, mapping: Mapping) -> bool:
+    def _is_written(self, mapping: Mapping) -> bool:
         import numpy as np
 
         count = (mapping.end - mapping.start) // _PAGE

@@ -77,7 +77,7 @@ class StateMeter:
         if self._tags:
             self._compare(fixed, self._fixed)
         tags: dict[str, list[bytes]] = {}
-        digest = _begun(self._program.steps)
+        digest = _begin(self._program.steps)
         mac, place = AESGCM(key), 0
         for name, tensor in self._program.tensors():
             tags[name] = _tags_of(mac, place, self._reader.windows(tensor))
@@ -102,11 +102,11 @@ class StateMeter:
     def _compare(self, tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> None:
         found = dict(tensors)
         for name in sorted(found.keys() ^ names):
-            raise _changed(name)
+            raise _refuse_changed(name)
         mac, place = AESGCM(self._key), 0
         for name, tags in self._tags.items():  # in the order of their places
             if name in found and _tags_of(mac, place, self._reader.windows(found[name])) != tags:
-                raise _changed(name)
+                raise _refuse_changed(name)
             place += sum(int.from_bytes(tag[16:]) for tag in tags)
 
 
@@ -183,7 +183,7 @@ def fingerprint_of_bytes(state: bytes | memoryview, key: bytes) -> str:
         size = int.from_bytes(view[:8], "little")
         header: dict[str, Any] = json.loads(bytes(view[8 : 8 + min(size, _MAX_HEADER_BYTES)]))
         kept: Any = parse_json(header.pop("__metadata__")[STATE_ENTRY].encode())
-        digest = _begun(int(kept["step"]))
+        digest = _begin(int(kept["step"]))
         mac, place = AESGCM(key), 0
         for name, tensor in sorted(header.items()):
             begin, end = tensor["data_offsets"]
@@ -197,7 +197,7 @@ def fingerprint_of_bytes(state: bytes | memoryview, key: bytes) -> str:
     return str(digest.hexdigest())
 
 
-def _begun(steps: int) -> Any:
+def _begin(steps: int) -> Any:
     return hashlib.sha256(f"step {steps}\n".encode())
 
 
@@ -225,7 +225,7 @@ def _name_of(tensor: torch.Tensor) -> str:
     return _NAMES[str(tensor.dtype).removeprefix("torch.")]
 
 
-def _changed(name: str) -> TripBroken:
+def _refuse_changed(name: str) -> TripBroken:
     return TripBroken(
         "the model state changed and nothing had leave to change it",
         check="model",

@@ -26,11 +26,11 @@ from sealtrain_together.errors import CapabilityRefused
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_together.travelling.capability import WriteCapability, Written
 from sealtrain_together.travelling.control import AcceleratorLane, Challenge, Turn
-from sealtrain_together.travelling.history import first_open, left_by, rotation_after, spent_of
+from sealtrain_together.travelling.history import first_open, last_state, rotation_after, spend_of
 from sealtrain_together.travelling.holder import Provision
 from sealtrain_together.travelling.holder_client import Given, HolderLane
 from sealtrain_together.travelling.measurement import fingerprint_of_bytes
-from sealtrain_together.travelling.parties import Parties, Progress, joined
+from sealtrain_together.travelling.parties import Parties, Progress, join_holder
 from sealtrain_together.travelling.schedule import Plan, Trip
 
 Answered = TypeVar("Answered")
@@ -182,9 +182,9 @@ class Orchestrator:
         half = 0
         running: _Asked | None = None
         wiped: _Wiped | None = None  # overwritten and not proven; in the half that is filled next
-        filling = self._filled(half, wiped)
+        filling = self._start_fill(half, wiped)
         while True:
-            filled = self._awaited(filling)
+            filled = self._await_fill(filling)
             asked = None if filled is None else self._turn(filled)
             trained = running is not None
             if running is not None:
@@ -193,15 +193,15 @@ class Orchestrator:
                 break
             if asked is not None:
                 half = 1 - half
-            filling = self._filled(half, wiped)
+            filling = self._start_fill(half, wiped)
             wiped = None
             running = asked
         if wiped is not None:
-            self._proven(wiped)
+            self._prove(wiped)
         model = self._work.export()
         self._is_the_state(model)
         finished: dict[str, JsonValue] = {"model": self._measured["model"]}
-        if (spent := spent_of(self.plan, self.log)) is not None:
+        if (spent := spend_of(self.plan, self.log)) is not None:
             finished["privacy"] = spent
         self._record("travel.finished", finished)
         return model
@@ -224,7 +224,7 @@ class Orchestrator:
             raise
 
     def _begin(self, state: bytes) -> None:
-        before = left_by(self.log)
+        before = last_state(self.log)
         self._nonce = self._random(32) if before is None else from_hex(before["nonce"])
         answer = self._work.load(self.plan.program, self._nonce, state)
         # Not before that answer: until then the accelerator may not know of this session.
@@ -261,10 +261,10 @@ class Orchestrator:
         self._sealed_at = self._goes_on_from
         self._record("travel.taken-over", dict(self._measured))
 
-    def _filled(self, half: int, wiped: _Wiped | None) -> Future[_Filled | None]:
+    def _start_fill(self, half: int, wiped: _Wiped | None) -> Future[_Filled | None]:
         return self._ahead.submit(self._fill, half, wiped)
 
-    def _awaited(self, waiting: Future[_Filled | None]) -> _Filled | None:
+    def _await_fill(self, waiting: Future[_Filled | None]) -> _Filled | None:
         began = time.perf_counter()
         filled = waiting.result()
         self.progress.transfer += time.perf_counter() - began
@@ -282,7 +282,7 @@ class Orchestrator:
                 self._loans.lend(capability)
             else:
                 proof = self._loans.lend(capability, wiped.challenge, wiped.proof.result)
-                self._scrubbed(wiped, proof)
+                self._scrub(wiped, proof)
                 wiped = None
             self._record("trip.lent", {
                 "trip": trip.number, "holder": trip.holder, "start": trip.start, "end": trip.end,
@@ -302,7 +302,7 @@ class Orchestrator:
             )
             return _Filled(trip, capability.id, given.written)
         if wiped is not None:
-            self._proven(wiped)
+            self._prove(wiped)
         return None
 
     def _provision(self, trip: Trip, capability: WriteCapability) -> tuple[Given, bytes]:
@@ -421,12 +421,12 @@ class Orchestrator:
                 hint="do not trust this accelerator; go on from the last sealed state",
             )
 
-    def _proven(self, wiped: _Wiped) -> None:
+    def _prove(self, wiped: _Wiped) -> None:
         began = time.perf_counter()
-        self._scrubbed(wiped, self._loans.prove(wiped.challenge, wiped.proof.result))
+        self._scrub(wiped, self._loans.prove(wiped.challenge, wiped.proof.result))
         self.progress.add("scrub", time.perf_counter() - began)
 
-    def _scrubbed(self, wiped: _Wiped, proof: str) -> None:
+    def _scrub(self, wiped: _Wiped, proof: str) -> None:
         self._record("trip.scrubbed", {
             "trip": wiped.trip.number, "seed": wiped.challenge.seed, "nonce": wiped.challenge.nonce,
             "proof": proof,
@@ -450,7 +450,7 @@ class Orchestrator:
             trip = self._rotation.number - 1
             if name not in self._met:
                 trip = min(trip, self._goes_on_from)
-            lane, _joined = joined(self._parties, self._run_id, name, trip, self._random)
+            lane, _joined = join_holder(self._parties, self._run_id, name, trip, self._random)
             self._holders[name] = lane
             self._met.add(name)
         return self._holders[name]

@@ -75,7 +75,7 @@ class Progress:
         self.timers[name] = self.timers.get(name, 0.0) + seconds
 
 
-def joined(
+def join_holder(
     parties: Parties, run_id: str, name: str, trip: int, random: Random
 ) -> tuple[HolderLane, HolderJoined]:
     """Open the channel to a holder and have it join a run.

@@ -191,10 +191,10 @@ class Program:
         most = self.settings.max_update_norm
         if most:
             with bounded(self.model, self.optimizer, most) as moved:
-                loss = self._learned(batches)
+                loss = self._learn(batches)
             self.moved = moved()
         else:
-            loss = self._learned(batches)
+            loss = self._learn(batches)
             refuse_not_finite(self._steps, {"loss": loss})
         return batches.numel(), loss
 
@@ -267,7 +267,7 @@ class Program:
             )
         return torch.from_numpy(ids).view(steps, many, settings.seq_len)
 
-    def _learned(self, batches: torch.Tensor) -> float:
+    def _learn(self, batches: torch.Tensor) -> float:
         """Take one step for each batch; the mean loss."""
         losses, total = [], 0.0
         with self._same_bits():

@@ -28,7 +28,7 @@ def settings_of(recipe: Recipe, device: Literal["cpu", "cuda"]) -> AnySettings:
     return parse_settings({**program_of(recipe), "device": device})
 
 
-def built(
+def build_program(
     settings: AnySettings, state: bytes | None = None, training: Training | None = None
 ) -> AnyProgram:
     """The program of these settings.
@@ -44,18 +44,18 @@ def built(
     """
     if isinstance(settings, ProgramSettings):
         return Program(settings, state)
-    return TrainerProgram(settings, _needed(training), state)
+    return TrainerProgram(settings, _require(training), state)
 
 
 def rehearse(settings: AnySettings, training: Training | None = None) -> None:
-    """Do once what a program does, so that it loads no code while it trains. As ``built``."""
+    """Do once what a program does, so that it loads no code while it trains."""
     if isinstance(settings, ProgramSettings):
         program.rehearse(settings)
     else:
-        trainer_program.rehearse(settings, _needed(training))
+        trainer_program.rehearse(settings, _require(training))
 
 
-def _needed(training: Training | None) -> Training:
+def _require(training: Training | None) -> Training:
     if training is None:
         raise UsageError("the program trains a recipe, and none is here", check="program")
     return training

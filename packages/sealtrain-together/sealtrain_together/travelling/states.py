@@ -31,7 +31,7 @@ def write_state(
     from safetensors.torch import save
 
     # One entry: the library writes several in any order.
-    kept = canonical_json({"settings": _kept(settings), "step": step})
+    kept = canonical_json({"settings": _kept_settings(settings), "step": step})
     return save(
         {name: tensor.cpu().contiguous() for name, tensor in tensors}, {STATE_ENTRY: kept.decode()}
     )
@@ -58,10 +58,10 @@ def read_state(
         kept = parse_json(header.get("__metadata__", {}).get(STATE_ENTRY, "null").encode())
     except DataInvalid:
         kept = None
-    if not isinstance(kept, dict) or kept.get("settings") != _kept(settings):
+    if not isinstance(kept, dict) or kept.get("settings") != _kept_settings(settings):
         raise ModelInvalid("the model state belongs to another program")
     return tensors, int(kept["step"])
 
 
-def _kept(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _kept_settings(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {name: value for name, value in settings.items() if name != "device"}

@@ -28,7 +28,7 @@ from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.runlog import RunLog
 from sealtrain_together.travelling.guest.held_rows import HeldRows
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
-from sealtrain_together.travelling.programs import built, parse_settings, settings_of
+from sealtrain_together.travelling.programs import build_program, parse_settings, settings_of
 from sealtrain_together.travelling.rows import IGNORED, read_rows, write_row
 from sealtrain_together.travelling.schedule import HolderPlan, Plan, Rotation
 from sealtrain_together.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
@@ -121,7 +121,7 @@ def rows_of(recipe: Any, base: Path, sealed: dict[str, Any], owner: str = OWNERS
 
 def program_for(recipe: Any, base: Path, state: bytes | None = None) -> TrainerProgram:
     settings = settings_of(recipe, DEVICE)
-    found = built(settings, state, Training(recipe=recipe, base_dir=base))
+    found = build_program(settings, state, Training(recipe=recipe, base_dir=base))
     assert isinstance(found, TrainerProgram)
     return found
 
@@ -411,7 +411,7 @@ def test_a_state_of_another_recipe_is_none_of_this_one(base: Path) -> None:
             TrainerSettings.from_dict(program_of(other)), Training(recipe=recipe, base_dir=base)
         )
     with pytest.raises(UsageError):
-        built(settings_of(recipe, "cpu"))
+        build_program(settings_of(recipe, "cpu"))
 
 
 def test_settings_say_which_recipe_is_trained() -> None:

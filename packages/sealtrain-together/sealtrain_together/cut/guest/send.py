@@ -230,21 +230,21 @@ def _client(
     note: Note,
 ) -> Client:
     from sealtrain.training.inputs.learnable import counts_records
-    from sealtrain_together.cut.front import Reading, expected_of
+    from sealtrain_together.cut.front import Reading, expect_messages
     from sealtrain_together.cut.sending import Client, OwnDataset
 
     found = find_datasets(how.data, lock.recipe, how.consortium, owner=how.me.public.name)
     reading = Reading.of(lock.recipe, taken.path / BASE)
     front = reading.front
     vocabulary = int(front.base.get_input_embeddings().weight.shape[0])
-    expected = expected_of(lock.recipe, width=front.width, vocabulary=vocabulary)
+    expected = expect_messages(lock.recipe, width=front.width, vocabulary=vocabulary)
     return Client(
         owner=how.me.public,
         consortium_id=how.consortium.consortium_id,
         signer=how.me.signer,
         target=target,
         datasets=[
-            OwnDataset.read(dataset, _opened(how, lock.recipe, dataset), lock.recipe, reading)
+            OwnDataset.read(dataset, _open_table(how, lock.recipe, dataset), lock.recipe, reading)
             for dataset in found
         ],
         counts_records=counts_records(lock.recipe),
@@ -264,7 +264,7 @@ def _share(how: Sending, folders: Mapping[str, Any], target: Target, run_id: str
     return owner_share(keys, owner=how.me.public.name, target=target, run_id=run_id)
 
 
-def _opened(how: Sending, recipe: Any, one: FoundDataset) -> pa.Table:
+def _open_table(how: Sending, recipe: Any, one: FoundDataset) -> pa.Table:
     from sealtrain.sealing.opened_dataset import SealedDataset
     from sealtrain_together.cut.sending import records_of
 

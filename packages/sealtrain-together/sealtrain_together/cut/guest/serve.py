@@ -73,7 +73,9 @@ def serve(
     with bind(listen, what="clients") as listener:  # an address in use leaves no folder
         settings = replace(settings, listen=write_host_and_port(*listen))
         run = LeadRun.begin(settings, around)
-        return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
+        return _serve_clients(
+            run, listener, wait=wait, patience=patience, ready=ready, progress=progress
+        )
 
 
 def resume_server(
@@ -104,10 +106,12 @@ def resume_server(
     with bind(listen, what="clients") as listener:
         settings = replace(settings, listen=write_host_and_port(*listen))
         run = LeadRun.again(settings, run_id, around)
-        return _served(run, listener, wait=wait, patience=patience, ready=ready, progress=progress)
+        return _serve_clients(
+            run, listener, wait=wait, patience=patience, ready=ready, progress=progress
+        )
 
 
-def _served(
+def _serve_clients(
     run: LeadRun,
     listener: socket.socket,
     *,
@@ -170,7 +174,7 @@ class _Work:
                     ),
                     checkpoints=Checkpoints(
                         store=self._states.store,
-                        on_checkpoint=lambda ref: self._sealed(ref, clients),
+                        on_checkpoint=lambda ref: self._note_state(ref, clients),
                         resume=checkpoint,
                     ),
                     reporting=Reporting(
@@ -219,7 +223,7 @@ class _Work:
             if entry["event"] == "cut.joined"
         }
 
-    def _sealed(self, ref: CheckpointRef, clients: Clients) -> None:
+    def _note_state(self, ref: CheckpointRef, clients: Clients) -> None:
         """Make a checkpoint one that a server goes on from, and have the owners note it."""
         self._run.checkpointed(ref, self._states.seal(ref, clients.arrived()))
         clients.tell(SealedCutState.of(ref))

@@ -117,7 +117,7 @@ class _PartyWork:
             PartyService(
                 mailbox,
                 conversation_of(run, run.run_id),
-                self._joined,
+                self._join,
                 self,
                 may_go_on=run.lease.require,
                 patience=float(terms_of(run).party_patience),
@@ -126,7 +126,7 @@ class _PartyWork:
             ).run()
         return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
 
-    def _joined(self) -> PartyJoined:
+    def _join(self) -> PartyJoined:
         run = self._run
         return PartyJoined(
             party=run.name,
@@ -160,11 +160,11 @@ class _PartyWork:
             steps=steps,
             loss=loss,
             report=report.to_dict(),
-            products=self._spent(),
+            products=self._state_spent(),
         )
         return words.to_dict(), update
 
-    def _spent(self) -> SessionSpent | None:
+    def _state_spent(self) -> SessionSpent | None:
         outside = self._outside
         if outside is None:
             return None

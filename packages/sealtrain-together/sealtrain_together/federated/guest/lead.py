@@ -64,7 +64,7 @@ def lead(
     with Carrier(relay) as carrier:  # a socket that cannot be made leaves no folder
         run = LeadRun.begin(settings, around)
         save_run(settings, run.run_id)
-        return _led(run, carrier, begun=begun, progress=progress)
+        return _lead_rounds(run, carrier, begun=begun, progress=progress)
 
 
 def resume_lead(
@@ -105,10 +105,10 @@ def resume_lead(
             run.close()
             raise
         save_run(settings, run_id)
-        return _led(run, carrier, begun=begun, progress=progress)
+        return _lead_rounds(run, carrier, begun=begun, progress=progress)
 
 
-def _led(
+def _lead_rounds(
     run: LeadRun, carrier: Carrier, *, begun: Callable[[str], None], progress: bool
 ) -> Outcome:
     try:
@@ -172,12 +172,12 @@ class _LeadWork:
             conversation_of(run, run.run_id),
             self._merging,
             record=run.record,
-            on_merged=self._merged_once,
+            on_merged=self._note_merge,
             states=self._states,
         )
         merged = federation.run(learner.initial())
         reports = [report for _party, report in sorted(merged.reports.items())]
-        return close_joint(run, self._trained(learner, merged), reports)
+        return close_joint(run, self._train(learner, merged), reports)
 
     def _take_up(self, journal: dict[str, Any], sealed: SealedState, standing: Standing) -> None:
         """Go on with the journal of a lead that ended; its parties were lost with it."""
@@ -191,7 +191,7 @@ class _LeadWork:
         if standing.loss is not None:
             self._last = {"loss": standing.loss}
 
-    def _merged_once(self, number: int, loss: float | None) -> None:
+    def _note_merge(self, number: int, loss: float | None) -> None:
         # Where rounds hide patients parties tell no loss, and none would be told.
         if loss is not None and self._terms.patient_privacy is None:
             self._last = {"loss": loss}
@@ -204,14 +204,14 @@ class _LeadWork:
             self._terminal.write(f"round {step // self._terms.local_steps} of {of} · {shown}\n")
             self._terminal.flush()
 
-    def _trained(self, learner: Learner, merged: Merged) -> Trained:
+    def _train(self, learner: Learner, merged: Merged) -> Trained:
         from sealtrain.training.finite import refuse_not_finite
         from sealtrain.training.model_files import Trained
         from sealtrain.training.telemetry.facts import accelerators, environment
-        from sealtrain_together.federated.learner import pooled
+        from sealtrain_together.federated.learner import pool_counts
 
         try:
-            measured = pooled([counts for _party, counts in sorted(merged.counts.items())])
+            measured = pool_counts([counts for _party, counts in sorted(merged.counts.items())])
         except (KeyError, TypeError, ValueError) as error:
             raise DataInvalid("a party's counts are invalid", check="counts") from error
         refuse_not_finite(self._run.recipe.trainer.max_steps, measured)

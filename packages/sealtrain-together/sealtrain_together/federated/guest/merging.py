@@ -24,7 +24,7 @@ from sealtrain.training.errors import PrivacyBroken
 from sealtrain_together.errors import UpdateRefused
 from sealtrain_together.federated.mathematics import Merging, Taken
 from sealtrain_together.federated.messages import LearnedMessage, PartyJoined
-from sealtrain_together.parties.joint import checked_report
+from sealtrain_together.parties.joint import check_report
 from sealtrain_together.parties.lead import LeadRun
 from sealtrain_together.parties.party import PartyReport
 
@@ -100,7 +100,7 @@ class Merge(Merging):
             raise ClaimContradicted(
                 "a party reports under another name", check="party", got=report.name, expected=party
             )
-        return checked_report(self._run, report)
+        return check_report(self._run, report)
 
     def merge(
         self, number: int, taken: Sequence[Taken], state: bytes
@@ -269,7 +269,7 @@ class PatientMerge(Merge):
         """The adapter after round ``number``, and the noise that is in it."""
         from sealtrain_together.federated.update import decode_state, encode_state
 
-        plan, adding = self._planned()
+        plan, adding = self._plan_merge()
         merged = adding.merge(
             number,
             {part.party: part.value for part in taken},
@@ -280,7 +280,7 @@ class PatientMerge(Merge):
 
     def privacy(self, parties: Sequence[str]) -> dict[str, Any]:
         """As ``Merge``: what all rounds spent of each patient of these parties, at most."""
-        plan, _adding = self._planned()
+        plan, _adding = self._plan_merge()
         promised = self._promised
         return {
             "dp": "patients",
@@ -303,7 +303,7 @@ class PatientMerge(Merge):
         """As ``Merge``, as planned: the number of drawn patients is not published."""
         return self._promised.patients_a_round * self._terms.rounds
 
-    def _planned(self) -> tuple[PatientPlan, PrivateMerging]:
+    def _plan_merge(self) -> tuple[PatientPlan, PrivateMerging]:
         if self._plan is None or self._adding is None:
             raise PrivacyBroken("rounds began before their noise was planned", check="plan")
         return self._plan, self._adding

@@ -164,17 +164,17 @@ class OutsideProducts:
     @property
     def session(self) -> str:
         """Name of the session (spec/one-time-pads.md §4)."""
-        return self._begun().engine.session
+        return self._begin().engine.session
 
     @property
     def layers(self) -> dict[str, int]:
         """Layers whose products leave the guest, counted by their names in a run log."""
-        return layer_counts(self._begun().layers)
+        return layer_counts(self._begin().layers)
 
     @property
     def products(self) -> int:
         """Products of one pass forward."""
-        return len(self._begun().layers)
+        return len(self._begin().layers)
 
     def begun(self) -> PadsBegun:
         """What left the guest, and who makes the pads, of a process that reached them itself."""
@@ -192,7 +192,7 @@ class OutsideProducts:
 
     def spent(self) -> PadsSpent:
         """What was accepted since the session began."""
-        spent = self._begun().engine.spent
+        spent = self._begin().engine.spent
         return PadsSpent(
             products=spent.products,
             rows=spent.rows,
@@ -200,7 +200,7 @@ class OutsideProducts:
             bytes_in=spent.bytes_in,
         )
 
-    def _begun(self) -> Protected:
+    def _begin(self) -> Protected:
         if self._protected is None:
             raise UsageError("no model was put under pads")
         return self._protected

@@ -53,7 +53,7 @@ class Trial:
         return [abs(plain - two) for plain, two in both if plain is not None and two is not None]
 
 
-def tried(
+def try_pads(
     recipe: Recipe, base: Path, data: Mapping[str, Path], say: Callable[[str], None]
 ) -> Trial:
     """Train twice on records in the clear. Nothing is kept.
@@ -99,12 +99,12 @@ class _Exact:
     def put_in(self, model: Any) -> None:
         from torch import nn
 
-        from sealtrain_together.pads.protect import protected_layers, quantise
+        from sealtrain_together.pads.protect import list_protected, quantise
 
         self.outside = quantise(model, skip=self.skip)
         parts = model.named_modules()
         self.inside = [name for name, part in parts if isinstance(part, nn.Linear)]
-        layers = dict(protected_layers(model))
+        layers = dict(list_protected(model))
         for stack in self.outside:
             wide = sum(layers[name].out_features for name in stack)
             self.row_bytes += 2 * 4 * (layers[stack[0]].in_features + wide)

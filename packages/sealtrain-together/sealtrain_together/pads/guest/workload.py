@@ -30,7 +30,7 @@ from sealtrain.training.errors import RankLost
 from sealtrain_together.channel.channel import go_on
 from sealtrain_together.channel.handshake import Keys
 from sealtrain_together.channel.proofs import Peer
-from sealtrain_together.channel.streams import prepared
+from sealtrain_together.channel.streams import prepare
 from sealtrain_together.pads.connections import SECONDS
 from sealtrain_together.pads.guest.protected_model import OutsideProducts
 
@@ -66,14 +66,14 @@ class PassedMachines:
         """As ``Machines``."""
         from sealtrain_together.pads.accelerator import ConnectedAccelerator
 
-        connection, _ = self._passed("accelerator")
+        connection, _ = self._take_passed("accelerator")
         return ConnectedAccelerator(connection, "accelerator", seconds=self._seconds)
 
     def dealer(self) -> ConnectedDealer:
         """As ``Machines``; it proved itself to the keeper."""
         from sealtrain_together.pads.dealer import ConnectedDealer
 
-        connection, fields = self._passed("dealer")
+        connection, fields = self._take_passed("dealer")
         initiator, responder, export = (
             Secret(from_base64(fields[name], length=_KEY_BYTES))
             for name in ("initiator", "responder", "export")
@@ -87,11 +87,11 @@ class PassedMachines:
         )
         return ConnectedDealer(go_on(connection, keys), "dealer")
 
-    def _passed(self, name: HelperName) -> tuple[socket.socket, dict[str, Any]]:
+    def _take_passed(self, name: HelperName) -> tuple[socket.socket, dict[str, Any]]:
         fields, descriptor = self._run.control.ask(ConnectHelper(name=name))
         if descriptor is None:
             raise RankLost("the keeper passed no connection", check="keeper")
-        return prepared(socket.socket(fileno=descriptor), self._seconds), fields
+        return prepare(socket.socket(fileno=descriptor), self._seconds), fields
 
 
 class PadStandIns:

@@ -50,7 +50,7 @@ class HeldRows:
         self._next = 0
         """Row that ``_rows`` gives next."""
         # How many records a phase drops, and how many blocks tokens fill, shows by making them.
-        self._many = sum(1 for _ in self._permitted())
+        self._many = sum(1 for _ in self._iterate_permitted())
         self._rows: Iterator[dict[str, Any]] = iter(())
         self._rewind()
 
@@ -82,14 +82,14 @@ class HeldRows:
         return done
 
     def _rewind(self) -> None:
-        self._rows, self._next = self._made(), 0
+        self._rows, self._next = self._make(), 0
 
-    def _permitted(self) -> Iterator[dict[str, Any]]:
-        for row in self._made():
+    def _iterate_permitted(self) -> Iterator[dict[str, Any]]:
+        for row in self._make():
             self._permit()
             yield row
 
-    def _made(self) -> Iterator[dict[str, Any]]:
+    def _make(self) -> Iterator[dict[str, Any]]:
         from sealtrain.training.distributed.machinery import Copies
 
         phase = import_module(f"sealtrain.training.phases.{self._recipe.phase}")

@@ -137,12 +137,12 @@ def hold(
         )
 
 
-def forgiven(guest: AttestedGuest) -> int:
+def count_forgiven(guest: AttestedGuest) -> int:
     """Most trips that may be lost with an orchestrator (spec §6)."""
     return of_kind(guest.recipe, Travelling).seal_every + 3 + 2 * len(guest.recipe.owners)
 
 
-def given_file(run: PartyRun, *, every: int) -> GivenFile:
+def open_given_file(run: PartyRun, *, every: int) -> GivenFile:
     """What a holder gave, in its folder and anchored by its brokers.
 
     Args:
@@ -244,14 +244,14 @@ class _HolderWork:
             (column,) = run.recipe.columns.names
             source = HeldTokens(run.sources, column, run.lease_keeper.require, width=width)
         limit = travelling.limit_of(run.name)
-        self._file = given_file(run, every=travelling.seal_every)
+        self._file = open_given_file(run, every=travelling.seal_every)
         self._holder = Holder(
             source,
             given=GivenTrips(
                 run.run_id,
                 GivingBounds(
                     max_bytes=source.size if limit is None else limit * width,
-                    forgives=forgiven(run),
+                    forgives=count_forgiven(run),
                     timeout=how.timeout,
                     patience=how.wait,
                 ),

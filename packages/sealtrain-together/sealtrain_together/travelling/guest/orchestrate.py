@@ -28,14 +28,14 @@ from sealtrain.training.telemetry.bar import Bar, progress_bar
 from sealtrain.training.telemetry.facts import environment
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_together.parties.joint import checked_report, close_joint
+from sealtrain_together.parties.joint import check_report, close_joint
 from sealtrain_together.parties.lead import LeadRun
 from sealtrain_together.parties.party import PartyReport
 from sealtrain_together.travelling.guest.standby_folder import StandbyStatus, await_run, leading
 from sealtrain_together.travelling.history import first_open
 from sealtrain_together.travelling.orchestrator import Hooks, Orchestrator, TravelLog
-from sealtrain_together.travelling.parties import Parties, joined
-from sealtrain_together.travelling.programs import AnySettings, built, settings_of
+from sealtrain_together.travelling.parties import Parties, join_holder
+from sealtrain_together.travelling.programs import AnySettings, build_program, settings_of
 from sealtrain_together.travelling.schedule import HolderPlan, Plan
 from sealtrain_together.travelling.standby import STANDBY_PURPOSE, Standby, TakenOver
 from sealtrain_together.travelling.trainer_program import Training
@@ -199,7 +199,9 @@ class _OrchestratorWork:
         with ExitStack() as stack:
             for name in sorted(self._parties.holders):
                 # Without a trip yet: which one is next stands in the state that the shares open.
-                lanes[name], said = joined(self._parties, lead.run_id, name, _NO_TRIP, self._random)
+                lanes[name], said = join_holder(
+                    self._parties, lead.run_id, name, _NO_TRIP, self._random
+                )
                 stack.callback(lanes[name].close)
                 sizes[name], shares[name] = said.size, said.share.reveal()
             key = lead.joint_key(STANDBY_PURPOSE, shares)
@@ -207,18 +209,18 @@ class _OrchestratorWork:
             states = Standby(self._how.states, key, lead.run_id)
             plan, state = self._plan(sizes), b""
             if taking_over:
-                state = self._taken_up(states.newest(), plan)
+                state = self._take_up(states.newest(), plan)
             begins_with = first_open(lead.journal.log)
             for name, lane in lanes.items():
                 lane.join(lead.run_id, begins_with)
-                self._reported(name, lane.report())
+                self._keep_report(name, lane.report())
             with progress_bar(terminal, plan.steps) as bar:
                 told = self._telling(plan, bar)
                 orchestrator = self._orchestrator(plan, lanes, states, told)
                 with orchestrator:
                     model = orchestrator.run(state)
                     self._ask_all(orchestrator, self._last_report)
-                    trained = self._trained(orchestrator, model, told)
+                    trained = self._train(orchestrator, model, told)
                     outcome = close_joint(lead, trained, tuple(self._reports.values()))
                     self._ask_all(orchestrator, lambda _name, lane: lane.finish())
             return outcome
@@ -241,7 +243,7 @@ class _OrchestratorWork:
             max_steps=recipe.trainer.max_steps,
         )
 
-    def _taken_up(self, taken: TakenOver | None, plan: Plan) -> bytes:
+    def _take_up(self, taken: TakenOver | None, plan: Plan) -> bytes:
         """The model state to go on from; the lead goes on with the journal beside it.
 
         An orchestrator that died before it sealed a state leaves none: the run begins anew, and
@@ -285,12 +287,12 @@ class _OrchestratorWork:
             TravelLog(lead.run_id, log=lead.journal.log, record=lead.record),
             holders=lanes,
             random=self._random,
-            hooks=Hooks(sealed=seal, on_trip=told, reported=self._reported),
+            hooks=Hooks(sealed=seal, on_trip=told, reported=self._keep_report),
         )
 
-    def _reported(self, name: str, report: bytes) -> None:
+    def _keep_report(self, name: str, report: bytes) -> None:
         """Keep the newest report of a holder, if it is its own."""
-        found = checked_report(self._lead, PartyReport.from_bytes(report))
+        found = check_report(self._lead, PartyReport.from_bytes(report))
         if found.name != name:
             raise ClaimContradicted(
                 "a holder reports as another party", check="parties", owner=name, got=found.name
@@ -298,7 +300,7 @@ class _OrchestratorWork:
         self._reports[name] = found
 
     def _last_report(self, name: str, lane: HolderLane) -> None:
-        self._reported(name, lane.report())
+        self._keep_report(name, lane.report())
 
     def _ask_all(
         self, orchestrator: Orchestrator, question: Callable[[str, HolderLane], None]
@@ -310,12 +312,12 @@ class _OrchestratorWork:
             except SealtrainError as error:
                 self._lead.tally.note(f"holder.{error.code}")
 
-    def _trained(self, orchestrator: Orchestrator, state: bytes, told: _Told) -> Trained:
+    def _train(self, orchestrator: Orchestrator, state: bytes, told: _Told) -> Trained:
         """The model, if it is the one that was measured after the last trip."""
         # ``run`` compared it with the last measurement.
         settings = orchestrator.plan.program.model_copy(update={"device": "cpu"})
         training = Training(recipe=self._lead.recipe, base_dir=self._lead.base)
-        program = built(settings, state, training)
+        program = build_program(settings, state, training)
         tokens = _tokens(self._lead.journal.log)
         return Trained(
             files=program.files(),

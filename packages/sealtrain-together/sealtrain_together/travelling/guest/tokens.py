@@ -51,7 +51,7 @@ class HeldTokens:
         self._begins = 0
         """Its first token, counted over all batches."""
         self._open: npt.NDArray[np.unsignedinteger] | None = None
-        self._tokens = self._counted(sources)
+        self._tokens = self._count(sources)
 
     @property
     def size(self) -> int:
@@ -98,7 +98,7 @@ class HeldTokens:
         self._open = _tokens_of(batch.column(self._column), self._width)
         return True
 
-    def _counted(self, sources: Sequence[Source]) -> int:
+    def _count(self, sources: Sequence[Source]) -> int:
         """How many there are: as the owners counted, else by reading all once."""
         said = [getattr(source.dataset, "tokens", None) for source in sources]
         if all(type(count) is int for count in said):
