@@ -29,7 +29,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, TripBro
 from sealtrain.manifest.checks.collaborations.travelling import (
     Travelled,
     TravellingTerms,
-    travelled,
+    check_trips,
 )
 from sealtrain.manifest.errors import TranscriptInvalid
 from sealtrain.sealing.datakey import DataKey
@@ -259,7 +259,7 @@ def test_lent_ranges_never_overlap_and_never_leave_the_buffer(port: Port) -> Non
 def run(world: TravelWorld, **changed: Any) -> tuple[Travelled, RunLog]:
     with world.orchestrator(**changed) as orchestrator:
         orchestrator.run()
-    return travelled(orchestrator.log.entries, TERMS), orchestrator.log
+    return check_trips(orchestrator.log.entries, TERMS), orchestrator.log
 
 
 def test_a_holder_that_names_other_bytes_than_it_sent_loses_its_turn() -> None:
@@ -797,7 +797,7 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
     key = DataKey.generate()
     with travel_world() as world, world.orchestrator() as undisturbed:
         model = undisturbed.run()
-    whole = travelled(undisturbed.log.entries, TERMS)
+    whole = check_trips(undisturbed.log.entries, TERMS)
     # Holders give what they have once: what was lost with the orchestrator does not count.
     with travel_world(max_bytes=1024) as world:
         standby = Standby(tmp_path, key, RUN_ID)
@@ -819,7 +819,7 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
         log = RunLog.restore(RUN_ID, taken.journal["log"])
         with world.orchestrator(plan=taken.plan, log=log) as second:
             ended = second.run(taken.state)
-        came = travelled(second.log.entries, TERMS)
+        came = check_trips(second.log.entries, TERMS)
         assert came.tokens == whole.tokens
         assert came.takeovers == 1
         assert ended == model
@@ -907,7 +907,7 @@ def test_reports_come_before_anything_is_trained_on() -> None:
             world.hold(name, report=name.encode)
         with world.orchestrator(reported=refuses, log=RunLog(RUN_ID)) as orchestrator:
             orchestrator.run()
-        assert travelled(orchestrator.log.entries, TERMS).tokens == {}
+        assert check_trips(orchestrator.log.entries, TERMS).tokens == {}
 
 
 @pytest.fixture(scope="module")
@@ -1004,14 +1004,14 @@ def test_a_log_that_does_not_hold_together_is_refused(
     honest: list[dict[str, Any]], name: str
 ) -> None:
     with pytest.raises(TranscriptInvalid):
-        travelled(_rewritten(honest, CHANGES[name]), TERMS)
+        check_trips(_rewritten(honest, CHANGES[name]), TERMS)
 
 
 def test_the_honest_log_holds_and_other_events_are_not_looked_at(
     honest: list[dict[str, Any]],
 ) -> None:
     other = honest[0] | {"event": "outputs.sealed", "fields": {}}
-    assert travelled([other, *honest, other], TERMS).trips == 12
+    assert check_trips([other, *honest, other], TERMS).trips == 12
 
 
 def _terms(**changed: Any) -> TravellingTerms:
@@ -1020,9 +1020,9 @@ def _terms(**changed: Any) -> TravellingTerms:
 
 def test_trips_keep_the_limits_of_the_recipe(honest: list[dict[str, Any]]) -> None:
     moment = from_rfc3339(honest[0]["at"])
-    assert travelled(honest, _terms(max_steps=48)).steps == 48
+    assert check_trips(honest, _terms(max_steps=48)).steps == 48
     whole = dict.fromkeys(TERMS.limits, (moment, moment))
-    travelled(honest, _terms(windows=whole))
+    check_trips(honest, _terms(windows=whole))
     for terms in (
         _terms(max_steps=47),
         _terms(limits=dict(TERMS.limits) | {"clinic-b": 511}),
@@ -1030,7 +1030,7 @@ def test_trips_keep_the_limits_of_the_recipe(honest: list[dict[str, Any]]) -> No
         _terms(windows=whole | {"clinic-b": (moment - 302, moment - 301)}),
     ):
         with pytest.raises(TranscriptInvalid):
-            travelled(honest, terms)
+            check_trips(honest, terms)
 
 
 def test_nothing_in_the_log_tells_what_a_chunk_holds(honest: list[dict[str, Any]]) -> None:

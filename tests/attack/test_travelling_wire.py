@@ -17,7 +17,7 @@ from variants import variants
 
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
-from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
+from sealtrain.manifest.checks.collaborations.travelling import Travelled, check_trips
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.ports import listening
@@ -70,7 +70,7 @@ MEDDLERS: dict[str, Callable[[int], Meddle]] = {
 
 
 def came(orchestrator: Any) -> Travelled:
-    return travelled(orchestrator.log.entries, TERMS)
+    return check_trips(orchestrator.log.entries, TERMS)
 
 
 def through(world: TravelWorld, name: str, address: tuple[str, int]) -> Any:

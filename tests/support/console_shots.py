@@ -22,7 +22,7 @@ from manifest_world import NOW, RUN_ID
 
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine
-from sealtrain_console.walk_run import prepared
+from sealtrain_console.walk_run import prepare_run
 from sealtrain_console.web.app import console_app
 from sealtrain_console.web.serving import serving
 from sealtrain_console.web.walk import WALK
@@ -139,7 +139,7 @@ def main() -> None:
         steps = {"verify": verifier_steps(world, Path(folder))}
         pictures += taken(verifier, given.out, steps)
     with tempfile.TemporaryDirectory() as folder:
-        run = prepared(Path(folder) / "walk")
+        run = prepare_run(Path(folder) / "walk")
         with serving(console_app([WALK], {"walk": run})) as url:
             pictures += taken({"walk": f"{url}/walk"}, given.out, {"walk": _SWITCHED_OFF})
     if given.site is not None and (given.site / "index.html").is_file():

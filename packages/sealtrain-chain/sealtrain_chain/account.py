@@ -72,7 +72,7 @@ def signed(account: LocalAccount, message: SignableMessage) -> str:
     return bytes(account.sign_message(message).signature).hex()
 
 
-def signed_by(
+def name_signer(
     chain: ChainFile, named: str, message: SignableMessage, signature: str, *, what: str
 ) -> str:
     """Name of the owner who signed a typed message.
@@ -80,7 +80,7 @@ def signed_by(
     Args:
         chain: Whose owners may sign.
         named: Address that the document names as signer.
-        message: As ``typed`` makes it.
+        message: As ``build_typed`` makes it.
         signature: 130 hex digits.
         what: What was signed, one word.
 
@@ -95,7 +95,7 @@ def signed_by(
             got=named,
             expected=", ".join(chain.owners),
         )
-    signer = recovered(message, signature)
+    signer = recover_signer(message, signature)
     if signer != named:
         raise SignatureInvalid(
             f"the {what} is not signed by the owner that it names",
@@ -107,11 +107,11 @@ def signed_by(
     return owner
 
 
-def recovered(message: SignableMessage, signature: str) -> str:
+def recover_signer(message: SignableMessage, signature: str) -> str:
     """Address that signed a typed message.
 
     Args:
-        message: As ``typed`` makes it.
+        message: As ``build_typed`` makes it.
         signature: 130 hex digits.
 
     Raises:
@@ -133,7 +133,7 @@ def recovered(message: SignableMessage, signature: str) -> str:
         ) from None
 
 
-def typed(
+def build_typed(
     domain: dict[str, Any], name: str, fields: dict[str, str], message: dict[str, Any]
 ) -> SignableMessage:
     """An EIP-712 message of one struct.

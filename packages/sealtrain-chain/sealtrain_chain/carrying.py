@@ -13,7 +13,7 @@ from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.contracts import Payer, owners_app_auth, safe, send
 from sealtrain_chain.decision import ChainDecision, verify_chain_decision
-from sealtrain_chain.safe import NOBODY, SafeProposal, joined
+from sealtrain_chain.safe import NOBODY, SafeProposal, join_copies
 from sealtrain_chain.slots import COMPOSE, DEVICE
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def execute_proposal(
         ChainRefused: The Safe refuses: too few signatures, another nonce.
         ChainUnreachable: The node failed, or it is in no block in time.
     """
-    proposal = joined(copies, chain)
+    proposal = join_copies(copies, chain)
     call = safe(web3, proposal.safe).functions.execTransaction(
         web3.to_checksum_address(proposal.contract),
         0,

@@ -113,7 +113,7 @@ def _copy(error: ChainUnreachable) -> ChainUnreachable:
 
 
 @contextmanager
-def opened_gate(
+def open_gate(
     chain: ChainFile, *, clock: Clock, monotonic: Callable[[], float]
 ) -> Iterator[ChainGate]:
     """A gate, its connections closed at the end.

@@ -47,7 +47,7 @@ def artefact() -> dict[str, Any]:
     return contract
 
 
-def connected(node: Node) -> Web3:
+def connect(node: Node) -> Web3:
     """A web3 over one node of ours, which bounds what it answers.
 
     Raises:
@@ -110,7 +110,7 @@ def kms_allows(
         "UpToDate",
         [],
     )
-    allowed, reason = told(lambda: contract.functions.isAppAllowed(info).call())
+    allowed, reason = translate_errors(lambda: contract.functions.isAppAllowed(info).call())
     return bool(allowed), str(reason)
 
 
@@ -185,7 +185,7 @@ def send(web3: Web3, payer: Payer, call: Any) -> dict[str, Any]:
         return dict(receipt)
 
     try:
-        receipt: dict[str, Any] = told(sent)
+        receipt: dict[str, Any] = translate_errors(sent)
     except TimeExhausted as error:
         raise ChainUnreachable(
             "the transaction is in no block yet",
@@ -194,7 +194,7 @@ def send(web3: Web3, payer: Payer, call: Any) -> dict[str, Any]:
             hint="see later with: sealtrain chain status; sending it again is harmless",
         ) from error
     if receipt["status"] != 1:
-        raise _refused("the transaction was undone")
+        raise _refuse("the transaction was undone")
     return receipt
 
 
@@ -236,7 +236,7 @@ def require_chain(web3: Web3, chain_id: int) -> None:
     Raises:
         ChainUnreachable: It is of another, or does not answer.
     """
-    named = told(lambda: web3.eth.chain_id)
+    named = translate_errors(lambda: web3.eth.chain_id)
     if named != chain_id:
         raise ChainUnreachable(
             "the node is of another chain",
@@ -246,7 +246,7 @@ def require_chain(web3: Web3, chain_id: int) -> None:
         )
 
 
-def told(ask: Callable[[], Any]) -> Any:
+def translate_errors(ask: Callable[[], Any]) -> Any:
     """A call's answer, with what web3 raises turned into our errors.
 
     Raises:
@@ -268,9 +268,9 @@ def told(ask: Callable[[], Any]) -> Any:
     except TimeExhausted:
         raise
     except ContractCustomError as error:
-        raise _refused(_name_error(str(error.data or ""))) from None
+        raise _refuse(_name_error(str(error.data or ""))) from None
     except ContractLogicError as error:
-        raise _refused(str(error.message)) from None
+        raise _refuse(str(error.message)) from None
     except (Web3Exception, DecodingError, ValueError, TypeError, KeyError) as error:
         raise ChainUnreachable(
             "the chain's node answers something that cannot be used",
@@ -280,7 +280,7 @@ def told(ask: Callable[[], Any]) -> Any:
         ) from None
 
 
-def _refused(why: str) -> ChainRefused:
+def _refuse(why: str) -> ChainRefused:
     return ChainRefused(
         "the contract on the chain refuses this",
         check="chain contract",

@@ -17,7 +17,7 @@ from sealtrain.consortium.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import SignatureInvalid
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain_chain.account import address, signed, signed_by, typed
+from sealtrain_chain.account import address, build_typed, name_signer, signed
 from sealtrain_chain.slots import COMPOSE, DEVICE
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ChainDecision(Document):
 
     def message(self) -> SignableMessage:
         """What its owner signed."""
-        return typed(
+        return build_typed(
             {
                 "name": "sealtrain OwnersAppAuth",
                 "version": "1",
@@ -177,7 +177,7 @@ def verify_chain_decision(vote: ChainDecision, chain: ChainFile) -> SignedChainD
             expected=f"{chain.contract} on chain {chain.chain_id}",
             hint="decide again with the present chain file",
         )
-    owner = signed_by(chain, vote.owner, vote.message(), vote.signature, what="decision")
+    owner = name_signer(chain, vote.owner, vote.message(), vote.signature, what="decision")
     if (vote.kind == "compose") != (vote.decision is not None):
         raise _otherwise(owner, "kind")
     if vote.decision is not None:

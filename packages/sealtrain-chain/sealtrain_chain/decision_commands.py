@@ -75,7 +75,7 @@ def status(
             "kind": file.kind,
             "block": {"number": read.head.number, "at": to_rfc3339(read.head.time)},
             "agreed": list(read.agreed),
-            "told": setup_commands.told_of(reader),
+            "told": setup_commands.describe_contract(reader),
         }
     if compose_hash is not None:
         until = counts_until(file.kind, read.values[0])

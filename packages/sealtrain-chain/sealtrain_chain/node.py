@@ -28,7 +28,7 @@ class Node:
         self._url = url
         self._client = HttpClient(
             Bounds(connect=timeout, read=timeout, total=timeout, tries=1),
-            failed=lambda problem: self._failed(problem.reason),
+            failed=lambda problem: self._fail(problem.reason),
             tls=not url.startswith("http:"),
         )
 
@@ -44,7 +44,7 @@ class Node:
         """
         answer = self.exchange(method, list(params))
         if "result" not in answer:
-            raise self._failed(f"{method} ends in an error")
+            raise self._fail(f"{method} ends in an error")
         return answer["result"]
 
     def exchange(self, method: str, params: JsonValue) -> dict[str, JsonValue]:
@@ -53,9 +53,9 @@ class Node:
         try:
             answer = parse_json(self._read(asked), max_bytes=MAX_ANSWER_BYTES)
         except DataInvalid as error:
-            raise self._failed(f"its answer to {method} is not JSON") from error
+            raise self._fail(f"its answer to {method} is not JSON") from error
         if not isinstance(answer, dict) or answer.get("id") != 1:
-            raise self._failed(f"its answer to {method} is not JSON-RPC")
+            raise self._fail(f"its answer to {method} is not JSON-RPC")
         return answer
 
     def _read(self, asked: bytes) -> bytes:
@@ -67,10 +67,10 @@ class Node:
             headers={"content-type": "application/json"},
         )
         if answer.status != 200:
-            raise self._failed(f"HTTP {answer.status}")
+            raise self._fail(f"HTTP {answer.status}")
         return answer.body
 
-    def _failed(self, why: str) -> ChainUnreachable:
+    def _fail(self, why: str) -> ChainUnreachable:
         return ChainUnreachable(
             f"the chain's node {self.host} does not answer as it must",
             check="chain node",

@@ -60,7 +60,7 @@ class Account:
     """Of each slot, from the storage root to its value."""
 
 
-def proven(
+def prove_account(
     answer: JsonValue, *, state_root: bytes, address: str, slots: Sequence[bytes]
 ) -> Account | None:
     """What a node's answer proves of a contract.

@@ -26,7 +26,7 @@ from sealtrain.errors import ChainRefused, ChainUnreachable
 from sealtrain.signing.errors import ProofInvalid
 from sealtrain_chain.header import header_of
 from sealtrain_chain.node import Node
-from sealtrain_chain.proof import Account, proven, require_extra
+from sealtrain_chain.proof import Account, prove_account, require_extra
 
 CLOCK_SKEW = 300
 
@@ -127,7 +127,7 @@ class Reader:
         """The contract as it is, not compared with what was pinned. Errors as ``read``."""
         head, agreed = self._agree()
         self._require_recent(head, now)
-        return head, agreed, self._proven(head, agreed, slots)
+        return head, agreed, self._prove(head, agreed, slots)
 
     def _agree(self) -> tuple[Head, list[Node]]:
         reached = self._ask_nodes(self.nodes, self._height)
@@ -189,13 +189,13 @@ class Reader:
                 hint="wait until more nodes have caught up",
             )
 
-    def _proven(self, head: Head, nodes: Sequence[Node], slots: Sequence[bytes]) -> Account:
+    def _prove(self, head: Head, nodes: Sequence[Node], slots: Sequence[bytes]) -> Account:
         keys: list[JsonValue] = [f"0x{slot.hex()}" for slot in slots]
         last: ChainUnreachable | ProofInvalid | None = None
         for node in nodes:
             try:
                 answer = node.ask("eth_getProof", self.chain.contract, keys, hex(head.number))
-                account = proven(
+                account = prove_account(
                     answer,
                     state_root=head.state_root,
                     address=self.chain.contract,

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.models import Document, Hex64, StrictModel
 from sealtrain.consortium.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain_chain.account import address, signed, signed_by, typed
+from sealtrain_chain.account import address, build_typed, name_signer, signed
 from sealtrain_chain.decision import Signature
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class SafeProposal(Document):
 
     def message(self) -> SignableMessage:
         """The SafeTx that is signed."""
-        return typed(
+        return build_typed(
             {"chainId": self.chain_id, "verifyingContract": self.safe},
             "SafeTx",
             _FIELDS,
@@ -101,10 +101,10 @@ class SafeProposal(Document):
 def sign_proposal(account: LocalAccount, proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
     """The proposal with one more signature. Raises as ``verify_proposal``."""
     signature = SafeSignature(owner=address(account), signature=signed(account, proposal.message()))
-    return joined([proposal, proposal.model_copy(update={"signatures": (signature,)})], chain)
+    return join_copies([proposal, proposal.model_copy(update={"signatures": (signature,)})], chain)
 
 
-def joined(copies: Sequence[SafeProposal], chain: ChainFile) -> SafeProposal:
+def join_copies(copies: Sequence[SafeProposal], chain: ChainFile) -> SafeProposal:
     """One proposal with the signatures of all copies.
 
     Raises:
@@ -142,5 +142,7 @@ def verify_proposal(proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
             expected=f"{chain.contract} on chain {chain.chain_id}",
         )
     for signature in proposal.signatures:
-        signed_by(chain, signature.owner, proposal.message(), signature.signature, what="proposal")
+        name_signer(
+            chain, signature.owner, proposal.message(), signature.signature, what="proposal"
+        )
     return proposal

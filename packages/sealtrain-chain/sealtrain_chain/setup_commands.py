@@ -150,7 +150,7 @@ def pin(
     draft = load_model(ChainFile, fields, UsageError, "chain file")
     with open_reader(draft) as reader:
         _, _, account = reader.account([IMPLEMENTATION] if proxied else [], system_clock())
-        told = told_of(reader)
+        told = describe_contract(reader)
     found = {"code_hash": account.code_hash}
     if proxied:
         found["implementation"] = f"0x{account.values[0]:040x}"
@@ -189,13 +189,13 @@ def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
         ChainUnreachable: No node is.
     """
     for node in nodes[:-1]:
-        web3 = contracts.connected(node)
+        web3 = contracts.connect(node)
         try:
             contracts.require_chain(web3, chain_id)
         except ChainUnreachable:
             continue
         return web3
-    web3 = contracts.connected(nodes[-1])
+    web3 = contracts.connect(nodes[-1])
     contracts.require_chain(web3, chain_id)
     return web3
 
@@ -225,10 +225,10 @@ def safe_nonce(chain: ChainFile, where: str) -> int:
     """
     with open_reader(chain) as reader:
         calls = [
-            contracts.safe(contracts.connected(node), where).functions.nonce()
+            contracts.safe(contracts.connect(node), where).functions.nonce()
             for node in reader.nodes
         ]
-        named = {int(contracts.told(call.call)) for call in calls}
+        named = {int(contracts.translate_errors(call.call)) for call in calls}
     if len(named) != 1:
         raise ChainUnreachable(
             "the chain's nodes state different nonces of the Safe",
@@ -239,7 +239,7 @@ def safe_nonce(chain: ChainFile, where: str) -> int:
     return named.pop()
 
 
-def told_of(reader: Reader) -> dict[str, Any]:
+def describe_contract(reader: Reader) -> dict[str, Any]:
     """The contract's rules as a single node states them: shown, and never decided on."""
     chain = reader.chain
     web3 = first_web3(reader.nodes, chain.chain_id)
@@ -247,31 +247,33 @@ def told_of(reader: Reader) -> dict[str, Any]:
     if chain.kind == "owners":
         rules = contracts.owners_app_auth(web3, chain.contract).functions
         shown["owners"] = sorted(
-            str(owner).lower() for owner in contracts.told(rules.owners().call)
+            str(owner).lower() for owner in contracts.translate_errors(rules.owners().call)
         )
-        shown["approve"] = contracts.told(rules.approveThreshold().call)
-        shown["revoke"] = contracts.told(rules.revokeThreshold().call)
-        shown["TCB up to date"] = contracts.told(rules.requireTcbUpToDate().call)
-        shown["any device"] = contracts.told(rules.allowAnyDevice().call)
+        shown["approve"] = contracts.translate_errors(rules.approveThreshold().call)
+        shown["revoke"] = contracts.translate_errors(rules.revokeThreshold().call)
+        shown["TCB up to date"] = contracts.translate_errors(rules.requireTcbUpToDate().call)
+        shown["any device"] = contracts.translate_errors(rules.allowAnyDevice().call)
     else:
         rules = contracts.app(web3, chain.contract).functions
-        shown["owner"] = str(contracts.told(rules.owner().call)).lower()
-        shown["TCB up to date"] = contracts.told(rules.requireTcbUpToDate().call)
-        shown["any device"] = contracts.told(rules.allowAnyDevice().call)
+        shown["owner"] = str(contracts.translate_errors(rules.owner().call)).lower()
+        shown["TCB up to date"] = contracts.translate_errors(rules.requireTcbUpToDate().call)
+        shown["any device"] = contracts.translate_errors(rules.allowAnyDevice().call)
         try:
             rules = contracts.safe(web3, shown["owner"]).functions
-            shown["Safe threshold"] = contracts.told(rules.getThreshold().call)
+            shown["Safe threshold"] = contracts.translate_errors(rules.getThreshold().call)
             shown["Safe owners"] = sorted(
-                str(owner).lower() for owner in contracts.told(rules.getOwners().call)
+                str(owner).lower() for owner in contracts.translate_errors(rules.getOwners().call)
             )
-            modules, _ = contracts.told(rules.getModulesPaginated(_FIRST_MODULE, 64).call)
+            modules, _ = contracts.translate_errors(
+                rules.getModulesPaginated(_FIRST_MODULE, 64).call
+            )
             shown["Safe modules"] = [str(module).lower() for module in modules]
         except (ChainRefused, ChainUnreachable):
             shown["Safe threshold"] = "none: the owner is no Safe"
     if chain.kms != "none":
         where = web3.to_checksum_address(chain.contract)
         registered = contracts.kms(web3, chain.kms).functions.registeredApps(where)
-        shown["registered with the KMS"] = contracts.told(registered.call)
+        shown["registered with the KMS"] = contracts.translate_errors(registered.call)
     return shown
 
 

@@ -62,7 +62,7 @@ def agent(
         passkeys=Passkeys(file=passkey_file(owner.identity), origin=page.rstrip("/")),
         confirm=partial(_confirm, me, tuple(verified or ())),
         confirm_passkey=_passkey_confirmed if enroll else None,
-        on_signed=_told,
+        on_signed=_tell,
     )
     with listening(socket) as listener:
         say(f"agent ready {socket}")
@@ -92,7 +92,7 @@ def _confirm(me: OwnerFiles, verified: tuple[Path, ...], made: PendingDecision) 
     return _has_typed("APPROVE")
 
 
-def _told(_made: PendingDecision, answers: AtEach[ApprovalTally]) -> None:
+def _tell(_made: PendingDecision, answers: AtEach[ApprovalTally]) -> None:
     failures(answers)
     for url, tally in answers.done.items():
         say(f"signed; {url} counts {tally.in_words()}")

@@ -59,7 +59,7 @@ def walk(
         )
     require_extras("a walk", "train", "broker", "simulator")
     from sealtrain_console.walk.table import SWITCHES, play, switch_named
-    from sealtrain_console.walk_run import prepared
+    from sealtrain_console.walk_run import prepare_run
 
     if list_them:
         listed = [_describe_switch(switch_name) for switch_name in SWITCHES]
@@ -69,7 +69,7 @@ def walk(
     say("SIMULATED — NOT ATTESTED")
     if not chosen:  # before half a minute is spent
         require_extras("the page of a walk", "console")
-    run = prepared(out, anew=anew, on_step=say)
+    run = prepare_run(out, anew=anew, on_step=say)
     if not chosen:
         _serve(run, port, as_json)
         return

@@ -80,7 +80,7 @@ RECIPE: Final[dict[str, Any]] = ON_SIMULATOR | {
 """What the walk trains, as its recipe says it."""
 
 
-def prepared(
+def prepare_run(
     folder: Path, *, anew: bool = False, on_step: Callable[[str], None] = lambda _line: None
 ) -> Prepared:
     """The walk's run: the one that lies in a folder, or one that is played there now.

@@ -203,7 +203,7 @@ class Rehearsal:
                     self._say(f"{key}: {found.lessons.words}")
                 if on_records is not None and found.first:
                     on_records(key, found.first)
-        self._found(people)
+        self._found_consortium(people)
         self._trust_machines()
         self._open_brokers()
         self._lock(path, recipe.name)
@@ -231,7 +231,7 @@ class Rehearsal:
         """Where ``play_recipe`` writes its recipe."""
         return self.out / "recipe.yaml"
 
-    def _found(self, people: list[str]) -> None:
+    def _found_consortium(self, people: list[str]) -> None:
         self._say(f"founding a consortium of {len(people)}; all must approve")
         publics: list[str | Path] = []
         for name in people:
@@ -272,7 +272,7 @@ class Rehearsal:
         ticket = self._ticket("broker", "broker", "--listen", ANYWHERE, *self._controllers())
         for file in self._broker_files:
             url = self.serve(
-                "broker ready", *self._started(f"{file.stem}-guest", ticket, document=compose)
+                "broker ready", *self._prepare_start(f"{file.stem}-guest", ticket, document=compose)
             )
             self._run(
                 "broker", "pin", "--url", url, "--broker-deployment", compose, "--policy", policy,
@@ -306,7 +306,7 @@ class Rehearsal:
     def _train(self, path: Path) -> dict[str, Any]:
         ticket = self._training(path, *self._nodes(path))
         self._say("training")
-        return {"trained": self._run(*self._started("guest", ticket), shown=True)}
+        return {"trained": self._run(*self._prepare_start("guest", ticket), shown=True)}
 
     def _nodes(self, path: Path) -> tuple[str, ...]:
         """Start the other nodes, where the recipe has several; the words that let them join."""
@@ -320,7 +320,7 @@ class Rehearsal:
                 name, "node", "--node", str(node), "--peer", f"lead={place}", *self._brokers,
                 "--data", self._sealed, "--base", path.resolve().parent, "--wait", _JOINS_WITHIN,
             )  # fmt: skip
-            self._part(name, *self._started(name, ticket))
+            self._part(name, *self._prepare_start(name, ticket))
         return ("--listen", place)
 
     def _training(self, path: Path, *peers: str) -> Path:
@@ -352,7 +352,7 @@ class Rehearsal:
 
     def _dealer(self, path: Path) -> str:
         ticket = self._ticket("dealer", "dealer", "--base", path.resolve().parent)
-        return self.serve("dealer ready", *self._started("dealer", ticket))
+        return self.serve("dealer ready", *self._prepare_start("dealer", ticket))
 
     def _ticket(self, name: str, role: str, *words: str | Path) -> Path:
         """Write a run ticket."""
@@ -360,7 +360,7 @@ class Rehearsal:
         self._run("deploy", "ticket", "--role", role, *words, "--out", out)
         return out
 
-    def _started(
+    def _prepare_start(
         self, name: str, ticket: Path, *, document: Path | None = None
     ) -> tuple[str | Path, ...]:
         """The words that start a document in a guest of its own, with a folder of that name."""

@@ -172,7 +172,7 @@ class Simulation(Rehearsal):
             *(self._nodes(recipe.path) or self._helpers(recipe.path)),
         )  # fmt: skip
         run = Run(folder=self.out / name / "out")
-        self._begun[run.folder] = self._started(name, ticket)
+        self._begun[run.folder] = self._prepare_start(name, ticket)
         self._say("training")
         self._run(*self._begun[run.folder])
         return run

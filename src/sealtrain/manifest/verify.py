@@ -47,7 +47,7 @@ _TABLE: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("appraisal", "Measurements satisfy your policy", "evidence:appraisal_fits"),
     ("run-log", "Run log is unbroken", "outcome:run_log_holds"),
     ("recipe", "Recipe is the measured one", "recipe:recipe_is_measured"),
-    ("trust", "It is what you trust", "recipe:trusted_one"),
+    ("trust", "It is what you trust", "recipe:check_trusted"),
     ("datasets", "Datasets are their owners'", "governance:datasets_are_their_owners"),
     ("releases", "Broker released the keys", "releases:receipts_hold"),
     ("approvals", "Enough owners had approved", "governance:approvals_sufficed"),

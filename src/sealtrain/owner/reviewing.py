@@ -14,7 +14,7 @@ from sealtrain.attest.open_values import open_values
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.tiers import TIERS, WORDS
 from sealtrain.consortium.series import block_of, members_read
-from sealtrain.owner.standing import counted_apart, words_of_chain
+from sealtrain.owner.standing import describe_apart, words_of_chain
 from sealtrain.recipe.backends import processes_of
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def facts(
     if recipe.validation is not None:
         yield "rules", "every record is held against the recipe's rules first: sealtrain validate"
     yield "runs on", machines(lock, verified)
-    yield "you accept", accepted_tier(lock)
-    yield from left_open(lock)
+    yield "you accept", describe_tier(lock)
+    yield from describe_open(lock)
     count = len(lock.environment.packages)
     yield (
         "code",
@@ -222,7 +222,7 @@ def machines(lock: Lock, verified: Sequence[SignedImageVerification]) -> str:
     return f"{named}{simulated}{gpu}{size}{keys}{unpinned}{first}{image}"
 
 
-def accepted_tier(lock: Lock) -> str:
+def describe_tier(lock: Lock) -> str:
     """What a machine must prove at least, and by whose word, in plain words."""
     lowest = lock.recipe.hardware.tier
     if lock.recipe.hardware.platforms == ("simulator",):
@@ -231,7 +231,7 @@ def accepted_tier(lock: Lock) -> str:
     return f"tier {lowest}: {WORDS[lowest]}{weaker}"
 
 
-def left_open(lock: Lock) -> Iterator[tuple[str, str]]:
+def describe_open(lock: Lock) -> Iterator[tuple[str, str]]:
     """What the recipe leaves open of machines, and what the policy among its parties does."""
     hardware = lock.recipe.hardware
     if hardware.key_provider != "none" and hardware.key_provider_id is None:
@@ -272,7 +272,7 @@ def approval_lines(intent: Intent) -> Iterator[str]:
     if intent.standing is not None:
         terms = intent.standing
         budget = "" if terms.epsilon is None else f", within epsilon {terms.epsilon:g} in all"
-        apart = counted_apart(len(intent.brokers))
+        apart = describe_apart(len(intent.brokers))
         yield f"  standing: at most {terms.runs} run{'' if terms.runs == 1 else 's'}{budget}{apart}"
     for chain in intent.chains.values():
         yield f"  series {words_of_chain(chain)}"
@@ -280,7 +280,7 @@ def approval_lines(intent: Intent) -> Iterator[str]:
         yield f"  you take back {len(intent.lifts)} revocation(s) of this recipe"
 
 
-def outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]:
+def name_outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]:
     """The dataset that a recipe reads whose retention ends first, where an approval lasts longer.
 
     Args:
@@ -302,9 +302,7 @@ def outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]
 
 
 def _flat(value: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key} {shortened(item)}" for key, item in value.items() if not is_empty(item)
-    )
+    return ", ".join(f"{key} {shorten(item)}" for key, item in value.items() if not is_empty(item))
 
 
 def is_empty(value: object) -> bool:
@@ -317,7 +315,7 @@ def text_of(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def shortened(value: object) -> str:
+def shorten(value: object) -> str:
     """A value of a recipe in at most 72 characters."""
     text = text_of(value)
     if "\n" in text:

@@ -37,7 +37,7 @@ def _signature(stage: Stage, off: bool) -> Attempt:
 
     def act() -> str:
         desk.owner_side(_SECOND).hand_in("approval", signed)
-        return f"The broker counts the approval of {_SECOND}. {_released(desk)}"
+        return f"The broker counts the approval of {_SECOND}. {_describe_release(desk)}"
 
     return Attempt(act=act, stake=desk.stake("Anyone could have approved in an owner's name"))
 
@@ -60,10 +60,10 @@ def _revocation(stage: Stage, off: bool) -> Attempt:
 
 
 def _release(desk: ServedBroker, so: str) -> Attempt:
-    return Attempt(act=lambda: _released(desk), stake=desk.stake(so))
+    return Attempt(act=lambda: _describe_release(desk), stake=desk.stake(so))
 
 
-def _released(desk: ServedBroker) -> str:
+def _describe_release(desk: ServedBroker) -> str:
     return f"The broker releases {len(desk.obtain().keys)} data keys to the guest."
 
 

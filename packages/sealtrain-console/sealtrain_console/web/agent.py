@@ -149,7 +149,7 @@ class Agent:
         intent = None
         if action == "approve":
             intent = approving.prepare(self.owner, locked, consortium, lift_revocation=lift)
-            decision = approving.written(intent, days=days)
+            decision = approving.write_decision(intent, days=days)
         else:
             decision = approving.revocation(self.owner, locked, consortium)
         self._pending = made = PendingDecision(

@@ -69,7 +69,7 @@ def console_app(
         app.include_router(page.router)
     app.add_exception_handler(SealtrainError, _refusal)
     app.add_exception_handler(HTTPException, _unknown)
-    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(RequestValidationError, _answer_malformed)
     app.add_middleware(Guarded, refuse=_answer_unrouted(app))
     return app
 
@@ -102,7 +102,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     )
 
 
-async def _malformed(request: Request, error: Exception) -> Response:
+async def _answer_malformed(request: Request, error: Exception) -> Response:
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     field = ".".join(str(part) for part in found[0]["loc"])[:100] if found else None
     return error_page(

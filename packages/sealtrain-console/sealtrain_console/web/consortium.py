@@ -18,10 +18,10 @@ from starlette.responses import Response
 from sealtrain.consortium.approvals import tally
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.errors import SealtrainError
-from sealtrain.owner.imagerecords import verified_records
-from sealtrain.owner.owners_datasets import registered_at
+from sealtrain.owner.imagerecords import verify_records
+from sealtrain.owner.owners_datasets import list_registered
 from sealtrain.owner.reviewing import facts, is_empty, text_of
-from sealtrain.owner.standing import StandingUsed, used_of
+from sealtrain.owner.standing import StandingUsed, join_uses
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 from sealtrain.release.errors import AnswerInvalid
@@ -127,7 +127,7 @@ def votes_of(tally: ApprovalTally, members: Consortium) -> tuple[Vote, ...]:
     )
 
 
-def counted_at(
+def count_at(
     client: BrokerClient, pin: BrokerPin, locked: LockedRecipe, members: Consortium, now: int
 ) -> RecipeCounts:
     """Ask one broker about a recipe.
@@ -147,8 +147,8 @@ def counted_at(
     return RecipeCounts(
         tally=counted,
         votes=votes_of(counted, members),
-        standing=used_of(counted, [(use.approval, use.runs, use.epsilon) for use in said]),
-        registered=tuple(registered_at(client, members, target, min(size, 1 << 40))),
+        standing=join_uses(counted, [(use.approval, use.runs, use.epsilon) for use in said]),
+        registered=tuple(list_registered(client, members, target, min(size, 1 << 40))),
     )
 
 
@@ -240,7 +240,7 @@ def _ask_brokers(
 ) -> list[BrokerAnswer[RecipeCounts]]:
     _require_same(locked.lock, members)
     now = sources.clock()
-    return sources.ask(lambda client, pin: counted_at(client, pin, locked, members, now))
+    return sources.ask(lambda client, pin: count_at(client, pin, locked, members, now))
 
 
 def _require_same(lock: Lock, members: Consortium) -> None:
@@ -287,7 +287,7 @@ def _group_facts(
 ) -> list[tuple[str, list[str]]]:
     """The facts of a recipe, with the sentences under each label together."""
     try:
-        verified = verified_records(sources.verified, lock, members, now=sources.clock())
+        verified = verify_records(sources.verified, lock, members, now=sources.clock())
         problem = None
     except SealtrainError as error:
         verified, problem = (), error

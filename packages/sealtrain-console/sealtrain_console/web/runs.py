@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
-from sealtrain.manifest.trainedrecords import stated_records
+from sealtrain.manifest.trainedrecords import read_stated
 from sealtrain.recipe.privacy import spendings
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.storage.errors import OutputStoreInvalid
@@ -34,7 +34,7 @@ from sealtrain_console.web.runfolders import (
     run_paths,
 )
 from sealtrain_console.web.sources import BrokerAnswer, Sources, sources_of
-from sealtrain_console.web.verified_manifests import ManifestVerdict, unjudged
+from sealtrain_console.web.verified_manifests import ManifestVerdict, decline_verdict
 
 if TYPE_CHECKING:
     from sealtrain.client.broker_api import BrokerClient
@@ -172,10 +172,10 @@ def _run(request: Request, run_id: RunId) -> Response:
         run=run,
         twice=[local.path.name for local in found[1:]],
         trusted=bool(sources.trusts),
-        judged=unjudged(),
+        judged=decline_verdict(),
         records=None
         if run is None or run.manifest is None
-        else stated_records(run.manifest.predicate),
+        else read_stated(run.manifest.predicate),
         stores=sources.reads_stores,
         brokers=len(sources.brokers),
         live=run is not None and run.folder is not None,
@@ -241,7 +241,7 @@ def _verdict(sources: Sources, path: filesystem.Path) -> ManifestVerdict:
         data = manifest_bytes(path if folder is None else path / RUN_MANIFEST)
         return sources.judged(data, form.read(data), folder)
     except SealtrainError as error:
-        return unjudged(error)
+        return decline_verdict(error)
 
 
 def _digest(run: LocalRun | None) -> str | None:

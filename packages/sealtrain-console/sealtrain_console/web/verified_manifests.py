@@ -75,7 +75,7 @@ class ManifestVerdict:
         return sum(row.outcome == "passed" for row in self.rows)
 
 
-def unjudged(error: SealtrainError | None = None) -> ManifestVerdict:
+def decline_verdict(error: SealtrainError | None = None) -> ManifestVerdict:
     """No verdict: there is no trust file, or it cannot be read."""
     return ManifestVerdict(word="unchecked", error=error)
 
@@ -106,11 +106,11 @@ class Examinations:
             now: Seconds since 1970.
         """
         if not trusts:
-            return unjudged()
+            return decline_verdict()
         try:
             path, trust = _for(manifest, [(path, load_trust(path)) for path in trusts])
         except SealtrainError as error:
-            return unjudged(error)
+            return decline_verdict(error)
         outputs, stamps = _outputs(manifest, folder)
         key = (sha256_hex(data), sha256_hex(trust.to_yaml()), outputs, stamps)
         with self._lock:

@@ -18,7 +18,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain_rehearsal.simulator.faults import FAULTS
 from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 from sealtrain_rehearsal.simulator.machine import Machine
-from sealtrain_rehearsal.simulator.nitro import HOUR, signed_document
+from sealtrain_rehearsal.simulator.nitro import HOUR, sign_document
 from sealtrain_rehearsal.simulator.state import SimulatorState
 from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm
 
@@ -116,7 +116,7 @@ def _nitro_tpm(
     kind, field = ("enc", "pcrs") if fault == "enclave" else ("tpm", "nitrotpm_pcrs")
     module_id = f"{_INSTANCE}-{kind}{_NAME}"
     asked = _require_length(report_data)
-    document = signed_document(
+    document = sign_document(
         pki.issue(module_id, now - 4 * HOUR if fault == "expired-leaf" else now - 1),
         {
             "module_id": module_id,

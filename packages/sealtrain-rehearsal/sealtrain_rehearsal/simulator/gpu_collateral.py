@@ -44,7 +44,7 @@ _ANSWER_LIFETIME = 24 * 3600
 _SKEW = 60
 
 
-def simulated_collateral(
+def simulate_collateral(
     gpus: SimulatedGpus, now: int, *, revoked: x509.ReasonFlags | None = None
 ) -> GpuCollateral:
     """Reference values for every device's firmware, and an answer for each certificate.
@@ -68,12 +68,12 @@ def simulated_collateral(
             reason = revoked if (number, depth) == (0, 1) else None
             if certificate.der not in answers:
                 answers[certificate.der] = to_base64(
-                    simulated_ocsp(certificate, issuer, now, revoked=reason)
+                    simulate_ocsp(certificate, issuer, now, revoked=reason)
                 )
     return GpuCollateral.from_dict({"rims": rims, "ocsp": list(answers.values()), "nras": None})
 
 
-def simulated_rim(
+def simulate_rim(
     chain: tuple[Signed, ...], *, version: str, product: str, values: Mapping[int, bytes]
 ) -> bytes:
     """A file of reference values.
@@ -118,7 +118,7 @@ def simulated_rim(
     return bytes(etree.tostring(signed))
 
 
-def simulated_ocsp(
+def simulate_ocsp(
     certificate: Signed, issuer: Signed, now: int, *, revoked: x509.ReasonFlags | None = None
 ) -> bytes:
     """An issuer's answer about a certificate, DER, valid for a day from ``now``."""
@@ -154,7 +154,7 @@ def _rim_for(gpus: SimulatedGpus, rim_id: str) -> bytes:
     else:
         raise EvidenceMalformed("simulator makes no reference values of this kind", got=rim_id)
     measured = gpus.measurements(kind, DRIVER_VERSION)
-    return simulated_rim(
+    return simulate_rim(
         gpus.pki.rim_signer,
         version=version,
         product=product,

@@ -114,7 +114,7 @@ class SimulatedNitroPki:
         return key_of(self._derive(label), ec.SECP384R1())
 
 
-def simulated_image(name: str) -> tuple[bytes, bytes, bytes]:
+def simulate_image(name: str) -> tuple[bytes, bytes, bytes]:
     """PCR0, PCR1 and PCR2 of an image that exists by name only."""
     values = (hashlib.sha384(f"SIMULATED {name} PCR{n}".encode()).digest() for n in range(3))
     first, second, third = values
@@ -154,7 +154,7 @@ class SimulatedNsm:
         self.module_id = f"{parent}-enc{enclave}"
         named = "i-0000000000000ffff" if fault == "wrong-parent" else parent
         if measured is None:
-            measured = simulated_image("another" if fault == "other-image" else image)
+            measured = simulate_image("another" if fault == "other-image" else image)
         self._randomness = randomness
         if fault == "debug-pcrs":
             measured = (_UNSET, _UNSET, _UNSET)
@@ -205,7 +205,7 @@ class SimulatedNsm:
         )
         # A leaf that lives at the verification time, also where the document says it is old.
         start = now - 4 * HOUR if self._fault == "expired-leaf" else now - 1
-        return signed_document(
+        return sign_document(
             self._pki.issue(self.module_id, start),
             {
                 "module_id": self.module_id,
@@ -218,7 +218,7 @@ class SimulatedNsm:
         )
 
 
-def signed_document(
+def sign_document(
     chain: Issued,
     named: Mapping[str, Any],
     fields: Mapping[str, bytes | None],

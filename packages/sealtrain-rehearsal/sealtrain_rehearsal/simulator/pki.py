@@ -240,13 +240,13 @@ class SimulatedPki:
         if version == 5:
             header += struct.pack("<HI", 2 if service_td is None else 3, len(body))
         chain = struct.pack("<HI", 5, len(self._chain)) + self._chain
-        certified = qe_report + _raw_sign(self._pck_key, qe_report)
-        certified += struct.pack("<H", len(qe_auth)) + qe_auth + chain
+        certify = qe_report + _raw_sign(self._pck_key, qe_report)
+        certify += struct.pack("<H", len(qe_auth)) + qe_auth + chain
         signed = _raw_sign(attestation_key, header + body)
         if self._fault == "bad-signature":
             signed = signed[:-1] + bytes([signed[-1] ^ 1])
         signature = signed + public
-        signature += struct.pack("<HI", 6, len(certified)) + certified
+        signature += struct.pack("<HI", 6, len(certify)) + certify
         return header + body + struct.pack("<I", len(signature)) + signature
 
     def tpm_key(
@@ -277,7 +277,7 @@ class SimulatedPki:
             oid: The extension that names the machine.
             machine: Its value, DER.
         """
-        found = certified(
+        found = certify(
             "SIMULATED SGX Root CA", self._root_key, self._key("tpm-ca"), public, (oid, machine)
         )
         return (*found, self._root.public_bytes(Encoding.DER))
@@ -305,10 +305,10 @@ def tpm_chain(
         key: The attestation key.
         machine: The extension that names the machine, and its value.
     """
-    return key, certified(root, root_key, issuer_key, key.public_key(), machine)
+    return key, certify(root, root_key, issuer_key, key.public_key(), machine)
 
 
-def certified(
+def certify(
     root: str,
     root_key: ec.EllipticCurvePrivateKey,
     issuer_key: ec.EllipticCurvePrivateKey,

@@ -125,9 +125,9 @@ def ensure(
     document = json.dumps(collateral.to_dict(), indent=1).encode("ascii")
     atomic_write(state.collateral_path, document + b"\n", overwrite=True)
     if machine.gpus:
-        from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+        from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
-        made = simulated_collateral(state.gpus(machine), now)
+        made = simulate_collateral(state.gpus(machine), now)
         atomic_write(state.gpu_collateral_path, made.to_bytes(), overwrite=True)
     return state
 

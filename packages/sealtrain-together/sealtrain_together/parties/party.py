@@ -37,7 +37,7 @@ from sealtrain.guest.guest import Surroundings
 from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.validating import counts_of_records
-from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.condense import select_releases
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.predicate import Release
 from sealtrain.release.lease_code import Closing
@@ -150,7 +150,7 @@ class _Kept:
 
     def add(self, receipts: Sequence[dict[str, Any]], now: int) -> None:
         self.begun = self.begun or to_rfc3339(now)
-        self.releases = needed_releases([*self.releases, *receipts])
+        self.releases = select_releases([*self.releases, *receipts])
         self.write()
 
     def write(self) -> None:

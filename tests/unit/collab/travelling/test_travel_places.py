@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from run_logs import fields_of
 from variants import variants
 
-from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
+from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, check_trips
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
 from sealtrain_together.travelling.history import rotation_after, spend_of
@@ -216,7 +216,7 @@ def test_a_chunk_that_is_refused_while_the_next_one_is_lent_brings_no_sequence_i
     assert set(sequences.values()) == {1}
     limits: dict[str, int | None] = dict.fromkeys(names)
     meant = {key: value for key, value in plan.program.to_dict().items() if key != "device"}
-    came = travelled(
+    came = check_trips(
         log.entries, TravellingTerms(program=meant, buffer_bytes=2 * CHUNK, limits=limits)
     )
     assert came.refused

@@ -21,7 +21,7 @@ from training_world import sft as sft_recipe
 from variants import variants
 
 from sealtrain.errors import DataInvalid, TripBroken, UsageError
-from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
+from sealtrain.manifest.checks.collaborations.travelling import check_trips, terms_of
 from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
@@ -217,7 +217,7 @@ def test_a_run_of_two_owners_has_the_bits_of_their_rows_in_one_place(
         world_of(world, held)
         with world.orchestrator(plan, sealed=states.append) as orchestrator:
             model = orchestrator.run()
-        came = travelled(orchestrator.log.entries, terms_of(recipe))
+        came = check_trips(orchestrator.log.entries, terms_of(recipe))
     assert (came.steps, came.trips) == (7, 4)
     assert set(came.tokens) == set(OWNERS)
     assert model == in_one_place(recipe, base, plan, held)
@@ -260,7 +260,7 @@ def test_the_trainer_of_the_last_session_is_gone_when_another_takes_over(
         with world.orchestrator(plan, log=log) as second:
             model = second.run(state)
         assert _trainers() - before == 1
-        came = travelled(second.log.entries, terms_of(recipe))
+        came = check_trips(second.log.entries, terms_of(recipe))
     assert (came.steps, came.takeovers) == (11, 1)
     assert model == in_one_place(recipe, base, plan, held)
 
