@@ -30,6 +30,7 @@ from sealtrain.recipe.conversations import (
     all_speak,
     conversation_fault,
     has_parts,
+    holds_tools,
     is_list_of_structs,
     kind_of,
     read_rows,
@@ -250,8 +251,9 @@ class RecordCheck:
         )
 
     def _as_read(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Opened:
-        """Labels as the recipe lists them, and images as bytes."""
+        """Labels as the recipe lists them, images as bytes, and a column of gaps with its type."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         change: dict[str, Callable[[pa.Array], pa.Array]] = {}
         for column in self._columns:
@@ -260,6 +262,9 @@ class RecordCheck:
                 empty = column.called in self._filled
                 change[column.name] = partial(self._name_labels, empty_is_missing=empty)
                 kind = pa.string()
+            elif self._is_gap(column, found):
+                kind = pa.float64() if column.kind == "number" else pa.string()
+                change[column.name] = partial(pc.cast, target_type=kind)
             elif column.kind == "text" and column.called in self._filled:
                 change[column.name] = _without_empty
                 kind = found
@@ -346,6 +351,7 @@ class RecordCheck:
             (column, schema.field(column.name).type)
             for column in self._columns
             if not _fits(schema.field(column.name).type, column.kind)
+            and not self._is_gap(column, schema.field(column.name).type)
         ]
         if not wrong:
             return
@@ -381,6 +387,12 @@ class RecordCheck:
             expected=", ".join(f"{column.title}: {_EXPECTED[column.kind]}" for column, _ in wrong),
             hint=hint,
         )
+
+    def _is_gap(self, column: _Column, found: pa.DataType) -> bool:
+        """Whether no record has a value in a column, and the recipe says what that means."""
+        import pyarrow as pa
+
+        return bool(pa.types.is_null(found)) and column.called in self._filled
 
     def _reads_tools(self, schema: pa.Schema) -> None:
         """Refuse tools that a template would not get: unread ones, and ones beside plain text."""
@@ -693,7 +705,7 @@ def _fits(found: pa.DataType, kind: _Kind) -> bool:
     if kind in ("text", "messages"):
         return kind_of(found) == kind
     if kind == "tools":
-        return kind_of(found) == "text" or is_list_of_structs(found)
+        return holds_tools(found)
     if kind == "either":
         return kind_of(found) is not None
     if kind == "number":

@@ -90,7 +90,7 @@ def render_record(
     Args:
         recipe: One of which ``explain_unrendered`` is ``None``.
         tokenizer: Its tokenizer; ``trainer.eos_token`` is set in it, as training does.
-        record: Field of the recipe's columns → value, as ``rows_as_recorded`` gives it.
+        record: Field of the recipe's columns → value, as ``read_rows`` gives it.
 
     Raises:
         ModelInvalid: The tokenizer has no chat template, or no end token, where one is needed.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.conversations import TOOLS, is_list_of_structs, kind_of
+from sealtrain.recipe.conversations import TOOLS, holds_tools, kind_of
 from sealtrain.recipe.records import EITHER, one_kind_only
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
@@ -136,9 +136,9 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
                     expected="true or false",
                 )
             continue
-        kind = kind_of(field.type)
-        if field.name == TOOLS and (kind == "text" or is_list_of_structs(field.type)):
+        if field.name == TOOLS and holds_tools(field.type):
             continue
+        kind = kind_of(field.type)
         if kind is None:
             raise SchemaMismatch(
                 f"column {column} holds neither text nor messages",
