@@ -39,6 +39,12 @@ from sealtrain.recipe.conversations import (
 )
 from sealtrain.recipe.errors import DatasetUnknown, ValidationFailed
 from sealtrain.recipe.labels import find_label
+from sealtrain.recipe.learningmarks import (
+    find_broken_mark,
+    learned_turns,
+    mark_hint,
+    may_be_marked,
+)
 from sealtrain.recipe.missing import missing_values, rules_of
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.recordvalues import (
@@ -536,7 +542,10 @@ class RecordCheck:
     def _render(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
         import pyarrow as pa
 
-        if kind_of(batch.schema.field(0).type) != "messages" or all_speak(batch.column(0)):
+        if kind_of(batch.schema.field(0).type) != "messages":
+            return
+        self._require_obeyed_marks(column, batch, first)
+        if all_speak(batch.column(0)):
             return
         faults = [conversation_fault(row[column.name]) for row in read_rows(batch)]
         fault = next((fault for fault in faults if fault is not None), None)
@@ -545,6 +554,23 @@ class RecordCheck:
                 column, pa.array([fault is not None for fault in faults]), first,
                 why=fault, expected="messages of a role, each with text or a tool call",
                 hint="leave such records out, or complete them, before sealing",
+            )  # fmt: skip
+
+    def _require_obeyed_marks(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
+        import pyarrow as pa
+
+        field = "prompt" if column.called == getattr(self._recipe.columns, "prompt", None) else ""
+        learned = learned_turns(self._recipe, field or column.kind)
+        if learned == "none" or not may_be_marked(batch.schema.field(0).type):
+            return
+        marks = [find_broken_mark(row[column.name], learned) for row in read_rows(batch)]
+        mark = next((mark for mark in marks if mark is not None), None)
+        if mark is not None:
+            raise self._refusal(
+                column, pa.array([mark is not None for mark in marks]), first,
+                why=f"marks a message as not to be learned, by {mark},",
+                expected="messages that are learned as the recipe says",
+                hint=mark_hint(learned),
             )  # fmt: skip
 
     def _usable(self, column: _Column, values: pa.Array, first: int) -> None:
