@@ -21,6 +21,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.recipe.conversations import TOOLS
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, check_tokenizer
+from sealtrain.training.inputs.learnable import compares_only, differs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,6 +35,7 @@ whose score is learned; the model answers it; the model reads it; the trainer le
 Record = Mapping[str, Any]
 _PROMPT: Final[Use] = "prompt"
 _READ: Final[Use] = "read"
+_LEFT_OUT: Final[Use] = "left-out"
 _NO_LOSS: Final = -100
 _ENDED: Final = ("sft", "dpo", "reward", "rlhf")
 """Phases that put the end token behind a text, or wait for it."""
@@ -90,7 +92,7 @@ def render_record(
     Args:
         recipe: One of which ``explain_unrendered`` is ``None``.
         tokenizer: Its tokenizer; ``trainer.eos_token`` is set in it, as training does.
-        record: Field of the recipe's columns → value, as ``rows_as_recorded`` gives it.
+        record: Field of the recipe's columns → value, as ``read_rows`` gives it.
 
     Raises:
         ModelInvalid: The tokenizer has no chat template, or no end token, where one is needed.
@@ -179,6 +181,8 @@ def _dpo(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     }
     masked = min(_common(asked, ids) for ids in whole.values())
     length = recipe.trainer.max_length
+    if compares_only(recipe) and not differs(*whole.values(), length):
+        return [_cut(name, ids, [_LEFT_OUT] * len(ids), length) for name, ids in whole.items()]
     return [_cut(name, ids, _uses(ids, masked), length) for name, ids in whole.items()]
 
 
@@ -215,7 +219,8 @@ def _reward(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
         whole[name] = _tokens(tokenizer, text, tools=tools)
     length = recipe.trainer.max_length
     fits = length is None or all(len(ids) <= length for ids in whole.values())
-    use: Use = "scored" if fits else "left-out"
+    equal = compares_only(recipe) and not differs(*whole.values())
+    use: Use = _LEFT_OUT if equal or not fits else "scored"
     return [
         Rendered(name=name, ids=tuple(ids), uses=(use,) * len(ids)) for name, ids in whole.items()
     ]
