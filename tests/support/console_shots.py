@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, console_world, visited
+from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, compared_path, console_world, visited
 from manifest_world import NOW, RUN_ID
 
 from sealtrain.manifest.report import render
@@ -52,6 +52,7 @@ def places(world: ConsoleWorld) -> dict[str, str]:
         "consortium": "/consortium",
         "recipe": f"/consortium/{world.compose_hash}",
         "runs": "/runs",
+        "runs-compared": compared_path(),
         "run-completed": f"/runs/{RUN_ID}",
         "run-live": f"/runs/{LIVE_ID}",
         "run-forged": f"/runs/{FORGED_ID}",

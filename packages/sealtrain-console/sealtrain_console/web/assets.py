@@ -1,7 +1,7 @@
 """Scripts and styles of the console, held in memory: no path of a request names a file.
 
-The look is the report's (``manifest/look.css`` and ``report.css``); ``console.css`` adds what only
-pages have.
+The look is the report's (``look.css``, ``report.css`` and ``comparison.css`` of ``manifest``);
+``console.css`` adds what only pages have.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sealtrain.base.digests import sha256_hex
 
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _STYLE: Final = "text/css; charset=utf-8"
+_LOOK: Final = ("look.css", "report.css", "comparison.css")
 _KINDS: Final = {"js": _SCRIPT, "css": _STYLE, "svg": "image/svg+xml"}
 
 
@@ -43,7 +44,7 @@ class Asset:
 def assets() -> Mapping[str, Asset]:
     """Every asset, by name."""
     here = files("sealtrain_console.web") / "static"
-    look = [files("sealtrain.manifest") / name for name in ("look.css", "report.css")]
+    look = [files("sealtrain.manifest") / name for name in _LOOK]
     style = b"\n".join(file.read_bytes() for file in (*look, here / "console.css"))
     found = [Asset(name="style.css", content=style, media_type=_STYLE)]
     for file in here.iterdir():

@@ -10,11 +10,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import StringConstraints
 from starlette.responses import JSONResponse, Response
 
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest import form
+from sealtrain.manifest.comparison_page import sections_of
 from sealtrain.manifest.files import manifest_bytes
+from sealtrain.manifest.markup import Part, join
 from sealtrain.manifest.trainedrecords import read_stated
 from sealtrain.recipe.privacy import spendings
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 _router = APIRouter()
 RUNS = NavigationPage(path="/runs", title="Runs", router=_router)
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+ComparedIds = Annotated[
+    Sequence[Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]], Query(max_length=100)
+]
 PageNumber = Annotated[int, Query(alias="page", ge=1, le=1000)]
 _SHOWN_AT_ONCE = 50
 _RUNS_OF_A_PAGE = 25
@@ -112,6 +118,38 @@ def _chains(request: Request) -> Response:
 
 def _of_page(paths: Sequence[filesystem.Path], number: int) -> Sequence[filesystem.Path]:
     return paths[(number - 1) * _RUNS_OF_A_PAGE : number * _RUNS_OF_A_PAGE]
+
+
+@_router.get("/runs/compared")
+def _compare(request: Request, run: ComparedIds = ()) -> Response:
+    """Completed runs side by side, as ``sealtrain run compare`` shows them."""
+    sources = sources_of(request)
+    chosen = {_completed(sources, run_id).path: run_id for run_id in dict.fromkeys(run)}
+    shown: list[Part] = []
+    if chosen:
+        shown = sections_of(
+            sources.compared([*chosen]),
+            advice="Start the console with the trust files of these recipes (--trust).",
+            href=lambda compared: f"/runs/{chosen[compared.place]}",
+        )
+    return page(request, "compared.html", count=len(chosen), sections=join(shown))
+
+
+def _completed(sources: Sources, run_id: str) -> LocalRun:
+    """The run of an id that has a manifest here.
+
+    Raises:
+        PageUnknown: There is none, or it goes on.
+    """
+    run = _local(sources, run_id)
+    if run is None or run.manifest is None:
+        raise PageUnknown(
+            "no manifest of this run is shown here: only completed runs are compared",
+            check="run",
+            got=run_id,
+            hint="choose completed runs on the page of all runs",
+        )
+    return run
 
 
 @_router.get("/runs/stores")

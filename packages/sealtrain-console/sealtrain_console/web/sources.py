@@ -23,6 +23,8 @@ from sealtrain.client.ticket import MAX_TICKET_BYTES, parse_ticket
 from sealtrain.client.transport import Transport
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.manifest.comparison import Comparison, compare_runs
+from sealtrain.manifest.trust import load_trust
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_console.web.errors import PageUnknown
 from sealtrain_console.web.outputstores import OutputStores, StoreContents
@@ -199,6 +201,19 @@ class Sources:
     def judged(self, data: bytes, manifest: Manifest, folder: Path | None) -> ManifestVerdict:
         """The verdict about a manifest that lies in a folder, or in none of this machine."""
         return self.examinations.of(data, manifest, self.trusts, folder, self.clock())
+
+    def compared(self, paths: Sequence[Path]) -> Comparison:
+        """Runs of this machine side by side, as ``sealtrain run compare`` has them.
+
+        A run whose recipe no trust file names is not verified, as on its own page.
+
+        Raises:
+            TrustInvalid: A trust file is none.
+            UsageError: As of ``compare_runs``.
+        """
+        trusts = [load_trust(path) for path in self.trusts]
+        with self.examinations.turn():
+            return compare_runs(paths, trusts, now=self.clock(), foreign="not-verified")
 
     def _ask_one(
         self, file: Path, act: Callable[[BrokerClient, BrokerPin], Answer]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -18,7 +19,6 @@ from typing import Final, Literal
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest.form import Manifest
-from sealtrain.manifest.limits import chain_is_open, left_open
 from sealtrain.manifest.outputs import model_of
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, examine
@@ -93,6 +93,12 @@ class Examinations:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """While it is open no other manifest is judged here."""
+        with self._turn:
+            yield
+
     def of(
         self, data: bytes, manifest: Manifest, trusts: Sequence[Path], folder: Path | None, now: int
     ) -> ManifestVerdict:
@@ -122,9 +128,9 @@ class Examinations:
                     self._kept.popitem(last=False)
         if mine:
             try:
-                with self._turn:
+                with self.turn():
                     report = self._examine(data, trust, artefacts=outputs, now=now)
-                found.set_result(_judge(report, path, trust, manifest, outputs is not None))
+                found.set_result(_judge(report, path, outputs is not None))
             except BaseException as error:
                 with self._lock:
                     self._kept.pop(key, None)
@@ -154,16 +160,10 @@ def _outputs(manifest: Manifest, folder: Path | None) -> tuple[Path | None, tupl
     return folder, tuple(stamps)
 
 
-def _judge(
-    report: Report, path: Path, trust: Trust, manifest: Manifest, outputs: bool
-) -> ManifestVerdict:
-    failed = [check.name for check in report.checks if check.outcome == "failed"]
-    foreign = failed == ["trust"] and trust.recipe_hash != manifest.predicate.recipe.recipe_hash
-    word: Word = "unchecked" if foreign else "refused"
+def _judge(report: Report, path: Path, outputs: bool) -> ManifestVerdict:
+    word: Word = "unchecked" if report.foreign else "refused"
     if report.refusal is None:
-        chain = chain_is_open(report.trust, report.facts.receipts or ())
-        weak = report.simulated or left_open(report.trust, artefacts_checked=True) or chain
-        word = "open" if weak else "verified"
+        word = "open" if report.weak else "verified"
     return ManifestVerdict(
         word=word,
         rows=tuple(
@@ -182,7 +182,7 @@ def _judge(
         trust=path.name,
         at=report.now,
         error=_alone(report.refusal),
-        foreign=foreign,
+        foreign=report.foreign,
     )
 
 
