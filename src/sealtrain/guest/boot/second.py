@@ -14,7 +14,10 @@ from sealtrain.guest.boot import kernel
 from sealtrain.guest.boot.decisions import DOCUMENT, NETWORK, parse_network
 from sealtrain.guest.boot.first import HANDED_OVER, say
 
-USER: Final = 65532
+COMMAND_USER: Final = 65532
+"""Runs the document's command, which keeps the keys, and alone uses the agent's socket."""
+SCRIPT_USER: Final = 65531
+"""Runs the recipe's code (``sandbox.users``)."""
 _CARDS: Final = Path("/sys/class/net")
 
 
@@ -82,7 +85,7 @@ def serve_agent(document: bytes) -> None:
         with open_tpm(next(device for device in DEVICES if device.exists())) as tpm:
             return vtpm_shown(tpm, report_data, log)
 
-    GuestAgent(Path(AGENT_SOCKET), answers(document, attest), USER).start()
+    GuestAgent(Path(AGENT_SOCKET), answers(document, attest), COMMAND_USER).start()
 
 
 def command_of(document: bytes) -> Sequence[str]:
@@ -93,11 +96,14 @@ def command_of(document: bytes) -> Sequence[str]:
 
 
 def start(words: Sequence[str]) -> int:
-    """Run a command as the user of the image, and wait for it."""
+    """Run a command as the user of the image, which may start another one's; wait for it."""
+    from sealtrain.guest.sandbox.users import LENT, WORKLOAD_USER, change_user
+
     environment = dict(os.environ, HOME="/run-data", PYTHONDONTWRITEBYTECODE="1")
+    environment[WORKLOAD_USER] = str(SCRIPT_USER)
     done = subprocess.run(  # noqa: S603  # of the measured document
-        words, check=False, cwd="/run-data", env=environment,
-        user=USER, group=USER, extra_groups=[], stdin=subprocess.DEVNULL,
+        words, check=False, cwd="/run-data", env=environment, stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: change_user(COMMAND_USER, LENT),
     )  # fmt: skip
     return done.returncode
 
