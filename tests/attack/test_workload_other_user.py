@@ -27,7 +27,7 @@ import pytest
 from polling import wait_until
 
 from sealtrain.errors import UsageError
-from sealtrain.guest.boot.second import COMMAND_USER, SCRIPT_USER
+from sealtrain.guest.boot.decisions import COMMAND_USER, SCRIPT_USER
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.users import (
     LENT,

@@ -17,14 +17,21 @@ from sealtrain.attest.tpm.device import open_tpm
 from sealtrain.errors import ImageRefused
 from sealtrain.guest.boot import kernel
 from sealtrain.guest.boot.decisions import (
+    BLOCK,
+    COMMAND_USER,
     CONFIG_LIMITS,
     CONFIG_SERIAL,
     DOCUMENT,
     ROOT_PARTITION,
+    SCRATCH_KEY_BYTES,
     choose_device,
+    choose_scratch,
+    crypt_table,
     parse_parameters,
     partition_name,
 )
+from sealtrain.guest.boot.empty_files import write_empty_files
+from sealtrain.guest.boot.locks import lock_kernel
 from sealtrain.image.disk.cpio import read_files
 
 DOCUMENT_PCR: Final = 14
@@ -36,7 +43,7 @@ SECOND: Final = "sealtrain.guest.boot.second"
 _BLOCKS: Final = Path("/sys/class/block")
 _ROOT: Final = "/root"
 _PATIENCE_S: Final = 30
-_LOCKED: Final = ("modules_disabled", "kexec_load_disabled")
+SCRATCH: Final = "/run-data"
 
 
 def main() -> None:
@@ -52,9 +59,10 @@ def main() -> None:
         measure_document(handed[DOCUMENT])
         step = "root"
         mount_root()
+        step = "scratch disk"
+        mount_scratch()
         step = "locks"
-        for name in _LOCKED:
-            Path(f"/proc/sys/kernel/{name}").write_text("1")
+        lock_kernel(Path("/"))
         step = "hand over"
         hand_over(handed)
     except BaseException as error:
@@ -93,12 +101,7 @@ def read_config_drive() -> dict[str, bytes]:
     Raises:
         ImageRefused: There is not exactly one config drive, or it holds something else.
     """
-
-    def serials() -> dict[str, str]:
-        places = ((path, path / "serial") for path in _BLOCKS.iterdir())
-        return {path.name: _text(file) for path, file in places}
-
-    name = _await(serials, CONFIG_SERIAL, "config drive")
+    name = _await(_serials, CONFIG_SERIAL, "config drive")
     with Path("/dev", name).open("rb", buffering=0) as disk:
         handed = read_files(disk, CONFIG_LIMITS)
     if DOCUMENT not in handed:
@@ -137,21 +140,44 @@ def mount_root() -> None:
 
     name = _await(names, ROOT_PARTITION, "root partition")
     table = parameters.verity_table((_BLOCKS / name / "dev").read_text().strip())
-    kernel.map_verity("sealtrain", parameters.sectors, table)
-    device = Path("/dev/dm-0")
-    for _ in range(_PATIENCE_S * 10):
-        if device.exists():
-            break
-        time.sleep(0.1)
+    device = kernel.map_device("sealtrain-root", parameters.sectors, "verity", table)
+    _await_file(device)
     flags = kernel.READ_ONLY | kernel.NO_DEVICES | kernel.NO_SUID
     kernel.mount(str(device), _ROOT, "erofs", flags)
 
 
+def mount_scratch() -> None:
+    """Where the operator gave a disk for it, put the run's files on it, encrypted.
+
+    The key is drawn here and told to the kernel: the disk is empty to everyone after this boot.
+
+    Raises:
+        ImageRefused: There are two such disks, or it is too small.
+    """
+    name = choose_scratch(_serials())
+    if name is None:
+        return
+    blocks = int((_BLOCKS / name / "size").read_text()) * 512 // BLOCK
+    table = crypt_table((_BLOCKS / name / "dev").read_text().strip(), os.urandom(SCRATCH_KEY_BYTES))
+    device = kernel.map_device(
+        "sealtrain-scratch", blocks * (BLOCK // 512), "crypt", table, writable=True
+    )
+    _await_file(device)
+    with device.open("r+b", buffering=0) as file:
+        write_empty_files(file, blocks, COMMAND_USER)
+        os.fsync(file.fileno())
+    safe = kernel.NO_SUID | kernel.NO_DEVICES
+    kernel.mount(str(device), f"{_ROOT}{SCRATCH}", "ext4", safe)
+    say("SEALTRAIN-SCRATCH encrypted")
+
+
 def hand_over(handed: Mapping[str, bytes]) -> None:
     """Leave the initrd, and become the second program."""
-    HANDED_OVER.mkdir(mode=0o755)
+    HANDED_OVER.mkdir(mode=0o700)
     for name, data in handed.items():
         (HANDED_OVER / name).write_bytes(data)
+        os.chown(HANDED_OVER / name, COMMAND_USER, COMMAND_USER)
+    os.chown(HANDED_OVER, COMMAND_USER, COMMAND_USER)
     for place in ("/proc", "/sys", "/dev", "/run"):
         kernel.mount(place, f"{_ROOT}{place}", None, kernel.MOVE)
     os.chdir(_ROOT)
@@ -169,6 +195,18 @@ def _await(describe: Callable[[], dict[str, str]], wanted: str, what: str) -> st
     while wanted not in (found := describe()).values() and time.monotonic() < end:
         time.sleep(0.1)
     return choose_device(found, wanted, what)
+
+
+def _await_file(device: Path) -> None:
+    """Until the kernel has made a device's file; what opens it says where it has not."""
+    end = time.monotonic() + _PATIENCE_S
+    while not device.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def _serials() -> dict[str, str]:
+    """The kernel's name of each disk → its serial number."""
+    return {path.name: _text(path / "serial") for path in _BLOCKS.iterdir()}
 
 
 def _text(path: Path) -> str:

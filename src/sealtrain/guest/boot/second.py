@@ -11,13 +11,15 @@ from typing import Any, Final
 
 from sealtrain.attest.tpm.device import DEVICES, open_tpm
 from sealtrain.guest.boot import kernel
-from sealtrain.guest.boot.decisions import DOCUMENT, NETWORK, parse_network
-from sealtrain.guest.boot.first import HANDED_OVER, say
+from sealtrain.guest.boot.decisions import (
+    COMMAND_USER,
+    DOCUMENT,
+    NETWORK,
+    SCRIPT_USER,
+    parse_network,
+)
+from sealtrain.guest.boot.first import HANDED_OVER, SCRATCH, say
 
-COMMAND_USER: Final = 65532
-"""Runs the document's command, which keeps the keys, and alone uses the agent's socket."""
-SCRIPT_USER: Final = 65531
-"""Runs the recipe's code (``sandbox.users``)."""
 _CARDS: Final = Path("/sys/class/net")
 
 
@@ -43,10 +45,12 @@ def main() -> None:
 
 
 def mount_memory() -> None:
-    """Everything that can be written: in memory, and gone with it."""
+    """Everything that can be written: in memory and gone with it, unless a disk is there for it."""
     safe = kernel.NO_SUID | kernel.NO_DEVICES
-    for place, mode in (("/tmp", "1777"), ("/run-data", "1777")):  # noqa: S108  # a mount point
-        kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode}")
+    own = f"uid={COMMAND_USER},gid={COMMAND_USER}"
+    for place, mode in (("/tmp", "711"), (SCRATCH, "700")):  # noqa: S108  # a mount point
+        if not os.path.ismount(place):
+            kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode},{own}")
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         Path("/dev", name).symlink_to(f"/proc/self/{target}")
     shared = Path("/dev/shm")  # noqa: S108  # a mount point
