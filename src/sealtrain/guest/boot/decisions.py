@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from sealtrain.errors import ImageRefused
@@ -31,6 +32,15 @@ _BLOCKS: Final = re.compile(r"[1-9][0-9]{0,9}")
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
 BLOCK: Final = 4096
 _SECTORS: Final = BLOCK // 512
+
+
+class GuestState(StrEnum):
+    """What a guest says of itself to its operator."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +153,12 @@ class Network:
     address: bytes
     mask: bytes
     gateway: bytes
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether the gateway is in the network that address and mask name."""
+        both = zip(self.address, self.gateway, self.mask, strict=True)
+        return all((own ^ other) & mask == 0 for own, other, mask in both)
 
 
 def parse_network(text: bytes) -> Network:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Final
 from sealtrain.attest.tpm.device import open_tpm
 from sealtrain.errors import ImageRefused
 from sealtrain.guest.boot import kernel
+from sealtrain.guest.boot.address_lease import exchange_on, lease_address
 from sealtrain.guest.boot.decisions import (
     BLOCK,
     COMMAND_USER,
@@ -31,6 +33,15 @@ from sealtrain.guest.boot.decisions import (
     partition_name,
 )
 from sealtrain.guest.boot.empty_files import write_empty_files
+from sealtrain.guest.boot.handed_in import (
+    HOST,
+    HOST_PORT,
+    METADATA,
+    SERVICES,
+    ask_service,
+    read_archive,
+    receive_archive,
+)
 from sealtrain.guest.boot.locks import lock_kernel
 from sealtrain.image.disk.cpio import read_files
 
@@ -42,7 +53,12 @@ PYTHON: Final = "/usr/bin/python3.11"
 SECOND: Final = "sealtrain.guest.boot.second"
 _BLOCKS: Final = Path("/sys/class/block")
 _ROOT: Final = "/root"
+_CARDS: Final = Path("/sys/class/net")
+_VENDOR: Final = Path("/sys/class/dmi/id/sys_vendor")
 _PATIENCE_S: Final = 30
+_CONFIG_PATIENCE_S: Final = 10
+"""A disk is there when its driver is: this is for slow machines."""
+_HOST_PATIENCE_S: Final = 5
 SCRATCH: Final = "/run-data"
 
 
@@ -53,8 +69,8 @@ def main() -> None:
         mount_kernel_files()
         step = "modules"
         load_modules(Path("/modules"))
-        step = "config drive"
-        handed = read_config_drive()
+        step = "what the operator hands in"
+        handed = read_handed_in()
         step = "measurement"
         measure_document(handed[DOCUMENT])
         step = "root"
@@ -95,18 +111,87 @@ def load_modules(folder: Path) -> None:
         kernel.load_module(folder / f"{name}.ko")
 
 
-def read_config_drive() -> dict[str, bytes]:
-    """The files that the operator hands in.
+def read_handed_in() -> dict[str, bytes]:
+    """The operator's files: of a config drive; else of the host by vsock; else of the cloud.
 
     Raises:
-        ImageRefused: There is not exactly one config drive, or it holds something else.
+        ImageRefused: None of them hands in anything, or it is something else.
+    """
+    if _appears(CONFIG_SERIAL):
+        handed = read_config_drive()
+    else:
+        archive = _ask_host()
+        handed = read_archive(_ask_cloud() if archive is None else archive)
+    if DOCUMENT not in handed:
+        raise ImageRefused("the operator hands in no deployment document", check=DOCUMENT)
+    return handed
+
+
+def _appears(serial: str) -> bool:
+    end = time.monotonic() + _CONFIG_PATIENCE_S
+    while serial not in _serials().values():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _ask_host() -> bytes | None:
+    """The archive of the machine's host; ``None`` where it hands in none this way."""
+    if not Path("/dev/vsock").exists():
+        return None
+    with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_HOST_PATIENCE_S)
+        try:
+            connection.connect((HOST, HOST_PORT))
+        except OSError:
+            return None
+        return receive_archive(connection)
+
+
+def _ask_cloud() -> bytes:
+    """The archive of the cloud's metadata service, over the first network card."""
+    service = SERVICES.get(vendor := _text(_VENDOR))
+    card = first_card()
+    if service is None or card is None:
+        raise ImageRefused(
+            "the operator hands in nothing",
+            check="config drive",
+            got=f"none; vendor {vendor[:40]!r}",
+            expected=CONFIG_SERIAL,
+        )
+    kernel.raise_network("lo", None)
+    lease_network(card)
+    return ask_service(service, lambda: socket.create_connection(METADATA, _HOST_PATIENCE_S))
+
+
+def first_card() -> str | None:
+    """The first network card of the machine."""
+    cards = sorted(path.name for path in _CARDS.iterdir() if (path / "device").exists())
+    return cards[0] if cards else None
+
+
+def lease_network(card: str) -> None:
+    """Have the network lease a card its address.
+
+    Raises:
+        ImageRefused: It leases none.
+    """
+    kernel.raise_network(card, None)
+    own = bytes.fromhex((_CARDS / card / "address").read_text().strip().replace(":", ""))
+    network = lease_address(exchange_on(card), own, os.urandom(4))
+    kernel.raise_network(card, network)
+
+
+def read_config_drive() -> dict[str, bytes]:
+    """The files of the config drive.
+
+    Raises:
+        ImageRefused: There is not exactly one, or it holds something else.
     """
     name = _await(_serials, CONFIG_SERIAL, "config drive")
     with Path("/dev", name).open("rb", buffering=0) as disk:
-        handed = read_files(disk, CONFIG_LIMITS)
-    if DOCUMENT not in handed:
-        raise ImageRefused("the config drive has no deployment document", check=DOCUMENT)
-    return handed
+        return read_files(disk, CONFIG_LIMITS)
 
 
 def measure_document(document: bytes) -> None:

@@ -28,8 +28,9 @@ _DM_READ_ONLY, _DM_SECRET = 1, 1 << 15
 _DM_SPACE: Final = 4096
 _DM_DEVICE_AT: Final = 40
 _SET_ADDRESS, _SET_MASK, _SET_FLAGS, _ADD_ROUTE = 0x8916, 0x891C, 0x8914, 0x890B
+_GET_ADDRESS: Final = 0x8915
 _UP_AND_RUNNING: Final = 0x41
-_ROUTE_UP_GATEWAY: Final = 3
+_ROUTE_GATEWAY, _ROUTE_HOST = 3, 5
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -119,12 +120,31 @@ def raise_network(card: str, network: Network | None) -> None:
             ask(_SET_MASK, _internet(network.mask))
         ask(_SET_FLAGS, struct.pack("<h", _UP_AND_RUNNING))
         if network is not None:
-            anywhere = _internet(bytes(4))
-            route = struct.pack(
-                "<Q16s16s16sH6xQQQ", 0, anywhere, _internet(network.gateway), anywhere,
-                _ROUTE_UP_GATEWAY, 0, 0, 0,
-            )  # fmt: skip
-            fcntl.ioctl(handle, _ADD_ROUTE, route.ljust(120, b"\0"))
+            anywhere, gateway = _internet(bytes(4)), _internet(network.gateway)
+            if not network.has_gateway:  # some clouds lease an address that is a network by itself
+                _add_route(handle, gateway, anywhere, _internet(b"\xff" * 4), _ROUTE_HOST, card)
+            _add_route(handle, anywhere, gateway, anywhere, _ROUTE_GATEWAY, card)
+
+
+def _add_route(
+    handle: socket.socket, to: bytes, gateway: bytes, mask: bytes, flags: int, card: str
+) -> None:
+    """Add a route by a card (``struct rtentry`` of 64 bits)."""
+    name = ctypes.create_string_buffer(card.encode())
+    route = struct.pack(
+        "<Q16s16s16sH6x24xQ24x", 0, to, gateway, mask, flags, ctypes.addressof(name)
+    )
+    fcntl.ioctl(handle, _ADD_ROUTE, route)
+
+
+def has_address(card: str) -> bool:
+    """Whether a network card has an address already."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        try:
+            fcntl.ioctl(handle, _GET_ADDRESS, struct.pack("<16s24x", card.encode()))
+        except OSError:
+            return False
+    return True
 
 
 def _internet(address: bytes) -> bytes:

@@ -7,41 +7,55 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sealtrain.attest.tpm.device import DEVICES, open_tpm
+from sealtrain.errors import ImageRefused
 from sealtrain.guest.boot import kernel
 from sealtrain.guest.boot.decisions import (
     COMMAND_USER,
     DOCUMENT,
     NETWORK,
     SCRIPT_USER,
+    GuestState,
     parse_network,
 )
-from sealtrain.guest.boot.first import HANDED_OVER, SCRATCH, say
-
-_CARDS: Final = Path("/sys/class/net")
+from sealtrain.guest.boot.first import HANDED_OVER, SCRATCH, first_card, lease_network, say
+from sealtrain.guest.boot.health import HealthPage, listen_everywhere
 
 
 def main() -> None:
     """Prepare the machine, start the document's command, and switch off when it ends."""
-    step = "memory"
+    step, health = "memory", HealthPage()
     try:
         mount_memory()
         step = "network"
         set_network(HANDED_OVER / NETWORK)
+        step = "health"
+        for listener in listen_everywhere():
+            health.serve(listener)
+        _enter(health, GuestState.STARTING)
         step = "TPM"
         show_registers()
         step = "agent"
         document = (HANDED_OVER / DOCUMENT).read_bytes()
         serve_agent(document)
         step = "command"
-        code = start(command_of(document))
+        words = command_of(document)
+        _enter(health, GuestState.RUNNING)
+        code = start(words)
         say(f"SEALTRAIN-ENDED {code}")
+        _enter(health, GuestState.ENDED)
     except BaseException as error:
+        _enter(health, GuestState.STOPPED)
         say(f"SEALTRAIN-STOPPED {step}: {type(error).__name__}: {error}")
     time.sleep(1)
     kernel.switch_off()
+
+
+def _enter(health: HealthPage, state: GuestState) -> None:
+    health.state = state
+    say(f"SEALTRAIN-STATE {state}")
 
 
 def mount_memory() -> None:
@@ -59,14 +73,18 @@ def mount_memory() -> None:
 
 
 def set_network(file: Path) -> None:
-    """Loopback, and the first network card where the config drive has an address."""
+    """Loopback, and the first network card: the operator's address, or one that is leased."""
     kernel.raise_network("lo", None)
-    if not file.exists():
+    card = first_card()
+    if card is None:
         return
-    network = parse_network(file.read_bytes())
-    cards = sorted(path.name for path in _CARDS.iterdir() if (path / "device").exists())
-    if cards:
-        kernel.raise_network(cards[0], network)
+    if file.exists():
+        kernel.raise_network(card, parse_network(file.read_bytes()))
+    elif not kernel.has_address(card):
+        try:
+            lease_network(card)
+        except ImageRefused as error:
+            say(f"SEALTRAIN-NETWORK none: {error.message}")
 
 
 def show_registers() -> None:

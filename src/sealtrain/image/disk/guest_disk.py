@@ -34,9 +34,9 @@ FIRST_PROGRAM: Final = (
     "__init__.py", "error_homes.py", "errors.py",
     "attest/__init__.py", "attest/errors.py", "attest/tpm/__init__.py",
     "attest/tpm/byte_cursor.py", "attest/tpm/device.py",
-    "guest/__init__.py", "guest/boot/__init__.py", "guest/boot/decisions.py",
-    "guest/boot/empty_files.py", "guest/boot/first.py", "guest/boot/kernel.py",
-    "guest/boot/locks.py",
+    "guest/__init__.py", "guest/boot/__init__.py", "guest/boot/address_lease.py",
+    "guest/boot/decisions.py", "guest/boot/empty_files.py", "guest/boot/first.py",
+    "guest/boot/handed_in.py", "guest/boot/kernel.py", "guest/boot/locks.py",
     "image/__init__.py", "image/disk/__init__.py", "image/disk/cpio.py",
 )  # fmt: skip
 """Files of the package sealtrain that are in the initrd."""
