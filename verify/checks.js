@@ -13,7 +13,7 @@ import { appraise, readEvidence, reportData, verifyEvidence } from "./evidence.j
 import { EVIDENCE_TYPE, MARKER, STATEMENT_TYPE, commitment, outputName } from "./form.js";
 import { canonical } from "./json.js";
 import { collaborationHolds } from "./kinds.js";
-import { requiredLimits } from "./limits.js";
+import { limitsOfEvidence, requiredLimits } from "./limits.js";
 import { datasetsOf, isLock, needsOf } from "./lock.js";
 import { EVENTS, isWritten } from "./logevents.js";
 import { eventsInOrder, ledgerHolds, receiptsHold } from "./releases.js";
@@ -304,10 +304,11 @@ async function simulation(state) {
   return verified.simulated ? MARKER : "hardware evidence, and nothing says otherwise";
 }
 
-async function limits({ predicate }) {
+async function limits({ predicate, evidence }) {
   const listed = predicate.limits.map((one) => one.id);
   claim(new Set(listed).size === listed.length, "a limit is listed twice");
-  const missing = requiredLimits(predicate).filter((id) => !listed.includes(id));
+  const needed = [...requiredLimits(predicate), ...limitsOfEvidence(evidence)];
+  const missing = needed.filter((id) => !listed.includes(id));
   claim(missing.length === 0, `a limit is concealed: ${missing.join(", ")}`);
   return `${listed.length} limits stated`;
 }

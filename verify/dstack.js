@@ -48,6 +48,17 @@ export async function replay(log, quote) {
   return measured;
 }
 
+/** Compare the firmware's log of a guest without dstack with the registers that firmware extends. */
+export async function replayFirmware(events, quote) {
+  for (const index of [0, 1, 2]) {
+    let register = new Uint8Array(48);
+    for (const event of events.filter((one) => one.index === index)) {
+      register = await sha384(register, fromHex(event.digest));
+    }
+    replays(hex(register) === quote.rtmr[index], `boot log does not replay to RTMR${index}`);
+  }
+}
+
 function bootEvents(log) {
   const events = new Map();
   for (const entry of log.filter((one) => one.imr === 3)) {

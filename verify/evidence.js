@@ -2,7 +2,7 @@
 
 import { Refusal, concat, demand, digest, equal, fromBase64, fromHex, hex, sha256, sha512, utf8 } from "./bytes.js";
 import * as cloud from "./cloudtpm.js";
-import { appraiseMeasured, replay } from "./dstack.js";
+import { appraiseMeasured, replay, replayFirmware } from "./dstack.js";
 import { Malformed, canonical, parseCanonical } from "./json.js";
 import * as nitro from "./nitro.js";
 import * as nvidia from "./nvidia.js";
@@ -47,7 +47,11 @@ const NITRO_TPM_FORM = record({
   app_compose: compose,
   vm_config: nullable(string),
 });
-const TDX_FORM = record({ tee: literal("tdx"), quote, app_compose: compose });
+const FIRMWARE_EVENT = record({ index: shape.integer(0, 2), digest: shape.hex96 });
+const TDX_FORM = record(
+  { tee: literal("tdx"), quote, app_compose: compose },
+  { boot_events: list(FIRMWARE_EVENT, { min: 1, max: 1024 }) },
+);
 
 /**
  * Each TEE: the form of its evidence; the facts that its root signed; what a policy asks of them.
@@ -65,7 +69,11 @@ const TEES = {
   tdx: {
     form: TDX_FORM,
     verify: (cpu, given) => quoted(cpu, given, bareGuest),
-    appraise: (facts, rules, now) => appraiseQuote(facts.signed, rules, now),
+    appraise(facts, rules, now) {
+      appraiseQuote(facts.signed, rules, now, facts.logged);
+      const shown = rules.boot_log === "any" || facts.logged;
+      demand(shown, "event-log-mismatch", "no log of what the firmware measured");
+    },
   },
   nitro: { form: nitro.FORM, verify: nitro.verify, appraise: nitro.appraise },
   snp: { form: snp.FORM, verify: snp.verify, appraise: snp.appraise },
@@ -210,10 +218,12 @@ async function googleGuest(cpu, signed, shown, { root, now }) {
 const azureGuest = (cpu, signed) => cloud.verifyAzure(cpu, signed.quote.reportData);
 
 async function bareGuest(cpu, signed, shown) {
+  const logged = cpu.boot_events !== undefined;
+  if (logged) await replayFirmware(cpu.boot_events, signed.quote);
   const expected = concat(new Uint8Array([1]), fromHex(shown), new Uint8Array(15));
   const named = equal(expected, signed.quote.configId);
   demand(named, "compose-hash-mismatch", `another deployment document: ${hex(signed.quote.configId)}`);
-  return { composeHash: shown, appId: shown.slice(0, 40), keyProvider: "" };
+  return { composeHash: shown, appId: shown.slice(0, 40), keyProvider: "", logged };
 }
 
 /** Compare verified facts with a policy's reference values and with what is expected. */

@@ -1,5 +1,8 @@
 // The limits that the facts of a manifest require (spec/run-manifest.md §5).
 
+import { fromBase64 } from "./bytes.js";
+import { parseJson } from "./json.js";
+import { claimsOf } from "./openvalues.js";
 import { kindOf } from "./stays.js";
 
 const BEGINNINGS = ["run.started", "run.restarted", "run.resumed"];
@@ -61,6 +64,22 @@ function trainsUncounted(lock, entries) {
   return Array.isArray(datasets) && datasets.some((one) => one?.role === "train");
 }
 
+/** Whether a broker's verdict says that a guest's GPUs talk in clear to each other. */
+function linksInClear({ receipt }) {
+  let verdict;
+  try {
+    verdict = parseJson(fromBase64(receipt.payload)).verdict;
+  } catch {
+    return false; // check 11 refuses such a receipt
+  }
+  return claimsOf(verdict).some(({ name, got }) => name === "GPU mode" && got === "protected_pcie");
+}
+
+/** Limits that the final evidence shows, whatever the brokers' verdicts said before. */
+export function limitsOfEvidence(evidence) {
+  return evidence?.gpu?.claims.multi_gpu_mode === "protected_pcie" ? ["nvlink-in-clear"] : [];
+}
+
 /** Ids that a manifest with these facts must list. */
 export function requiredLimits(predicate) {
   const { privacy, collaboration, consortium, recipe, compute, run_log: log } = predicate;
@@ -76,6 +95,7 @@ export function requiredLimits(predicate) {
   if (halfLeftOut(log.entries)) ids.push("records-left-out");
   if (trainsUncounted(recipe.lock, log.entries)) ids.push("records-not-counted");
   if (compute.accelerators.length) ids.push("accelerator-binding");
+  if (predicate.releases.some(linksInClear)) ids.push("nvlink-in-clear");
   ids.push({ none: "memorisation", patients: "patient-scope" }[privacy.dp] ?? "privacy-scope");
   if (privacy.accountant === "gdp") ids.push("accountant-approximate");
   if (collaboration) {

@@ -22,17 +22,19 @@ export function openValues(trust) {
 const COMPARISON = /^[A-Za-z0-9][A-Za-z0-9 -]{0,63}$/;
 const isRecord = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
+/** Every claim in a verdict; none of what has another form. */
+export function claimsOf(verdict) {
+  const parts = isRecord(verdict) && isRecord(verdict.submods) ? Object.values(verdict.submods) : [];
+  const lists = parts.map((part) => (isRecord(part) && Array.isArray(part.claims) ? part.claims : []));
+  return lists.flat().filter(isRecord);
+}
+
 /** What brokers did not compare before they released keys, by the verdicts that they signed: sorted names. */
 export function releasedOpen(receipts) {
   const names = new Set();
   for (const { verdict } of receipts) {
-    if (!isRecord(verdict.submods)) continue;
-    for (const part of Object.values(verdict.submods)) {
-      if (!isRecord(part) || !Array.isArray(part.claims)) continue;
-      for (const claim of part.claims) {
-        const named = isRecord(claim) && claim.outcome === "any" && typeof claim.name === "string";
-        if (named && COMPARISON.test(claim.name)) names.add(claim.name);
-      }
+    for (const { outcome, name } of claimsOf(verdict)) {
+      if (outcome === "any" && typeof name === "string" && COMPARISON.test(name)) names.add(name);
     }
   }
   return [...names].sort();

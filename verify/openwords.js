@@ -9,6 +9,7 @@ export const OPEN_WORDS = {
   "key_provider": "key provider for the guest's own keys",
   "os_image_hash": "operating system image",
   "platform_ids": "machine, wherever it stands and whoever can open it",
+  "boot_log": "guest without the log of what its firmware measured",
   "max_collateral_age_s": "age of the vendor's collateral",
   "chip_ids": "machine: no chip is named",
   "extended_tcb": "version of what the extended TCB counts",

@@ -46,9 +46,9 @@ const QUOTE = {
   min_tcb_evaluation_data_number: integer(0, 2 ** 31),
   max_collateral_age_s: either(any, integer(1, 2 ** 31)),
 };
-const TDX = record({ tee: literal("tdx"), ...QUOTE });
+const TDX = record({ tee: literal("tdx"), ...QUOTE, boot_log: literal("any", "require") });
 const AZURE_TDX = record({ tee: literal("azure-tdx"), ...QUOTE, ...AZURE_RULES });
-const valued = ({ rtmr0 }) => rtmr0 !== "log"; // such a guest shows no event log
+const valued = ({ rtmr0 }) => rtmr0 !== "log"; // where no event log need be shown
 const namesRegisters = ({ measurements }) => measurements === "any" || measurements.every(valued);
 const AGENT = {
   ...QUOTE,
@@ -79,7 +79,7 @@ const CPU = {
   dstack: (value) => DSTACK(value) && namesImage(value),
   "dstack-gcp-tdx": (value) => GOOGLE(value) && namesImage(value),
   "dstack-aws-nitro-tpm": NITRO_TPM_RULES,
-  tdx: (value) => TDX(value) && namesRegisters(value),
+  tdx: (value) => TDX(value) && (value.boot_log === "require" || namesRegisters(value)),
   "azure-tdx": (value) => AZURE_TDX(value) && namesRegisters(value),
   "azure-snp": AZURE_SNP_RULES,
   "gcp-snp": GCP_SNP_RULES,

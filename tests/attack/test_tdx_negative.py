@@ -205,10 +205,10 @@ def verified_bare(
 ) -> VerifiedGuest[Any]:
     """Facts about a guest without dstack, under the rules for quotes."""
     given = ANY.cpu if rules is None else rules
-    fields = {name: getattr(given, name) for name in TdxPolicy.model_fields}
+    fields = {name: getattr(given, name, "any") for name in TdxPolicy.model_fields}
     return verified_guest(
         "tdx",
-        {"quote_bytes": raw},
+        {"quote_bytes": raw, "boot_events": ()},
         document,
         TdxPolicy(**fields | {"tee": "tdx"}),
         collateral=COLLATERAL,

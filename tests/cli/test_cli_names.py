@@ -30,6 +30,7 @@ MEANINGS = {
     "--store": "URL of an output store",
     "--series": "a series of datasets, by its name",
     "--within": "a time, as a duration",
+    "--every": "how often something is done again",
     "--accelerator": "where the accelerator is",
     "--amend-members": "threshold for changes of owners",
     "--amend-thresholds": "threshold for changes of thresholds",

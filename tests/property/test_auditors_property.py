@@ -268,6 +268,7 @@ RULES: dict[str, dict[str, list[Any]]] = {
         "platform_ids": ["any", []],
         "min_tcb_evaluation_data_number": [0, 2],
         "max_collateral_age_s": ["any", 1],
+        "boot_log": ["any", "require"],
     },
     "nitro": {
         "images": ["any", []],

@@ -111,7 +111,11 @@ def tdx_rules(**changed: Any) -> dict[str, Any]:
     cpu = dict(document["cpu"])
     for name in ("key_provider", "os_image_hash"):
         cpu.pop(name)
-    return {**document, "platform": "tdx", "cpu": {**cpu, "tee": "tdx", **changed}}
+    return {
+        **document,
+        "platform": "tdx",
+        "cpu": {**cpu, "tee": "tdx", "boot_log": "any", **changed},
+    }
 
 
 def nitro_rules(**changed: Any) -> dict[str, Any]:

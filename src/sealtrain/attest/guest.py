@@ -7,7 +7,11 @@ An address says where evidence comes from:
 - ``snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP guest; ``&certificates=FOLDER``
   names files of AMD's where the host does not hand them out: certificates (``*.der``) and a
   revocation list (``amd.crl``);
-- ``tdx:/sys/kernel/config/tsm/report?compose=FILE``: a TDX guest without dstack.
+- ``tdx:/sys/kernel/config/tsm/report?compose=FILE``: a TDX guest without dstack;
+- ``azure-snp:/dev/tpmrm0?compose=FILE``, ``azure-tdx:/dev/tpmrm0?compose=FILE``: a confidential
+  machine of Azure, ``&certificates=FOLDER`` as for ``snp``;
+- ``gcp-snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP machine of Google's, with the
+  same and ``&tpm=FILE``.
 
 ``FILE`` is the deployment document that the guest measured. Accelerators are shown where the
 machine has any in confidential mode.
@@ -160,7 +164,10 @@ def open_guest(
         sockets: tuple[Path, ...] = (Path(address),)
         writable: tuple[Path, ...] = ()
     else:
-        if platform not in (tee, "simulator"):  # a simulator may stand behind such a folder, too
+        if platform not in (
+            _DEVICES[tee].platform,
+            "simulator",
+        ):  # a simulator may stand behind such a folder, too
             raise UsageError(
                 "the guest's address is of another platform",
                 check="guest",

@@ -21,8 +21,12 @@ from sealtrain.attest.rented import (
     NitroTpmEvidence,
     VtpmEvidence,
 )
-from sealtrain.attest.tee import TEST_VENDOR, Tee
+from sealtrain.attest.tee import TEST_VENDOR, Device, Tee
 from sealtrain.attest.testvtpm import policy as testvtpm
+
+_TPM: Final = "dev/tpmrm0"
+_AZURE: Final = ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77")
+"""Of every machine on Azure, by Microsoft's documentation of its metadata service."""
 
 TEES: Final = (
     Tee(
@@ -61,6 +65,14 @@ TEES: Final = (
         evidence=AzureSnpEvidence,
         rules=cloudtpm.RULES["azure-snp"],
         kinds=("azure-snp-evidence",),
+        device=Device(
+            path=_TPM,
+            flag="",
+            reports=False,
+            options=("certificates",),
+            cloud=_AZURE,
+            maker="AuthenticAMD",
+        ),
     ),
     Tee(
         name="azure-tdx",
@@ -71,6 +83,7 @@ TEES: Final = (
         evidence=AzureTdxEvidence,
         rules=cloudtpm.RULES["azure-tdx"],
         kinds=("azure-tdx-evidence",),
+        device=Device(path=_TPM, flag="", reports=False, cloud=_AZURE, maker="GenuineIntel"),
     ),
     Tee(
         name="gcp-snp",
@@ -80,6 +93,13 @@ TEES: Final = (
         vendor="amd",
         evidence=GcpSnpEvidence,
         rules=cloudtpm.RULES["gcp-snp"],
+        device=Device(
+            path="dev/sev-guest",
+            flag="sev_snp",
+            reports=True,
+            options=("certificates", "tpm"),
+            cloud=("product_name", "Google Compute Engine"),
+        ),
     ),
     Tee(
         name="test-vtpm",

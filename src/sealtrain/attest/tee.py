@@ -89,6 +89,10 @@ class Device:
         alone: Whether the device answers without configfs-tsm.
         options: Names of further options of its address.
         absent: Message for a guest whose processor has the flag while the device is missing.
+        cloud: A file below ``/sys/class/dmi/id`` and the line in it by which the machines of one
+            cloud are known, where the device is one that others have, too.
+        maker: The processor's maker, as ``/proc/cpuinfo`` names it, where that tells two kinds
+            of one cloud apart.
     """
 
     path: str
@@ -97,6 +101,8 @@ class Device:
     alone: bool = True
     options: tuple[str, ...] = ()
     absent: str | None = None
+    cloud: tuple[str, str] | None = None
+    maker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,13 +17,23 @@ from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
 from sealtrain.attest.presets import PRESETS, preset_yaml
+from sealtrain.attest.refresher import (
+    DAY,
+    Published,
+    Refresher,
+    gpu_published,
+    snp_published,
+    tdx_published,
+)
+from sealtrain.attest.snp.collect import SERVICE
+from sealtrain.attest.snp.fetch import fetch_published
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write
 from sealtrain.base.platforms import PLATFORMS
+from sealtrain.cli.durations import Duration
 from sealtrain.cli.exhibit import (
     BesideOptions,
     GpuCollateral,
@@ -34,9 +46,11 @@ from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from sealtrain.attest.evidence import Collateral
+    from sealtrain.attest.nvidia.collateral import GpuCollateral as GpuDocument
+    from sealtrain.attest.nvidia.parse import GpuDevice
+    from sealtrain.attest.tdx.parse import TdxQuote
 
 File = Annotated[Path, typer.Argument(help="Evidence in any of the known forms, or a bundle.")]
 Policy = Annotated[str, typer.Option(help="Appraisal policy (YAML), or preset:NAME.")]
@@ -170,72 +184,137 @@ def write_policy(
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 
 
-def fetch(
-    out: Annotated[Path, typer.Option(help="Collateral to write.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """Whose collateral is fetched, and where."""
+
     quote: Annotated[
         Path | None, typer.Option(help="TDX quote or dstack answer to fetch collateral for.")
-    ] = None,
-    pccs: Annotated[
-        str | None, typer.Option(help="Address of a PCCS or of Intel's service.")
-    ] = None,
-    gpu: Annotated[
-        Path | None, typer.Option(help="NVIDIA evidence to fetch collateral for.")
-    ] = None,
+    ] = None
+    pccs: Annotated[str | None, typer.Option(help="Address of a PCCS or of Intel's service.")] = (
+        None
+    )
+    gpu: Annotated[Path | None, typer.Option(help="NVIDIA evidence to fetch collateral for.")] = (
+        None
+    )
     rims: Annotated[
         str | None, typer.Option(help="Address of reference values [NVIDIA's service].")
-    ] = None,
+    ] = None
     ocsp: Annotated[
         str | None, typer.Option(help="Address of the OCSP responder [NVIDIA's service].")
+    ] = None
+    snp: Annotated[
+        Path | None, typer.Option(help="SEV-SNP report to fetch AMD's certificates and list for.")
+    ] = None
+    kds: Annotated[
+        str | None, typer.Option(help="Address of AMD's certificates [AMD's service].")
+    ] = None
+
+    def fetch(self, *, strict: bool) -> Callable[[int], Published]:
+        """What fetches and checks at a time; the file that is named is read now.
+
+        Args:
+            strict: Whether TDX's and NVIDIA's collateral is checked; AMD's always is.
+
+        Raises:
+            UsageError: None is named, or more than one, or it is of another kind.
+        """
+        named = [file for file in (self.quote, self.gpu, self.snp) if file is not None]
+        if len(named) != 1 or (self.quote is None) != (self.pccs is None):
+            raise UsageError(
+                "say whose collateral to fetch",
+                expected="--quote FILE --pccs URL, --gpu FILE, or --snp FILE",
+            )
+        if self.snp is not None:
+            raw, service = _report_of(self.snp), self.kds or SERVICE
+            return lambda now: snp_published(fetch_published(raw, now=now, service=service))
+        if self.gpu is not None:
+            devices = _devices_of(self.gpu)
+            return lambda now: gpu_published(_gpu_collateral(devices, now, self), now, strict)
+        quote, pccs = _quote_of(named[0]), self.pccs or ""
+        return lambda now: tdx_published(load_collateral(pccs, quote), quote, now, strict)
+
+
+def fetch(
+    out: Annotated[
+        Path, typer.Option(help="Collateral to write: a file, with --snp a folder of AMD's files.")
+    ],
+    *,
+    options: FetchOptions,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            click_type=Duration("s", least=60),
+            help="Stay, and fetch again so often, or sooner where something ends.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Fetch what a vendor publishes about a platform, to verify with it offline."""
-    if (quote is None) == (gpu is None) or (quote is None) != (pccs is None):
-        raise UsageError(
-            "say whose collateral to fetch", expected="--quote FILE --pccs URL, or --gpu FILE"
-        )
-    data = (
-        _gpu_collateral(gpu, rims, ocsp)
-        if gpu is not None
-        else canonical_json(_collateral_of(quote, pccs).to_dict())
-    )
-    atomic_write(out, data)
+    """Fetch what a vendor publishes about a platform, to verify with it offline.
+
+    With --every the command stays and keeps the files fresh, until Ctrl-C: what is not authentic,
+    not current or older than before is not written, and a failure leaves them as they are.
+    """
+    fetched = options.fetch(strict=every is not None)
+    refresher = Refresher(fetched, out, clock=system_clock, every=every or DAY)
+    refresher.refresh()
     emit(as_json, {"collateral": str(out)}, [f"collateral  {out}"])
+    while every is not None:
+        time.sleep(refresher.pause(system_clock()))
+        say(refresher.step().to_line())
 
 
-def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
+def _report_of(path: Path) -> bytes:
+    from sealtrain.attest.evidence import Evidence
+    from sealtrain.attest.snp.exhibit import Snp
+    from sealtrain.attest.snp.tee import ReportEvidence
+
+    exhibit = recognised(path)
+    match exhibit:
+        case Snp(report=found):
+            return found.raw
+        case OwnEvidence(evidence=Evidence(cpu=ReportEvidence(report_bytes=raw))):
+            return raw
+    raise UsageError("no SEV-SNP report in this file", got=exhibit.title)
+
+
+def _quote_of(path: Path) -> TdxQuote:
     from sealtrain.attest.dstack.exhibit import DstackQuote
     from sealtrain.attest.evidence import Evidence
     from sealtrain.attest.tdx.exhibit import Quote
     from sealtrain.attest.tdx.tee import QuoteEvidence
 
-    exhibit = recognised(quote or Path())
+    exhibit = recognised(path)
     match exhibit:
         case (
             Quote(quote=parsed) | DstackQuote(quote=parsed) | QuotedGpus(quote=Quote(quote=parsed))
         ):
-            return load_collateral(pccs or "", parsed)
+            return parsed
         case OwnEvidence(evidence=Evidence(cpu=QuoteEvidence(quote_bytes=raw))):
-            return load_collateral(pccs or "", parse_quote(raw))
+            return parse_quote(raw)
     raise UsageError("collateral is fetched for TDX quotes", got=exhibit.title)
 
 
-def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
+def _devices_of(path: Path) -> Sequence[GpuDevice]:
     exhibit = recognised(path)
     match exhibit:
         case Gpus(devices=devices) | QuotedGpus(devices=devices):
-            shown = devices
+            return devices
         case OwnEvidence(evidence=evidence) if evidence.gpu is not None:
-            shown = evidence.gpu.devices
-        case _:
-            raise UsageError("no accelerators in this file", got=exhibit.title)
-    now = system_clock()
+            return evidence.gpu.devices
+    raise UsageError("no accelerators in this file", got=exhibit.title)
+
+
+def _gpu_collateral(devices: Sequence[GpuDevice], now: int, options: FetchOptions) -> GpuDocument:
     # Only real devices: there is no collateral of simulated ones.
-    verified = [verify_device(device, simulator_root=None, now=now) for device in shown]
+    verified = [verify_device(device, simulator_root=None, now=now) for device in devices]
     with NvidiaServices() as services:
         return fetch_collateral(
-            verified, services, rim_url=rims or RIM_URL, ocsp_url=ocsp or OCSP_URL
-        ).to_bytes()
+            verified,
+            services,
+            rim_url=options.rims or RIM_URL,
+            ocsp_url=options.ocsp or OCSP_URL,
+        )
 
 
 def _verdict(found: Examined) -> Iterator[str]:

@@ -94,10 +94,24 @@ class LaunchOptions:
     ] = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleOptions:
+    """Firmware of Google's, whose measurements Google signed."""
+
+    google_endorsement: Annotated[
+        Path | None,
+        typer.Option(help="Google's endorsement of a firmware: gives MRTD and MEASUREMENT."),
+    ] = None
+    google_root: Annotated[
+        Path | None, typer.Option(help="Google's root for it, GCE-cc-tcb-root_1.crt (DER or PEM).")
+    ] = None
+
+
 def measure(
     domain: TrustDomainOptions,
     unified: UnifiedOptions,
     launch: LaunchOptions,
+    google: GoogleOptions,
     *,
     eif: Annotated[
         Path | None, typer.Option(help="Enclave image file, of a Nitro enclave: gives PCR 0 to 2.")
@@ -108,18 +122,19 @@ def measure(
 
     The values go into an appraisal policy. What no file can tell is named, with the reason.
     """
-    if domain.firmware is not None and unified.uki is not None:
+    others = (launch.snp_firmware, eif, google.google_endorsement)
+    if domain.firmware is not None and unified.uki is not None and not any(others):
         _show(_measure_disk(domain, unified, domain.firmware, unified.uki), as_json)
         return
-    machines = (domain.firmware, launch.snp_firmware, unified.uki, eif)
+    machines = (domain.firmware, launch.snp_firmware, unified.uki, eif, google.google_endorsement)
     named = [machine is not None for machine in machines]
     if sum(named) != 1:
         raise UsageError(
             "name one machine to measure",
             check="machine",
             got=f"{sum(named)} of them",
-            expected="--firmware (TDX), --snp-firmware (SEV-SNP), --uki (a virtual TPM) or "
-            "--eif (Nitro)",
+            expected="--firmware (TDX), --snp-firmware (SEV-SNP), --uki (a virtual TPM), --eif "
+            "(Nitro) or --google-endorsement",
         )
     if domain.firmware is not None:
         found = _measure_domain(domain, domain.firmware)
@@ -127,6 +142,8 @@ def measure(
         found = _measure_launch(launch, launch.snp_firmware, domain)
     elif unified.uki is not None:
         found = _measure_uki(unified, unified.uki, domain.command_line)
+    elif google.google_endorsement is not None:
+        found = _read_endorsement(google.google_endorsement, google.google_root)
     else:
         found = _measure_eif(eif or Path())
     _show(found, as_json)
@@ -308,6 +325,35 @@ def _boot(values: dict[str, str], algorithm: str) -> dict[str, str]:
         return {name: values[name] for name in ("pcr4", "pcr7", "pcr12")}
     names = ("pcr4", "pcr7", "pcr8", "pcr9", "pcr11", "pcr12")
     return {name: values.get(name, "00" * 32) for name in names}  # no boot loader: PCR 8 stays
+
+
+def _read_endorsement(endorsement: Path, root: Path | None) -> _Registers:
+    """What Google says that its firmware measures to, once the signature holds."""
+    from sealtrain.attest.gcp.endorsement import MAX_ENDORSEMENT_BYTES, verify_endorsement
+    from sealtrain.base.clock import system_clock
+
+    if root is None:
+        raise UsageError(
+            "an endorsement proves nothing without Google's root",
+            check="--google-root",
+            got="none",
+            expected="GCE-cc-tcb-root_1.crt",
+            hint="fetch https://pki.goog/cloud_integrity/GCE-cc-tcb-root_1.crt once",
+        )
+    found = verify_endorsement(
+        read_bounded(endorsement, MAX_ENDORSEMENT_BYTES),
+        read_bounded(root, MAX_ENDORSEMENT_BYTES),
+        now=system_clock(),
+    )
+    values = {"root (SHA-256)": found.root, "firmware (SHA-384)": found.firmware}
+    values |= {
+        f"mrtd ({size or 'any'} GiB{', accepted early' if early else ''})": mrtd
+        for size, early, mrtd in found.tdx
+    }
+    values |= {f"measurement ({count} CPUs)": digest for count, digest in found.snp}
+    unknown = {"rtmr0 to rtmr3, PCRs": "are of what starts after the firmware"}
+    policy = {"measurements": [digest for _, digest in found.snp]} if found.snp else None
+    return _Registers(values=values, unknown=unknown, policy=policy)
 
 
 def _measure_eif(eif: Path) -> _Registers:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.attest.open_values import OPEN as OPEN_OF_POLICIES
 from sealtrain.attest.open_values import open_values
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.encoding import from_base64
 from sealtrain.base.tiers import Tier
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.manifest.predicate import Limit
 from sealtrain.recipe.kinds import settings_of
 
@@ -138,9 +141,12 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "An accelerator took part in the run. Where the evidence has a section for it, it was "
             "genuine and answered this run; that it stood in this very machine rests on the "
             "measured code, for no hardware of today ties the two. Where the evidence has none, "
-            "data it computed on was outside what the evidence covers. Accelerators in the mode "
-            "protected_pcie encrypt what goes to the processor; what they say to each other over "
-            "NVLink is in clear inside the machine."
+            "data it computed on was outside what the evidence covers."
+        ),
+        "nvlink-in-clear": (
+            "The accelerators ran in the mode protected_pcie: they encrypt what goes to the "
+            "processor, and what they say to each other over NVLink is in clear inside the "
+            "machine. An attacker with a probe at those links reads activations and gradients."
         ),
         "parties-evidence": (
             "Several guests took part. This file holds the evidence of the guest that led; of the "
@@ -202,6 +208,9 @@ _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _NEEDED_LANDLOCK: Final = 6
 """Linux 6.12: with rules of files, TCP, signals and abstract unix sockets (spec/run-log.md)."""
 
+_GPU_MODE: Final = "GPU mode"
+"""Name of the comparison in a verdict (``attest.nvidia.topology``)."""
+
 OPEN: Final = {
     "compose_hash": "deployment document that embeds the recipe",
     "app_id": "app id",
@@ -255,6 +264,8 @@ def required(predicate: Predicate) -> tuple[str, ...]:
     ids += limits_of_records(predicate)
     if predicate.compute.accelerators:
         ids.append("accelerator-binding")
+    if any(_links_in_clear(release.receipt) for release in predicate.releases):
+        ids.append("nvlink-in-clear")
     if privacy.dp == "none":
         ids.append("memorisation")
     else:
@@ -314,14 +325,20 @@ def released_open(receipts: Sequence[ReleaseReceipt]) -> tuple[str, ...]:
 
 
 def _open_in(verdict: Mapping[str, Any]) -> Iterator[str]:
+    for claim in _claims_in(verdict):
+        name = claim.get("name")
+        if isinstance(name, str) and claim.get("outcome") == "any":
+            yield from _COMPARISON.findall(name)
+
+
+def _claims_in(verdict: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     submods = verdict.get("submods")
     parts = submods.values() if isinstance(submods, Mapping) else ()
     for part in parts:
         claims = part.get("claims") if isinstance(part, Mapping) else None
         for claim in claims if isinstance(claims, list | tuple) else ():
-            name = claim.get("name") if isinstance(claim, Mapping) else None
-            if isinstance(name, str) and claim.get("outcome") == "any":
-                yield from _COMPARISON.findall(name)
+            if isinstance(claim, Mapping):
+                yield claim
 
 
 def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
@@ -342,6 +359,19 @@ def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
             closed, asked = True, False
             held = held and isinstance(fields, Mapping) and _is_kernels(fields)
     return held and closed and not asked
+
+
+def _links_in_clear(receipt: Mapping[str, Any]) -> bool:
+    """Whether a broker's verdict says that a guest's GPUs talk in clear to each other."""
+    try:
+        found = parse_json(from_base64(str(receipt.get("payload"))))
+    except (DataInvalid, LimitExceeded):  # check 11 refuses such a receipt
+        return False
+    verdict = found.get("verdict") if isinstance(found, dict) else None
+    return isinstance(verdict, dict) and any(
+        claim.get("name") == _GPU_MODE and claim.get("got") == "protected_pcie"
+        for claim in _claims_in(verdict)
+    )
 
 
 def _names_launch_script(lock: Mapping[str, Any]) -> bool:

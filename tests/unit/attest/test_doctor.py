@@ -154,6 +154,106 @@ def test_a_machine_that_cannot_show_evidence_says_why(
     sound(found.findings)
 
 
+AZURE = {"sys__class__dmi__id__chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77\n"}
+GOOGLE = {"sys__class__dmi__id__product_name": "Google Compute Engine\n"}
+
+
+def cpu(maker: str, flags: str) -> str:
+    return f"vendor_id\t: {maker}\n{HARDWARE_FLAGS.format(flags)}"
+
+
+@pytest.mark.parametrize(
+    ("files", "cloud", "maker", "flag", "tee", "words"),
+    [
+        (["dev/tpmrm0"], AZURE, "AuthenticAMD", "", "azure-snp", "azure-snp:/dev/tpmrm0"),
+        (["dev/tpmrm0"], AZURE, "GenuineIntel", "", "azure-tdx", "azure-tdx:/dev/tpmrm0"),
+        ([f"{REPORTS}/"], GOOGLE, "AuthenticAMD", "sev_snp", "gcp-snp", f"gcp-snp:/{REPORTS}"),
+        # A TDX guest of Google's is asked as any other: its quote covers what booted.
+        ([f"{REPORTS}/", "dev/tdx_guest"], GOOGLE, "GenuineIntel", "", "tdx", f"tdx:/{REPORTS}"),
+        # The same TPM is of no kind elsewhere.
+        (["dev/tpmrm0", "dev/nsm"], {}, "AuthenticAMD", "", "nitro", "nitro:/dev/nsm"),
+    ],
+)
+def test_a_machine_of_a_cloud_is_known_by_its_maker(
+    tmp_path: Path,
+    files: list[str],
+    cloud: dict[str, str],
+    maker: str,
+    flag: str,
+    tee: str,
+    words: str,
+) -> None:
+    root = make(tmp_path, *files, proc__cpuinfo=cpu(maker, flag), **cloud)
+    asked: list[str] = []
+
+    def fail(tee: str, place: Path, report_data: bytes) -> ProcessorEvidence:
+        asked.append(tee)
+        raise GuestApiUnreachable("no answer", hint="start it again")
+
+    found = seen(root, show=fail)
+    assert (found.tee, asked) == (tee, [tee])
+    assert words in one(found, "tee", "guest").found
+
+
+def test_a_machine_on_azure_without_a_tpm_says_which_module_brings_it(tmp_path: Path) -> None:
+    told = []
+    for files in ([], ["dev/tpm0"]):
+        root = make(
+            tmp_path / str(len(files)), *files, proc__cpuinfo=cpu("AuthenticAMD", ""), **AZURE
+        )
+        found = seen(root)
+        assert (found.tee, found.shown) == ("azure-snp", None)
+        sound(found.findings)
+        told.append(one(found, "tee", "guest").fix)
+    assert len(set(told)) == 2
+    assert all("modprobe" in fix for fix in told)
+
+
+@pytest.mark.parametrize(
+    ("release", "module", "action"),
+    [
+        ("5.15.0-generic", False, "6.2"),
+        ("6.12.95-cloud", False, "modprobe tdx-guest"),
+        ("6.12.95-cloud", True, "/dev/tdx_guest"),
+        ("no number", False, "modprobe tdx-guest"),
+    ],
+)
+def test_a_missing_device_names_the_kernel_the_module_or_the_mount(
+    tmp_path: Path, release: str, module: bool, action: str
+) -> None:
+    files = ["sys/module/tdx_guest/"] if module else []
+    found = seen(
+        make(
+            tmp_path,
+            *files,
+            proc__cpuinfo=cpu("GenuineIntel", "tdx_guest"),
+            proc__sys__kernel__osrelease=release,
+        )
+    )
+    assert action in one(found, "tee", "guest").fix
+    sound(found.findings)
+
+
+@pytest.mark.parametrize(
+    ("release", "mounted", "action"),
+    [("6.1.0", False, "6.7"), ("6.12.95", True, "modprobe"), ("6.12.95", False, "mount -t")],
+)
+def test_missing_reports_name_the_kernel_the_module_or_the_mount(
+    tmp_path: Path, release: str, mounted: bool, action: str
+) -> None:
+    mounts = "configfs /sys/kernel/config configfs rw 0 0\n" if mounted else "proc /proc proc rw\n"
+    found = seen(
+        make(
+            tmp_path,
+            "dev/tdx_guest",
+            proc__sys__kernel__osrelease=release,
+            proc__mounts=mounts,
+        )
+    )
+    assert action in one(found, "tee", "guest").fix
+    sound(found.findings)
+
+
 def test_nothing_at_all_is_no_tee(tmp_path: Path) -> None:
     found = seen(tmp_path)
     assert (found.tee, found.shown, found.gpus) == (None, None, None)

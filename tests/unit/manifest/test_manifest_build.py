@@ -23,6 +23,7 @@ from sealtrain.manifest.predicate import (
     PatientTraining,
     Predicate,
     PrivateTraining,
+    Release,
 )
 from sealtrain.signing.statement import Subject
 
@@ -141,10 +142,15 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
         for tier in TIERS
         for name in needed(deployment=honest.deployment.model_copy(update={"tier": tier}))
     }
+    claim = {"name": "GPU mode", "got": "protected_pcie"}
+    receipt = world.receipt(verdict={"submods": {"gpus": {"claims": [claim]}}})
+    (listed,) = world.record(receipt)
+    of_board = Release.model_validate_json(json.dumps(listed))
     found = (
         needed()
         | needed(simulated=False)
         | needed(compute=honest.compute.model_copy(update={"accelerators": ("H200",)}))
+        | needed(releases=(of_board,))
         | needed(privacy=sgd)
         | needed(consortium=ignoring)
         | needed(run_log=left_out)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Claim
@@ -21,12 +20,14 @@ from sealtrain.attest.cloudtpm.appraise import (
     Processor,
     document_register,
 )
+from sealtrain.attest.cloudtpm.collect import collect_azure, collect_google_snp
 from sealtrain.attest.cloudtpm.policy import AzureSnpPolicy, AzureTdxPolicy, GcpSnpPolicy
-from sealtrain.attest.errors import GuestApiUnreachable
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import Field, on_off, rows_of
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.gcp.appraise import check_quoted
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.rented import AzureSnpEvidence, AzureTdxEvidence, GcpSnpEvidence
 from sealtrain.attest.roots import GOOGLE_EKAK_ROOT_SHA256
 from sealtrain.attest.snp import appraise as snp
@@ -42,9 +43,11 @@ from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.attest.tdx.exhibit import PINNED_ROOTS, quote_fields, quote_root, verify_signed_quote
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.attest.tee import Shown
 from sealtrain.attest.tpm.fields import tpm_fields
 from sealtrain.attest.tpm.form import (
     QuotedTpm,
+    TpmShown,
     WholeTpm,
     check_qualifying_data,
     verify_boot,
@@ -53,6 +56,8 @@ from sealtrain.attest.tpm.form import (
 from sealtrain.attest.tpm.hcl import HCL, RuntimeData, check_runtime, parse_runtime
 from sealtrain.attest.tpm.quote import QUOTE
 from sealtrain.attest.verifier import Verifier
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceRefused
 
 
@@ -137,13 +142,25 @@ def _azure_tdx(
     return _facts(guest, quote_root(quote), asked, tied)
 
 
-def _gcp_snp(evidence: GcpSnpEvidence, beside: Attachments, at: Situation) -> SignedFacts[AnyGuest]:
-    crl = evidence.crl_der if beside.crl is None else beside.crl
-    report = verify_signed_report(evidence.report_bytes, evidence.certificates_der, crl, at)
-    tpm = verify_tpm(evidence.tpm, simulator_root=at.root, now=at.now)
-    tied = check_quoted(tpm, evidence.report_bytes)
+def _gcp_snp(
+    raw: bytes,
+    certificates: tuple[bytes, ...],
+    crl: bytes | None,
+    shown: TpmShown,
+    at: Situation,
+) -> SignedFacts[AnyGuest]:
+    report = verify_signed_report(raw, certificates, crl, at)
+    tpm = verify_tpm(shown, simulator_root=at.root, now=at.now)
+    tied = check_quoted(tpm, raw)
     guest = CloudGuest(processor=report, boot=tpm, place=tpm.machine)
     return _facts(guest, report_root(report), report.report.report_data, (tied,))
+
+
+def _prove_gcp_snp(
+    evidence: GcpSnpEvidence, beside: Attachments, at: Situation
+) -> SignedFacts[AnyGuest]:
+    crl = evidence.crl_der if beside.crl is None else beside.crl
+    return _gcp_snp(evidence.report_bytes, evidence.certificates_der, crl, evidence.tpm, at)
 
 
 def _equal(name: str, value: str, source: str) -> Claim:
@@ -207,6 +224,30 @@ class AzureTdx(StatementExhibit):
     def root(self, beside: Attachments) -> bytes:
         """As the quote carries it."""
         return self.quote.root_der
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleSnp(StatementExhibit):
+    """What a guest on Google Cloud with SEV-SNP shows this process; no file has this form."""
+
+    tee = "gcp-snp"
+    kind = "gcp-snp-evidence"
+    title = "guest on Google Cloud: SEV-SNP report, quote of its TPM"
+    report: SnpReport
+    tpm: TpmShown
+
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[AnyGuest]:
+        """Both signatures and what ties them."""
+        return _gcp_snp(self.report.raw, beside.certificates, beside.crl, self.tpm, at)
+
+    def fields(self, beside: Attachments) -> list[Field]:
+        """Of report and quote."""
+        shown = tpm_fields(self.tpm, BOOT_PCRS, self.tpm.certificates_der)
+        return [*report_fields(self.report, beside.certificates), *shown]
+
+    def root(self, beside: Attachments) -> bytes:
+        """The last certificate of the report's chain."""
+        return beside.certificates[-1]
 
 
 def _same(runtime: RuntimeData) -> RuntimeData:
@@ -280,11 +321,38 @@ def _gcp_snp_fields(evidence: GcpSnpEvidence) -> list[Field]:
     return [*found, *shown]
 
 
-def _show(place: Path, report_data: bytes) -> NoReturn:
-    raise GuestApiUnreachable(
-        "this release does not ask guests of this cloud for their evidence", check="guest API"
+def _shown(kind: str, place: Path, report_data: bytes) -> tuple[StatementExhibit, Attachments]:
+    """Ask this machine, and read the answer as a verifier would."""
+    collect = _COLLECTORS[kind]
+    shown = collect(place, report_data, {})
+    evidence = load_model(
+        tee_of(kind).evidence, {**shown, "app_compose": "{}"}, EvidenceMalformed, "evidence"
     )
+    raw = canonical_json(shown)
+    if isinstance(evidence, AzureTdxEvidence):
+        runtime = parse_runtime(evidence.runtime.encode("ascii"))
+        quote = parse_quote(evidence.quote_bytes)
+        return AzureTdx(raw=raw, quote=quote, runtime=runtime, tpm=evidence.tpm), Attachments()
+    if isinstance(evidence, AzureSnpEvidence):
+        exhibit: StatementExhibit = AzureSnp(
+            raw=raw,
+            report=parse_report(evidence.report_bytes),
+            inside=evidence.certificates_der,
+            runtime=parse_runtime(evidence.runtime.encode("ascii")),
+            tpm=evidence.tpm,
+        )
+        return exhibit, Attachments(certificates=evidence.certificates_der, crl=evidence.crl_der)
+    if not isinstance(evidence, GcpSnpEvidence):
+        raise TypeError(kind)
+    exhibit = GoogleSnp(raw=raw, report=parse_report(evidence.report_bytes), tpm=evidence.tpm)
+    return exhibit, Attachments(certificates=evidence.certificates_der, crl=evidence.crl_der)
 
+
+_COLLECTORS: Mapping[str, Callable[[Path, bytes, Mapping[str, str]], Shown]] = {
+    "azure-snp": partial(collect_azure, "snp"),
+    "azure-tdx": partial(collect_azure, "tdx"),
+    "gcp-snp": collect_google_snp,
+}
 
 AZURE_SNP: Verifier[AzureSnpEvidence, AzureSnpPolicy, AnyGuest] = Verifier(
     prove=_prove_azure_snp,
@@ -292,7 +360,8 @@ AZURE_SNP: Verifier[AzureSnpEvidence, AzureSnpPolicy, AnyGuest] = Verifier(
     rules=AZURE_SNP_RULES,
     eat=lambda guest: snp.eat(guest.processor),
     fields=_azure_snp_fields,
-    show=_show,
+    show=partial(_shown, "azure-snp"),
+    collect=_COLLECTORS["azure-snp"],
     pinned_roots=AMD_ROOTS,
 )
 AZURE_TDX: Verifier[AzureTdxEvidence, AzureTdxPolicy, AnyGuest] = Verifier(
@@ -301,15 +370,17 @@ AZURE_TDX: Verifier[AzureTdxEvidence, AzureTdxPolicy, AnyGuest] = Verifier(
     rules=AZURE_TDX_RULES,
     eat=lambda guest: tdx.eat(guest.processor),
     fields=_azure_tdx_fields,
-    show=_show,
+    show=partial(_shown, "azure-tdx"),
+    collect=_COLLECTORS["azure-tdx"],
     pinned_roots=PINNED_ROOTS,
 )
 GCP_SNP: Verifier[GcpSnpEvidence, GcpSnpPolicy, AnyGuest] = Verifier(
-    prove=_gcp_snp,
+    prove=_prove_gcp_snp,
     form=GcpSnpPolicy,
     rules=GCP_SNP_RULES,
     eat=lambda guest: snp.eat(guest.processor),
     fields=_gcp_snp_fields,
-    show=_show,
+    show=partial(_shown, "gcp-snp"),
+    collect=_COLLECTORS["gcp-snp"],
     pinned_roots={**AMD_ROOTS, GOOGLE_EKAK_ROOT_SHA256: "Google's pinned root of vTPM keys"},
 )

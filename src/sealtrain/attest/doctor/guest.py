@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from sealtrain.attest.errors import CollateralUnreachable
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
+from sealtrain.attest.tee import Device
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import EvidenceRefused, SealtrainError
 
@@ -25,6 +27,11 @@ _SOCKETS = (
 )
 _TAPPD = "var/run/tappd.sock"
 _REPORTS = "sys/kernel/config/tsm/report"
+_REPORTS_SINCE = (6, 7)
+_DRIVERS = {"tdx_guest": ((6, 2), "tdx_guest"), "sev_snp": ((5, 19), "sev_guest")}
+"""By the processor's flag: the kernel that the driver came with, and its module."""
+_TPM_MODULES = "modprobe tpm-crb tpm-tis"
+_NO_GUEST = "run in a dstack, TDX, SEV-SNP or Nitro guest; with the simulator you can rehearse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +68,42 @@ def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
     """The TEE, the place to ask it, and notes about it; ``None`` without a TEE."""
     for name in _SOCKETS:
         if _is_socket(root / name):
-            return _report_place("dstack", root / name, f"--platform dstack --guest /{name}")
+            return _report_place(root, "dstack", root / name, f"--platform dstack --guest /{name}")
     if _is_socket(root / _TAPPD):
         return None, None, [_tappd()]
     flags = _flags(root)
     reports = root / _REPORTS
-    for tee in TEES:
+    # A cloud's own kind proves more there than the processor's: the document is in the TPM.
+    for tee in sorted(TEES, key=lambda tee: tee.device is None or tee.device.cloud is None):
         device = tee.device
-        if device is None:
+        if device is None or not _is_of_cloud(root, device):
             continue
         here = root / device.path
         if not here.exists() and (device.flag not in flags or not reports.is_dir()):
-            continue
+            if device.cloud is None or device.flag:
+                continue
+            return tee.name, None, [_no_device(root, tee.name, device)]
         if not device.alone and not reports.is_dir():
-            return tee.name, None, [_no_reports(tee.name, device.path)]
+            return tee.name, None, [_no_reports(root, tee.name, device.path)]
         place = reports if device.reports and reports.is_dir() else here
         shown = f"{tee.name}:/{place.relative_to(root)}"
-        return _report_place(tee.name, place, f"--platform {tee.name} --guest {shown}?compose=FILE")
-    return None, None, [_none(flags)]
+        words = f"--platform {tee.platform} --guest {shown}?compose=FILE"
+        return _report_place(root, tee.name, place, words)
+    return None, None, [_none(root, flags)]
 
 
-def _report_place(tee: str, place: Path, words: str) -> tuple[str, Path | None, list[Finding]]:
+def _is_of_cloud(root: Path, device: Device) -> bool:
+    """Whether a machine is one of the cloud that a kind of evidence is of; others always are."""
+    if device.cloud is None:
+        return True
+    name, line = device.cloud
+    maker = device.maker is None or device.maker == _of_cpu(root, "vendor_id")
+    return maker and text_of(root / "sys/class/dmi/id" / name).strip() == line
+
+
+def _report_place(
+    root: Path, tee: str, place: Path, words: str
+) -> tuple[str, Path | None, list[Finding]]:
     if os.access(place, os.R_OK | os.W_OK):
         return tee, place, [Finding(topic="tee", name="guest", level="ok", found=words)]
     closed = Finding(
@@ -90,19 +112,48 @@ def _report_place(tee: str, place: Path, words: str) -> tuple[str, Path | None, 
         level="missing",
         found=f"{words}, closed to this user",
         refused="no evidence can be made",
-        fix=f"give this user read and write access to {place}",
+        fix=f"give this user read and write access to /{place.relative_to(root)}: as root, or by a "
+        "udev rule that names its group",
     )
     return tee, None, [closed]
 
 
-def _no_reports(tee: str, device: str) -> Finding:
+def _no_reports(root: Path, tee: str, device: str) -> Finding:
+    release = _release(root)
+    old = release is not None and release < _REPORTS_SINCE
+    mounted = any(
+        line.split()[1:3] == ["/sys/kernel/config", "configfs"]
+        for line in text_of(root / "proc/mounts").splitlines()
+    )
+    if old:
+        fix = "boot a kernel of 6.7 or newer: it has configfs-tsm"
+    elif mounted:
+        fix = "load the module that makes reports: modprobe tsm (tsm_report from Linux 6.16 on)"
+    else:
+        fix = "mount configfs: mount -t configfs none /sys/kernel/config"
+    number = "" if release is None else f", Linux {release[0]}.{release[1]}"
     return Finding(
         topic="tee",
         name="guest",
         level="missing",
-        found=f"{tee} at /{device}, no /{_REPORTS}",
+        found=f"{tee} at /{device}, no /{_REPORTS}{number}",
         refused="no quote can be made",
-        fix="Linux 6.7 or newer with configfs mounted: mount -t configfs none /sys/kernel/config",
+        fix=fix,
+    )
+
+
+def _no_device(root: Path, tee: str, device: Device) -> Finding:
+    """A machine of a cloud that shows no TPM to this process."""
+    behind = (root / "dev" / "tpm0").exists()
+    return Finding(
+        topic="tee",
+        name="guest",
+        level="missing",
+        found=f"a machine of the cloud of {tee}, no /{device.path}",
+        refused="no evidence can be made",
+        fix=f"use /dev/tpm0 in the guest's address, or load the resource manager: {_TPM_MODULES}"
+        if behind
+        else f"choose a confidential machine with a vTPM; in the guest: {_TPM_MODULES}",
     )
 
 
@@ -117,21 +168,35 @@ def _tappd() -> Finding:
     )
 
 
-def _none(flags: set[str]) -> Finding:
-    devices = [tee.device for tee in TEES if tee.device is not None]
-    hidden = {device.flag: device.absent for device in devices if device.absent is not None}
-    words = {**hidden, "hypervisor": "an ordinary virtual machine"}
-    known = next((flag for flag in words if flag in flags), None)
+def _none(root: Path, flags: set[str]) -> Finding:
+    devices = [tee.device for tee in TEES if tee.device is not None and tee.device.cloud is None]
+    hidden = {device.flag: device for device in devices if device.absent is not None}
+    known = next((flag for flag in hidden if flag in flags), None)
+    if known is not None:
+        found, fix = str(hidden[known].absent), _hidden_device(root, known, hidden[known])
+    elif "hypervisor" in flags:
+        found, fix = "an ordinary virtual machine", _NO_GUEST
+    else:
+        found, fix = "no TEE", _NO_GUEST
     return Finding(
         topic="tee",
         name="guest",
         level="missing",
-        found="no TEE" if known is None else words[known],
+        found=found,
         refused="every policy for hardware (platform-mismatch, simulated-evidence)",
-        fix="mount the device or the guest agent's socket into this container"
-        if known in hidden
-        else "run in a dstack, TDX, SEV-SNP or Nitro guest; with the simulator you can rehearse",
+        fix=fix,
     )
+
+
+def _hidden_device(root: Path, flag: str, device: Device) -> str:
+    """What brings the device of a guest whose processor says that it is one."""
+    since, module = _DRIVERS[flag]
+    release = _release(root)
+    if release is not None and release < since:
+        return f"boot a kernel of {since[0]}.{since[1]} or newer: it has the driver {module}"
+    if not (root / "sys/module" / module).is_dir():
+        return f"load the driver: modprobe {module.replace('_', '-')}"
+    return f"mount the device or the guest agent's socket into this container: /{device.path}"
 
 
 def try_to_show(show: Show, tee: str, place: Path) -> tuple[ProcessorEvidence | None, Finding]:
@@ -169,11 +234,22 @@ def _is_simulated(shown: ProcessorEvidence) -> bool:
 
 def _flags(root: Path) -> set[str]:
     """The processor's flags, of its first core."""
+    return set((_of_cpu(root, "flags") or _of_cpu(root, "Features")).split())
+
+
+def _of_cpu(root: Path, wanted: str) -> str:
+    """A line of the processor's first core; empty where there is none."""
     for line in text_of(root / "proc/cpuinfo").splitlines():
         name, _, rest = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(rest.split())
-    return set()
+        if name.strip() == wanted:
+            return rest.strip()
+    return ""
+
+
+def _release(root: Path) -> tuple[int, int] | None:
+    """Major and minor number of the running kernel, where it says one."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", text_of(root / "proc/sys/kernel/osrelease"))
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _is_socket(path: Path) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
+from collections import Counter
 from typing import Any
 
 from cryptography import x509
@@ -12,6 +11,7 @@ from sealtrain.attest import forms
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.dstack.exhibit import log_fields
+from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.explain.fields_gpu import (
     claims_fields,
@@ -23,6 +23,7 @@ from sealtrain.attest.explain.fields_gpu import (
 )
 from sealtrain.attest.field import Field, shorten, time_of
 from sealtrain.attest.roots import X509_ERRORS, quiet
+from sealtrain.attest.tdx.bootlog import parse_ccel, replay_events
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
@@ -163,40 +164,17 @@ def _field(part: str, name: str, value: str, meaning: str) -> Field:
     return Field(part=part, name=name, value=value, meaning=meaning)
 
 
-_MAX_EVENTS = 4096
-_SHA384 = 12
-_SIZES = {4: 20, 11: 32, 12: 48, 13: 64}
-_FIRST = 32  # the header's own event: register, type, SHA-1, size
-_END = 0xFFFFFFFF
-
-
 def replay_boot_log(data: bytes) -> dict[int, tuple[int, str]]:
     """Register (0 is RTMR0) → number of events and the SHA-384 they lead to, hex.
 
     Raises:
-        FormatUnknown: An event runs past the end, or uses an unknown algorithm.
+        FormatUnknown: It is no such log, as ``parse_ccel`` says.
     """
-    found: dict[int, tuple[int, str]] = {}
     try:
-        at = _FIRST + struct.unpack_from("<I", data, _FIRST - 4)[0]
-        for _ in range(_MAX_EVENTS):
-            index, kind, digests = struct.unpack_from("<III", data, at)
-            if kind == _END or (index, kind) == (0, 0) or index > 4:
-                break
-            at += 12
-            for _ in range(min(digests, len(_SIZES))):
-                (algorithm,) = struct.unpack_from("<H", data, at)
-                digest = data[at + 2 : at + 2 + _SIZES[algorithm]]
-                at += 2 + _SIZES[algorithm]
-                if algorithm == _SHA384 and index > 0 and kind != 3:
-                    count, register = found.get(index - 1, (0, "00" * 48))
-                    extended = hashlib.sha384(bytes.fromhex(register) + digest).hexdigest()
-                    found[index - 1] = (count + 1, extended)
-            (size,) = struct.unpack_from("<I", data, at)
-            at += 4 + size
-    except (struct.error, KeyError) as error:
-        if not found:
-            raise FormatUnknown(
-                "boot log cannot be read", hint="check that the file is complete"
-            ) from error
-    return found
+        events = parse_ccel(data)
+    except EvidenceMalformed as error:
+        raise FormatUnknown(
+            f"boot log cannot be read: {error.message}", hint="check that the file is complete"
+        ) from error
+    counted = Counter(event.index for event in events)
+    return {index: (count, replay_events(events, index).hex()) for index, count in counted.items()}

@@ -59,7 +59,7 @@ def gcp_tpm(found: AgentStatement, fetch: Fetch | None = None) -> TpmShown:
     """The vTPM's part of an agent's statement, with the issuers of its key; as ``collect_gcp``."""
     parts = {} if found.tpm_quote is None else found.tpm_quote
     leaf = octets_of(parts.get("ak_cert"))
-    return show_tpm(parts, _issuers(leaf) if fetch is None else fetch_issuers(leaf, fetch))
+    return show_tpm(parts, google_issuers(leaf) if fetch is None else fetch_issuers(leaf, fetch))
 
 
 def show_tpm(parts: dict[str, Any], issuers: tuple[bytes, ...]) -> TpmShown:
@@ -123,8 +123,8 @@ def fetch_issuers(leaf: bytes, fetch: Fetch) -> tuple[bytes, ...]:
 
 
 @lru_cache(maxsize=4)
-def _issuers(leaf: bytes) -> tuple[bytes, ...]:
-    """Fetched once in a process: a running guest may reach no such host any more."""
+def google_issuers(leaf: bytes) -> tuple[bytes, ...]:
+    """As ``fetch_issuers``, over HTTP and once in a process: later the border may close it."""
     return fetch_issuers(leaf, _get)
 
 

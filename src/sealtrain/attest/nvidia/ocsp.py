@@ -13,7 +13,7 @@ not including, the root needs an answer:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -127,6 +127,33 @@ def ocsp_request(certificate: x509.Certificate, issuer: x509.Certificate) -> byt
     """DER of the question NVIDIA's responder answers."""
     builder = ocsp.OCSPRequestBuilder().add_certificate(certificate, issuer, hashes.SHA384())
     return builder.build().public_bytes(Encoding.DER)
+
+
+def answers_until(answers: Iterable[bytes]) -> tuple[int, int] | None:
+    """When the oldest answer was made, and when the first ends; no signature is looked at.
+
+    Args:
+        answers: DER.
+
+    Returns:
+        Two times, seconds since 1970; ``None`` without answers.
+
+    Raises:
+        RevocationUnknown: Not an answer about certificates, or one without an end.
+    """
+    times: list[tuple[int, int]] = []
+    for answer in answers:
+        try:
+            for single in _parse(answer).responses:
+                end = single.next_update_utc
+                if end is None:
+                    raise _unknown("an answer does not say until when it holds")
+                times.append((_seconds(single.this_update_utc), _seconds(end)))
+        except (_Unusable, *_ANSWER_ERRORS) as error:
+            raise _unknown("an answer cannot be parsed") from error
+    if not times:
+        return None
+    return min(made for made, _ in times), min(until for _, until in times)
 
 
 def _parse(answer: bytes) -> ocsp.OCSPResponse:

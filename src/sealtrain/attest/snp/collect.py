@@ -50,7 +50,8 @@ _GET_EXTENDED_REPORT = 0xC020_5302
 _RESPONSE_BYTES = 4000
 _RESPONSE_HEADER_BYTES = 32
 _CERTIFICATES_BYTES = 16 << 10
-_SERVICE = "https://kdsintf.amd.com"
+SERVICE = "https://kdsintf.amd.com"
+"""AMD's key distribution service."""
 
 
 class _ReportRequest(ctypes.Structure):
@@ -145,7 +146,7 @@ def distribution_addresses(report: SnpReport) -> tuple[str, str] | None:
         levels.insert(0, ("fmc", tcb.fmc))
     chip = report.chip_id[:16] if product == "Turin" else report.chip_id
     query = "&".join(f"{name}SPL={level:02}" for name, level in levels)
-    base = f"{_SERVICE}/vcek/v1/{product}"
+    base = f"{SERVICE}/vcek/v1/{product}"
     return f"{base}/{chip}?{query}", f"{base}/cert_chain"
 
 

@@ -77,7 +77,7 @@ def obtain_collateral(
             _check_floor(_numbers(kept), _floor(floor))
             return kept
         fresh = fetch(base_url, quote)
-        _check_signed(fresh, quote)
+        check_signed(fresh, quote)
         numbers, highest = _numbers(fresh), _floor(floor)
         _check_floor(numbers, highest)
         if numbers != highest:
@@ -168,8 +168,13 @@ def _check_floor(numbers: dict[str, int], highest: dict[str, int]) -> None:
             )
 
 
-def _check_signed(collateral: Collateral, quote: TdxQuote) -> None:
-    """Only authentic collateral may raise a floor. The verifier checks all this again, and more."""
+def check_signed(collateral: Collateral, quote: TdxQuote) -> None:
+    """Only authentic collateral may raise a floor. The verifier checks all this again, and more.
+
+    Raises:
+        CollateralMismatch: TCB info or QE identity is not signed under the quote's root.
+        QuoteRootUntrusted: Their certificates are not.
+    """
     for name in ("tcb_info", "qe_identity"):
         chain = certificates_of_pem(getattr(collateral, f"{name}_issuer_chain").encode("ascii"))
         if len(chain) != 2 or chain[1] != quote.root_der:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_args
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
+from sealtrain.attest.claims import Claim, claim_unchecked
+from sealtrain.attest.errors import EventLogMismatch
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, on_off, rows_of
 from sealtrain.attest.forms import Exhibit, SgxQuote, StatementExhibit
 from sealtrain.attest.roots import INTEL_ROOT_SHA256, root_name
+from sealtrain.attest.rules import Rule
 from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx import appraise as tdx
+from sealtrain.attest.tdx.bootlog import BOOT_LOG, check_events, read_events, replay_events
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy, TcbStatus, TdxPolicy
-from sealtrain.attest.tdx.tee import TdxEvidence
+from sealtrain.attest.tdx.tee import FirmwareEvent, TdxEvidence
 from sealtrain.attest.tdx.verify import QUOTE, VerifiedQuote, config_id, verify_quote
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
@@ -49,7 +53,7 @@ class Quote(StatementExhibit):
     title = "Intel TDX quote"
     quote: TdxQuote
 
-    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[VerifiedQuote]:
+    def prove(self, beside: Attachments, at: Situation) -> SignedFacts[BareQuote]:
         """Its signature under collateral."""
         return _verify_facts(self.quote.raw, beside.collateral, at)
 
@@ -73,13 +77,33 @@ def _recognise(data: bytes) -> Exhibit | None:
     return Quote(raw=raw, quote=parse_quote(raw))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareQuote(VerifiedQuote):
+    """A quote, and the firmware's events that replay to its registers."""
+
+    events: tuple[FirmwareEvent, ...]
+
+    @property
+    def firmware_logged(self) -> bool:
+        """Whether there are any."""
+        return bool(self.events)
+
+
 def _verify_facts(
-    raw: bytes, collateral: Collateral | None, at: Situation
-) -> SignedFacts[VerifiedQuote]:
+    raw: bytes,
+    collateral: Collateral | None,
+    at: Situation,
+    events: tuple[FirmwareEvent, ...] = (),
+) -> SignedFacts[BareQuote]:
     """A TDX quote whose MRCONFIGID names the deployment document."""
     rules = None if at.policy is None else at.policy.cpu
-    signed = verify_signed_quote(
+    found = verify_signed_quote(
         raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at
+    )
+    if events:
+        check_events(events, found.quote.rtmr)
+    signed = BareQuote(
+        events=events, **{each.name: getattr(found, each.name) for each in fields(found)}
     )
     return SignedFacts(
         statement=signed,
@@ -159,17 +183,52 @@ def _quote(place: Path, report_data: bytes) -> bytes:
     return collect_quote(report_data, base=place)
 
 
+def _boot_log(signed: BareQuote, policy: TdxPolicy, now: int) -> Claim:
+    got = f"{len(signed.events)} events" if signed.events else "not shown"
+    if policy.boot_log == "any":
+        return claim_unchecked("boot log", got, source=QUOTE)
+    if not signed.events:
+        raise EventLogMismatch(
+            "guest shows no log of what its firmware measured",
+            check=BOOT_LOG,
+            got=got,
+            expected="events that replay to RTMR0 to RTMR2",
+            hint="let the guest's agent read /sys/firmware/acpi/tables/data/CCEL, which is root's",
+        )
+    return Claim(
+        name="boot log", got=got, expected="replays to the quote", source=QUOTE, outcome="equal"
+    )
+
+
 def _collect(device: Path, report_data: bytes, options: Mapping[str, str]) -> Shown:
-    return {"tee": "tdx", "quote": to_base64(_quote(device, report_data))}
+    quote = _quote(device, report_data)
+    events = read_events(parse_quote(quote).rtmr)
+    shown: Shown = {"tee": "tdx", "quote": to_base64(quote)}
+    return {**shown, "boot_events": [event.to_dict() for event in events]} if events else shown
+
+
+def _evidence_fields(evidence: TdxEvidence) -> list[Field]:
+    rows = [
+        (
+            f"RTMR{index} by the log",
+            replay_events(evidence.boot_events, index).hex(),
+            "What the firmware's events lead to; it must be the quote's register.",
+        )
+        for index in (0, 1, 2)
+    ]
+    own = quote_fields(parse_quote(evidence.quote_bytes))
+    return [*own, *rows_of(rows)] if evidence.boot_events else own
 
 
 PINNED_ROOTS = {INTEL_ROOT_SHA256: "Intel's pinned root"}
-VERIFIER: Verifier[TdxEvidence, TdxPolicy, VerifiedQuote] = Verifier(
-    prove=lambda evidence, beside, at: _verify_facts(evidence.quote_bytes, beside.collateral, at),
+VERIFIER: Verifier[TdxEvidence, TdxPolicy, BareQuote] = Verifier(
+    prove=lambda evidence, beside, at: _verify_facts(
+        evidence.quote_bytes, beside.collateral, at, evidence.boot_events
+    ),
     form=TdxPolicy,
-    rules=tdx.RULES,
+    rules=(*tdx.RULES, Rule(name="boot log", compare=_boot_log)),
     eat=tdx.eat,
-    fields=lambda evidence: quote_fields(parse_quote(evidence.quote_bytes)),
+    fields=_evidence_fields,
     recognise=_recognise,
     show=_show,
     pinned_roots=PINNED_ROOTS,

@@ -30,7 +30,7 @@ class Measurement(StrictModel):
     mrtd: _Register
     rtmr0: Literal["log"] | _Register
     """``log``: whatever the guest's event log replays to. No file tells this register, since the
-    host's ACPI tables are in it; only a dstack guest has a log."""
+    host's ACPI tables are in it; a bare guest's log is the firmware's (CCEL)."""
     rtmr1: _Register
     rtmr2: _Register
 
@@ -53,13 +53,18 @@ class TdxPolicy(QuotePolicy):
     """A TDX guest whose MRCONFIGID names its deployment document."""
 
     tee: Literal["tdx"]
+    boot_log: Literal["any", "require"]
+    """``require``: the firmware's event log must come along. Wherever one comes along, it must
+    replay to RTMR0 to RTMR2."""
 
     @model_validator(mode="after")
-    def _without_log(self) -> TdxPolicy:
-        if self.measurements != "any" and any(
-            measurement.rtmr0 == "log" for measurement in self.measurements
+    def _with_log(self) -> TdxPolicy:
+        if (
+            self.boot_log == "any"
+            and self.measurements != "any"
+            and any(measurement.rtmr0 == "log" for measurement in self.measurements)
         ):
-            raise ValueError("a tdx guest shows no event log: name the value of rtmr0")
+            raise ValueError("rtmr0: log needs boot_log: require, or name the value of rtmr0")
         return self
 
 
@@ -84,7 +89,7 @@ ANY_QUOTE_RULES: Final[dict[str, Any]] = {
     "max_collateral_age_s": "any",
 }
 """The same for simulated quotes of any image."""
-SIMULATED: Final[dict[str, Any]] = {"tee": "tdx", **ANY_QUOTE_RULES}
+SIMULATED: Final[dict[str, Any]] = {"tee": "tdx", **ANY_QUOTE_RULES, "boot_log": "any"}
 COMMENTS: Final = {
     "tcb_status": "Intel's words for the platform's state. SWHardeningNeeded is often met.",
     "advisories": "Open security advisories: none, or a list of INTEL-SA-… ids.",
@@ -93,6 +98,7 @@ COMMENTS: Final = {
     "platform_ids": f"Machines by PPID (32 hex digits), {SHOWN}. {NONE}",
     "min_tcb_evaluation_data_number": "Oldest of Intel's reviews that counts; raise it yearly.",
     "max_collateral_age_s": "How old Intel's data may be at the time of the decision.",
+    "boot_log": "require asks for the firmware's event log (CCEL) beside the quote.",
 }
 LINES: Final = {
     "TCB status": "tcb_status",
@@ -107,7 +113,7 @@ LINES: Final = {
 }
 RULES: Final = Rules(
     form=TdxPolicy,
-    lines=LINES,
+    lines={**LINES, "boot log": "boot_log"},
     comments=COMMENTS,
     presets={},
     simulated=SIMULATED,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from sealtrain.attest.statement import MAX_QUOTE_BYTES, GuestEvidence, bound_base64
+from pydantic import Field, StringConstraints
+
+from sealtrain.attest.statement import MAX_LOG_ENTRIES, MAX_QUOTE_BYTES, GuestEvidence, bound_base64
 from sealtrain.attest.tdx.policy import RULES
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
-from sealtrain.base.models import ONE_SPELLING, Base64
+from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
 
 
 class QuoteEvidence(GuestEvidence):
@@ -22,10 +24,21 @@ class QuoteEvidence(GuestEvidence):
         return from_base64(self.quote)
 
 
+class FirmwareEvent(StrictModel):
+    """What firmware extended a register by: RTMR0 to RTMR2."""
+
+    index: Annotated[int, Field(ge=0, le=2)]
+    digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$")]
+
+
 class TdxEvidence(QuoteEvidence):
     """A TDX guest whose MRCONFIGID names its deployment document."""
 
     tee: Literal["tdx"]
+    boot_events: tuple[FirmwareEvent, ...] = Field(
+        default=(), min_length=1, max_length=MAX_LOG_ENTRIES, exclude_if=lambda value: not value
+    )
+    """The firmware's event log, in the order of measurement; left out where it is not shown."""
 
 
 TEE = Tee(

@@ -46,23 +46,26 @@ def quote_registers(tpm: Tpm, qualifying_data: bytes, log: bytes | None) -> Show
     certificates = split_certificates(tpm.read_index(CERTIFICATE_INDEX, _MAX_INDEX_BYTES))
     template = tpm.read_index(TEMPLATE_INDEX, _MAX_TEMPLATE_BYTES)
     with tpm.primary(template) as (key, _):
-        for _ in range(_TRIES):
-            registers = tpm.registers()
-            message, signature = tpm.quote(key, qualifying_data)
-            values = [registers[index] for index in range(REGISTERS)]
-            if parse_quote(message).digest == hashlib.sha256(b"".join(values)).digest():
-                break
-        else:
-            raise EvidenceMalformed(
-                "registers of the TPM changed while they were read", check=_CHANGED
-            )
-    return {
-        "message": to_base64(message),
-        "signature": to_base64(signature),
-        "registers": [{"index": index, "value": value.hex()} for index, value in enumerate(values)],
-        "events": [] if log is None else _events(log),
-        "certificates": [to_base64(der) for der in certificates],
-    }
+        shown = quote_by(tpm, key, qualifying_data, log)
+    return {**shown, "certificates": [to_base64(der) for der in certificates]}
+
+
+def quote_by(tpm: Tpm, key: int, qualifying_data: bytes, log: bytes | None) -> Shown:
+    """The same by a loaded key, without its certificates; as ``quote_registers``."""
+    for _ in range(_TRIES):
+        registers = tpm.registers()
+        message, signature = tpm.quote(key, qualifying_data)
+        values = [registers[index] for index in range(REGISTERS)]
+        if parse_quote(message).digest == hashlib.sha256(b"".join(values)).digest():
+            return {
+                "message": to_base64(message),
+                "signature": to_base64(signature),
+                "registers": [
+                    {"index": index, "value": value.hex()} for index, value in enumerate(values)
+                ],
+                "events": [] if log is None else _events(log),
+            }
+    raise EvidenceMalformed("registers of the TPM changed while they were read", check=_CHANGED)
 
 
 def vtpm_shown(tpm: Tpm, report_data: bytes, log: bytes | None) -> Shown:

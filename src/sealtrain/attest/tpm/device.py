@@ -84,12 +84,13 @@ class Tpm:
             answer.finish()
         return found
 
-    def read_index(self, index: int, most: int) -> bytes:
-        """Content of a non-volatile index that anyone may read.
+    def read_index(self, index: int, most: int, *, by: int | None = None) -> bytes:
+        """Content of a non-volatile index that its reader needs no password for.
 
         Args:
             index: Its handle.
             most: Bytes that it has at most.
+            by: Whose right to read is used: ``OWNER``, or ``None`` for the index's own.
 
         Raises:
             GuestApiUnreachable: There is no such index.
@@ -108,7 +109,8 @@ class Tpm:
         while len(found) < size:
             part = min(_NV_CHUNK, size - len(found))
             body = struct.pack(">HH", part, len(found))
-            answer = self._call(_NV_READ, (index, index), body, authorised=1)
+            reader = index if by is None else by
+            answer = self._call(_NV_READ, (reader, index), body, authorised=1)
             data = answer.sized(2, part)
             if len(data) != part:
                 raise answer.malformed("it has other bytes than were asked for")

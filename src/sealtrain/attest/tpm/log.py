@@ -117,8 +117,12 @@ def check_replay(
             )
 
 
-def parse_log(raw: bytes) -> BootEvents:
+def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
     """Parse a log of at most 16 MiB; a filler of 0xFF bytes may follow the last event.
+
+    Args:
+        raw: The log.
+        first: Register that the event which names the banks stands under, by its kind of log.
 
     Raises:
         EvidenceMalformed: Another form, an event without a digest for each bank, or over a limit.
@@ -126,7 +130,7 @@ def parse_log(raw: bytes) -> BootEvents:
     reader = Octets(raw, BOOT_LOG, "little")
     if len(raw) > MAX_LOG_BYTES:
         raise reader.malformed(f"it is longer than {MAX_LOG_BYTES} bytes")
-    if reader.number(4) != 0 or reader.number(4) != _NO_ACTION or any(reader.take(20)):
+    if reader.number(4) != first or reader.number(4) != _NO_ACTION or any(reader.take(20)):
         raise reader.malformed("it does not begin with the event that names its banks")
     banks = _banks(reader.sized(4, 1024))
     locality = 0

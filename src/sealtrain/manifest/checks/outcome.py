@@ -64,7 +64,8 @@ def limits_are_said(case: Case) -> str:
     listed = [limit.id for limit in predicate.limits]
     if len(set(listed)) != len(listed):
         raise ClaimContradicted("the manifest lists a limit twice", check="limits")
-    missing = [name for name in limits.required(predicate) if name not in listed]
+    needed = [*limits.required(predicate), *_of_evidence(case)]
+    missing = [name for name in dict.fromkeys(needed) if name not in listed]
     if missing:
         raise ClaimContradicted(
             "the manifest conceals a limit of what it proves",
@@ -73,6 +74,13 @@ def limits_are_said(case: Case) -> str:
             expected=", ".join(missing),
         )
     return f"{len(listed)} limits stated"
+
+
+def _of_evidence(case: Case) -> tuple[str, ...]:
+    """Limits that the final evidence shows, whatever the brokers' verdicts said before."""
+    gpu = None if case.evidence is None else case.evidence.gpu
+    in_clear = gpu is not None and gpu.claims.multi_gpu_mode == "protected_pcie"
+    return ("nvlink-in-clear",) if in_clear else ()
 
 
 def artefacts_match(case: Case) -> str:
