@@ -19,9 +19,9 @@ FLAGS: Final[Mapping[str, str]] = {
 }
 """Keys that are true or false, or a word that means so (``AS_TRUE``)."""
 RENAMED: Final[Mapping[str, str]] = {
-    use.axolotl: name
+    str(use.axolotl): name
     for name, use in SETTINGS.items()
-    if use.axolotl is not None and use.axolotl not in FLAGS
+    if use.axolotl not in (None, "num_epochs", *FLAGS)
 } | {
     "neftune_alpha": "neftune_noise_alpha",
     "sequence_len": "max_length",

@@ -19,6 +19,7 @@ from sealtrain.recipe.backends import (
 )
 from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.epochs import unfit_for_epochs
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.kinds import Collaboration
 from sealtrain.recipe.modelspec import Model, ModelFromFolder, ModelFromHub
@@ -170,6 +171,14 @@ class Recipe(StrictModel):
         problem = unfit_for_fp16(self) if getattr(self.trainer, "fp16", False) else None
         if problem is not None:
             raise ValueError(f"trainer.fp16 {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _epochs_have_records(self) -> Self:
+        epochs = self.trainer.num_train_epochs
+        problem = None if epochs is None else unfit_for_epochs(self)
+        if problem is not None:
+            raise ValueError(f"trainer.num_train_epochs {problem}")
         return self
 
     @model_validator(mode="after")

@@ -111,7 +111,10 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
     arguments["activation_checkpointing"] = checkpointing is not False
     if not todo.get("fp16"):
         arguments["bf16"] = take("bf16", "trainer.bf16", default=True)
-    epochs = take("num_train_epochs", "trainer.max_steps", _EPOCHS)
+    counted = wanted.steps is not None or wanted.records is not None
+    counted = counted or todo.get("max_steps", -1) != -1
+    place = "trainer.max_steps" if counted else "trainer.num_train_epochs"
+    epochs = take("num_train_epochs", place, _EPOCHS)
     warmup = take("warmup_ratio", "trainer.warmup_steps")
     if warmup is not None:
         arguments["warmup_steps"] = warmup
@@ -188,23 +191,20 @@ def _steps(arguments: dict[str, Any], epochs: Any, wanted: Wanted, refused: dict
         arguments["max_steps"] = wanted.steps
     if "max_steps" in arguments:
         return
+    sizes = [
+        epochs,
+        arguments.get("per_device_train_batch_size", 8),
+        arguments.get("gradient_accumulation_steps", 1),
+    ]
     if arguments.get("packing"):
         refused["num_train_epochs"] = (
             "packed rows are not known before training; write max_steps, or say --steps N"
         )
+    elif not all(isinstance(size, int | float) and 0 < size < 1e9 for size in sizes):
+        refused["num_train_epochs"] = "epochs and sizes of batches are numbers above 0"
     elif wanted.records is None:
-        refused["num_train_epochs"] = (
-            "a stream of several owners has no epochs; say --record-count N, or write max_steps"
-        )
+        arguments["num_train_epochs"] = epochs
     else:
-        sizes = [
-            epochs,
-            arguments.get("per_device_train_batch_size", 8),
-            arguments.get("gradient_accumulation_steps", 1),
-        ]
-        if not all(isinstance(size, int | float) and 0 < size < 1e9 for size in sizes):
-            refused["num_train_epochs"] = "epochs and sizes of batches are numbers above 0"
-            return
         steps = math.ceil(wanted.records / (sizes[1] * sizes[2]))  # TRL begins an epoch anew
         arguments["max_steps"] = max(1, math.ceil(sizes[0] * steps))
 
