@@ -24,6 +24,7 @@ from typing import Any, Final
 from sealtrain.recipe.axolotlkeys import (
     ADAPTER,
     AS_TRUE,
+    ATTENTION,
     DEFAULTS,
     FLAGS,
     HARMLESS_FALSE,
@@ -70,6 +71,7 @@ class Wanted:
         own_files: The model's folder has the chat template, the tokens, rows and settings that the
             file names, and needs no code of its own.
         whole_base: A frozen base is held whole where the file quantizes it as no recipe does.
+        template: Text of the file that TRL's ``chat_template_path`` names.
         without: Keys to leave out although training without them is another training.
     """
 
@@ -83,6 +85,7 @@ class Wanted:
     prepared: bool = False
     own_files: bool = False
     whole_base: bool = False
+    template: str | None = None
     without: Collection[str] = ()
 
 
@@ -197,7 +200,7 @@ class _Translation:
         if rl is not None and peft is not None and peft.pop("lora_dropout", None) is not None:
             del self.translated["lora_dropout"]
             self.left_out["lora_dropout"] = "TRL switches dropout off where preferences are learned"
-        self._rest()
+        self._rest(model)
         if self.refused:
             raise RecipeInvalid(
                 "the Axolotl file asks for what a recipe cannot say",
@@ -259,6 +262,9 @@ class _Translation:
         whole = self.todo.get("bfloat16") is True and self.take("bfloat16", "model.dtype")
         if whole or self.config.get("bf16") in (True, "auto", "True"):
             model["dtype"] = "bfloat16"
+        for key, means in ATTENTION.items():
+            if self.todo.get(key) in means:
+                model["attn_implementation"] = means[self.take(key, "model.attn_implementation")]
         return model
 
     def _columns(self, rl: str | None) -> dict[str, str]:
@@ -496,12 +502,18 @@ class _Translation:
             }
         return peft
 
-    def _rest(self) -> None:
+    def _rest(self, model: dict[str, Any]) -> None:
         for key in ("test_datasets", "val_set_size"):
             if self.todo.get(key) and self.wanted.test:
                 self.take(key, "datasets")
         template = self.take("chat_template", "model's tokenizer")
-        if template not in (None, "tokenizer_default") and not self.wanted.own_files:
+        jinja = self.todo.get("chat_template_jinja")
+        if template == "jinja" and isinstance(jinja, str) and not self.wanted.own_files:
+            self.translated["chat_template"] = "model.chat_template"
+            model["chat_template"] = self.take("chat_template_jinja", "model.chat_template").split(
+                "\n"
+            )
+        elif template not in (None, "tokenizer_default") and not self.wanted.own_files:
             self.refuse("chat_template", f"{template!r}; {OWN_FILES}")
         for key in OF_FILES:
             if self.wanted.own_files:

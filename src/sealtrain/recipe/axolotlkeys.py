@@ -54,6 +54,12 @@ DEFAULTS: Final[dict[str, Any]] = {
     "optim": "adamw_torch_fused",
 }
 """What Axolotl does without these keys, where a recipe's own defaults differ."""
+ATTENTION: Final[Mapping[str, Mapping[Any, str]]] = {
+    "attn_implementation": {"eager": "eager", "sdpa": "sdpa"},
+    "eager_attention": {True: "eager"},
+    "sdp_attention": {True: "sdpa"},
+}
+"""Keys and values that a recipe has; the others call kernels that no guest holds."""
 OPTIMIZERS: Final = {
     "adamw_8bit": "adamw_bnb_8bit",
     "adamw_torch_4bit": "adamw_torch_fused",

@@ -27,6 +27,7 @@ from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, find_broken_promise
 from sealtrain.recipe.schedule import Schedule, unfit_to_continue
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, find_name_fault
+from sealtrain.recipe.templatemarks import find_template_fault
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS, TrainerArguments
 from sealtrain.recipe.validation import Validation
@@ -150,6 +151,13 @@ class Recipe(StrictModel):
     def _text_needs_a_tokenizer(self) -> Self:
         if self.reads_text and self.model.tokenizer is None:
             raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
+        return self
+
+    @model_validator(mode="after")
+    def _template_writes_conversations(self) -> Self:
+        problem = None if self.model.chat_template is None else find_template_fault(self)
+        if problem is not None:
+            raise ValueError(f"model.chat_template {problem}")
         return self
 
     @model_validator(mode="after")

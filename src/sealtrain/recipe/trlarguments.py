@@ -56,7 +56,8 @@ _NO_WEIGHT: Final = (
     (r"model_revision|lora_task_type", "the lock has the digests of the base that lies there"),
 )  # fmt: skip
 _WHY: Final = {
-    "chat_template_path": "put it into the tokenizer of the model's folder, and say --own-files",
+    "chat_template_path": "is no file of a template beside this one; put it there, or into the "
+    "tokenizer of the model's folder, and say --own-files",
     "load_in_8bit": "a frozen base is held in four bits, or whole, if you say --whole-base",
     "trust_remote_code": "code of the model's folder is never run; say --own-files where "
     "transformers itself has this architecture",
@@ -105,6 +106,12 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
         refused["model_name_or_path"] = "no folder beside the recipe; --base-model PATH names one"
         path = "model"
     dtype = take("dtype", "model.dtype", take("torch_dtype", "model.dtype", "float32"))
+    model = {"path": path.removeprefix("./").rstrip("/"), "dtype": dtype}
+    if todo.get("attn_implementation") in ("eager", "sdpa"):
+        model["attn_implementation"] = take("attn_implementation", "model.attn_implementation")
+    if wanted.template is not None and "chat_template_path" in todo:
+        take("chat_template_path", "model.chat_template")
+        model["chat_template"] = wanted.template.split("\n")
     arguments = dict(_DEFAULTS[trainer])
     columns = _columns(todo, translated, refused, trainer)
     checkpointing = take("gradient_checkpointing", "trainer.activation_checkpointing", default=True)
@@ -154,7 +161,7 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
         recipe=write_translation(
             wanted,
             phase=trainer,
-            model={"path": path.removeprefix("./").rstrip("/"), "dtype": dtype},
+            model=model,
             datasets=[*list_datasets(wanted.train, "train"), *list_datasets(wanted.test, "test")],
             columns=columns,
             trainer=arguments,

@@ -14,8 +14,8 @@ _FED: Final = "a process of the guest decrypts and feeds records; leave it out"
 
 TRAINER: Final[Mapping[str, str]] = {
     "attn_implementation": "write it under model",
-    "chat_template": "put it into the tokenizer of the model's folder",
-    "chat_template_path": "put it into the tokenizer of the model's folder",
+    "chat_template": "write it under model, as a list of lines",
+    "chat_template_path": "write the file's lines as model.chat_template",
     "dataloader_num_workers": _FED,
     "dataloader_pin_memory": _FED,
     "dataloader_prefetch_factor": _FED,

@@ -140,6 +140,15 @@ def test_the_word_of_the_refusal_takes_it(changed: dict[str, Any], wanted: dict[
     imported(changed, **wanted)
 
 
+def test_a_template_s_file_and_a_way_of_attention_go_under_the_model() -> None:
+    spoken = {"dataset_text_field": None, "assistant_only_loss": True}
+    made = imported(spoken | {"chat_template_path": "chat.jinja"}, template="a\n{{ messages }}")
+    assert made.recipe["model"]["chat_template"] == ["a", "{{ messages }}"]
+    assert made.recipe["model"]["attn_implementation"] == "sdpa"
+    assert made.translated["chat_template_path"] == "model.chat_template"
+    assert "attn_implementation" in imported({"attn_implementation": "flash_attention_2"}).left_out
+
+
 def test_files_of_both_tools_are_told_apart() -> None:
     assert is_of_trl(SFT)
     assert not is_of_trl({"base_model": "./model", "model_name_or_path": "x"})
