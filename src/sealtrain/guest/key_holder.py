@@ -23,6 +23,7 @@ from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.guest.model_before import ModelBefore, begins_with_last, find_model_before
 from sealtrain.guest.series import Chains, check_entries, check_opened, list_series, read_remembered
+from sealtrain.recipe.epochs import with_steps
 
 if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
@@ -279,6 +280,14 @@ class DataGuest(AttestedGuest):
             )
             for sealed in self.sealed_datasets
         ]
+        self.recipe = with_steps(
+            self.recipe,
+            (
+                sum(dataset.batch_rows)
+                for sealed, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
+                if sealed.role == "train"
+            ),
+        )
         check_opened(
             self.series,
             {

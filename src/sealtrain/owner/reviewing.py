@@ -15,7 +15,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.tiers import TIERS, WORDS
 from sealtrain.consortium.series import block_of, members_read
 from sealtrain.owner.standing import describe_apart, words_of_chain
-from sealtrain.recipe.backends import processes_of
+from sealtrain.recipe.epochs import steps_in_words
 
 if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
@@ -54,7 +54,13 @@ def facts(
     yield from uses(lock.recipe, registered)
     if recipe.schedule is not None:
         yield "schedule", recipe.schedule.in_words
-    yield "trains", _training(recipe, lock)
+    counts = _count_records(recipe, registered)
+    trained = [
+        count
+        for count, dataset in zip(counts, recipe.datasets, strict=True)
+        if dataset.role == "train"
+    ]
+    yield "trains", _training(recipe, lock, _sum_known(trained))
     for name, text in lock.origins.items():
         yield ("base" if name == "model" else name), text
     if lock.scripts:
@@ -105,7 +111,7 @@ def uses(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tupl
             yield "WARNING", f"this purpose is none of those for {manifest.name}; {refused}"
 
 
-def _training(recipe: Any, lock: Lock) -> str:
+def _training(recipe: Any, lock: Lock, records: int | None) -> str:
     how = "whole" if recipe.peft is None else f"by {recipe.peft.title}"
     what = _PHASES[recipe.phase]
     model = recipe.model
@@ -117,34 +123,19 @@ def _training(recipe: Any, lock: Lock) -> str:
     pinned = "" if lock.model.sha256 is None else f" ({lock.model.sha256[:16]}…)"
     if recipe.phase == "evaluate":
         return f"{what}, {base}{pinned}"
-    batch = recipe.trainer.per_device_train_batch_size * recipe.trainer.gradient_accumulation_steps
     merged = " and merged into it" if getattr(recipe.peft, "merge", False) else ""
-    return (
-        f"{what}, {how}{merged}, from {base}{pinned}; {recipe.trainer.max_steps} steps of "
-        f"{batch * processes_of(recipe)} records"
-    )
+    return f"{what}, {how}{merged}, from {base}{pinned}; {steps_in_words(recipe, records)}"
 
 
 def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
     columns = ", ".join(recipe.columns.names)
-    known: dict[tuple[str, str], list[DatasetManifest]] = {}
-    for manifest in registered:
-        known.setdefault((manifest.owner, manifest.name), []).append(manifest)
-    counts: list[int | None] = []
-    label = "reads"
-    for dataset in recipe.datasets:
-        there = known.get((dataset.owner, dataset.name), [])
-        if dataset.series is not None:
-            there = _read_of_series(there)
-        each = [dataset.records for dataset in there if dataset.records is not None]
-        single = len(there) == 1 or (dataset.series is not None and there)
-        records = sum(each) if single and len(each) == len(there) else None
+    counts, label = _count_records(recipe, registered), "reads"
+    for dataset, records in zip(recipe.datasets, counts, strict=True):
         told = f"{records} records" if records is not None else "records not told"
-        if registered and not there:
+        if registered and not _registered_as(dataset, registered):
             told = "not registered yet"
         if not registered:
             told = ""
-        counts.append(records)
         parts = [dataset.role, "series" if dataset.series is not None else "", told]
         if dataset.weight != 1:
             parts.append(f"weight {dataset.weight:g}")
@@ -154,8 +145,36 @@ def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tup
             parts.append(_flat(dataset.columns))
         yield label, f"{dataset.owner}/{dataset.name} ({', '.join(filter(None, parts))})"
         label = ""
-    total = "" if None in counts or not counts else f"; {sum(filter(None, counts))} records in all"
+    known = _sum_known(counts)
+    total = "" if known is None else f"; {known} records in all"
     yield "columns", f"{columns} of each, and no other{total}"
+
+
+def _count_records(recipe: Recipe, registered: Sequence[DatasetManifest]) -> list[int | None]:
+    """Records of each dataset of a recipe, as registered; ``None`` where they are not known."""
+    counts: list[int | None] = []
+    for dataset in recipe.datasets:
+        there = _registered_as(dataset, registered)
+        each = [manifest.records for manifest in there if manifest.records is not None]
+        single = len(there) == 1 or (dataset.series is not None and there)
+        counts.append(sum(each) if single and len(each) == len(there) else None)
+    return counts
+
+
+def _sum_known(counts: Sequence[int | None]) -> int | None:
+    """All records, where the records of each dataset are known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _registered_as(dataset: Any, registered: Sequence[DatasetManifest]) -> list[DatasetManifest]:
+    """What is registered under a dataset's name; of a series the members that a run would read."""
+    there = [
+        manifest
+        for manifest in registered
+        if (manifest.owner, manifest.name) == (dataset.owner, dataset.name)
+    ]
+    return there if dataset.series is None else _read_of_series(there)
 
 
 def _read_of_series(members: list[DatasetManifest]) -> list[DatasetManifest]:

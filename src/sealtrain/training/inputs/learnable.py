@@ -107,15 +107,15 @@ def compares_only(recipe: Recipe) -> bool:
     return bool(getattr(recipe.trainer, "compares_only", False))
 
 
-def differs(first: Sequence[int], second: Sequence[int], most: int | None = None) -> bool:
+def differs(answers: Iterable[Sequence[int]], *, most: int | None = None) -> bool:
     """Whether two answers to one prompt have different tokens: else their difference is zero.
 
     Args:
-        first: Tokens of the prompt and an answer. Texts that differ may have equal ones, as
-            conversations of which the chat template does not write a key, such as an id.
-        second: The same of the other answer.
+        answers: Tokens of the prompt and an answer, of each. Texts that differ may have equal ones,
+            as conversations of which the chat template does not write a key, such as an id.
         most: Tokens of each that are read; all when ``None``.
     """
+    first, second = answers
     return list(first[:most]) != list(second[:most])
 
 
@@ -388,7 +388,7 @@ class _Answers:
             )
             for answer in answers
         ]
-        if self._compares and not differs(*rows, self._most):
+        if self._compares and not differs(rows, most=self._most):
             return "empty"
         if self._most is None:
             return "whole"
@@ -426,7 +426,7 @@ class _Scored:
             rows.append(self._encode.ids(text, **settings))
         if self._most is not None and max(map(len, rows)) > self._most:
             return "filtered"
-        return "whole" if not self._compares or differs(*rows) else "empty"
+        return "whole" if not self._compares or differs(rows) else "empty"
 
 
 def text_fields(recipe: Recipe) -> tuple[str, ...]:
