@@ -98,7 +98,8 @@ def leave_equal_pairs_out(trainer: Any, recipe: DpoRecipe | RewardRecipe) -> Non
 
     def teaches(row: dict[str, Any]) -> bool:
         asked = row.get("prompt_ids", [])
-        return differs(asked + row["chosen_ids"], asked + row["rejected_ids"], most)
+        answers = (asked + row["chosen_ids"], asked + row["rejected_ids"])
+        return differs(answers, most=most)
 
     trainer.train_dataset = trainer.train_dataset.filter(teaches)
 
