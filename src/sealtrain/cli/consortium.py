@@ -62,10 +62,10 @@ def create(
         own_data_consent=own_data_consent,
     )
     consortium.save(out)
-    emit(as_json, {**shown(consortium), "file": str(out)}, lines(consortium))
+    emit(as_json, {**show_consortium(consortium), "file": str(out)}, lines(consortium))
 
 
-def shown(consortium: Consortium) -> dict[str, object]:
+def show_consortium(consortium: Consortium) -> dict[str, object]:
     """A consortium in the form of ``--json``."""
     return {
         "name": consortium.name,

@@ -51,7 +51,7 @@ def verify(
     """
     locked = None if lock is None else load_lock(lock)
     record = _record(identity, locked, out)
-    found = opened(image)
+    found = open_image(image)
     account = account_for(found, source, lock=locked)
     if (refusal := account.refusal) is not None:
         for finding in account.findings[:_SHOWN]:
@@ -136,7 +136,7 @@ def _record(identity: Path | None, lock: Lock | None, out: Path | None) -> _Reco
 
 def show(image: ImagePath, as_json: Json = False) -> None:
     """Show an image's digest, how it starts and which packages it has; nothing is verified."""
-    found = opened(image)
+    found = open_image(image)
     code = code_of(found)
     wheels = {name: wheel.version for name, wheel in sorted(wheels_of(found).items())}
     debian = sorted(
@@ -168,7 +168,7 @@ def show(image: ImagePath, as_json: Json = False) -> None:
     )
 
 
-def opened(path: Path) -> Image:
+def open_image(path: Path) -> Image:
     """Read an image with a progress bar.
 
     Raises:

@@ -21,7 +21,7 @@ from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write
 from sealtrain.base.shipped import find_shipped
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.cli.output import Json, emit, require_name, say, typed
+from sealtrain.cli.output import Json, emit, quote_path, require_name, say
 from sealtrain.cli.project import NAME
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
@@ -319,7 +319,7 @@ def _next(
     folder: Path, owner: str, sample: Path | None, *, founded: bool, seal_as: Sequence[str]
 ) -> list[str]:
     data = sample or Path("FILE")
-    source = typed(data.absolute() if folder.absolute() != Path.cwd() else data)
+    source = quote_path(data.absolute() if folder.absolute() != Path.cwd() else data)
     name = slug(data.stem, "records")
     found = f"  sealtrain consortium create NAME --owner keys/{owner}.public.json --owner OTHER"
     return [

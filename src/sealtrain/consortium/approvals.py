@@ -341,7 +341,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
         ApprovalsMissing: Too few owners approve.
     """
     if tally.revoked:
-        raise _stopped(tally)
+        raise _refuse_stopped(tally)
     if not tally.sealed:
         return tally
     got = (
@@ -361,7 +361,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
         )
     back |= {*tally.spent}
     if tally.spent and len(back) >= tally.threshold and back.issuperset(tally.awaited):
-        raise _spent(tally)
+        raise _refuse_spent(tally)
     undecided = not (
         tally.approved_by
         or tally.expired
@@ -371,7 +371,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
         or tally.revoked_by
     )
     if undecided and tally.elsewhere is not None:
-        raise _changed(tally.target, tally.elsewhere)
+        raise _refuse_changed(tally.target, tally.elsewhere)
     asked = tally.awaited if tally.progress >= tally.threshold else tally.missing
     late = f"; {_list(tally.not_yet)} approved with a clock ahead" if tally.not_yet else ""
     wrong = (
@@ -389,7 +389,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
     )
 
 
-def _stopped(tally: ApprovalTally) -> ApprovalRevoked:
+def _refuse_stopped(tally: ApprovalTally) -> ApprovalRevoked:
     enough = len(tally.revoked_by) >= tally.revoke_threshold
     expected = (
         f"fewer than {tally.revoke_threshold}" if enough else "none by an owner of data it reads"
@@ -404,7 +404,7 @@ def _stopped(tally: ApprovalTally) -> ApprovalRevoked:
     )
 
 
-def _spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
+def _refuse_spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
     who = _list(tally.spent)
     if "runs" in tally.spent_by:
         return ApprovalSpent(
@@ -432,7 +432,7 @@ def _demand(tally: ApprovalTally) -> str:
     return f"{tally.threshold} of {tally.owners} owners{why}{own}"
 
 
-def _changed(runs: Target, approved: Target) -> RecipeChanged:
+def _refuse_changed(runs: Target, approved: Target) -> RecipeChanged:
     if runs.recipe_hash != approved.recipe_hash:
         message = "no owner decided on the recipe that runs; the owners approved another one"
         got, expected = runs.recipe_hash, approved.recipe_hash

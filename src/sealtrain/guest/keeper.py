@@ -47,7 +47,7 @@ from sealtrain.guest.workload.messages import (
     TallyRecords,
     WorkloadQuestion,
 )
-from sealtrain.guest.workloadkeeper import WorkloadKeeper, lost
+from sealtrain.guest.workloadkeeper import WorkloadKeeper, lose_workload
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.basefiles import base_files_of
 from sealtrain.training.checkpoints import checkpoint
@@ -153,7 +153,7 @@ class Keeper(WorkloadKeeper):
             [RankDesk(self, rank, leads=self) for rank in range(len(self._workload.ends))]
         )
         if self._outcome is None:
-            raise lost(self._workload.status)
+            raise lose_workload(self._workload.status)
         return self._outcome
 
     def _must_end(self) -> bool:
@@ -189,7 +189,7 @@ class Keeper(WorkloadKeeper):
                 run.closed(self._closed)
             if rank == 0:
                 self._ready = ready
-        return Reply(self._stated(leads=rank == 0, anchored=run.lease_keeper.anchored))
+        return Reply(self._state(leads=rank == 0, anchored=run.lease_keeper.anchored))
 
     def stopped(self) -> NoReturn:
         """Raise why training ended."""
@@ -229,7 +229,7 @@ class Keeper(WorkloadKeeper):
         if self._signing:
             raise Misused("no products after the manifest")
         answer = partial(self._helpers.answer, question)
-        return self._awaited(answer) if isinstance(question, ConnectHelper) else answer()
+        return self._await(answer) if isinstance(question, ConnectHelper) else answer()
 
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
@@ -314,7 +314,7 @@ class Keeper(WorkloadKeeper):
         """Take the workload's word for what ended it, as far as that is known here."""
         if not self._signing:
             self._run.tally.add(question.counts)
-        self.fail(self._judged(question))
+        self.fail(self._judge(question))
 
     # Checkpoints and files of the model.
 

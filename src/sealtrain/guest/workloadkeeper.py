@@ -168,7 +168,7 @@ class WorkloadKeeper:
         if self._opener.status is not None:
             self.fail(self._opener.lost())
         elif self._guest.lease.left() <= 0:
-            self.fail(self._guest.lease_keeper.lapsed(lost(None)))
+            self.fail(self._guest.lease_keeper.lapsed(lose_workload(None)))
         return self._over.is_set()
 
     @property
@@ -201,7 +201,7 @@ class WorkloadKeeper:
             self._ended = self._error is None
         self._over.set()
 
-    def _awaited(self, answer: Callable[[], Reply]) -> Reply:
+    def _await(self, answer: Callable[[], Reply]) -> Reply:
         """An answer that waits for another machine, and no longer than the workload may live.
 
         Raises:
@@ -308,7 +308,7 @@ class WorkloadKeeper:
 
     # What both kinds of keeper share.
 
-    def _stated(self, *, leads: bool, anchored: int) -> dict[str, Any]:
+    def _state(self, *, leads: bool, anchored: int) -> dict[str, Any]:
         """What a rank that is ready may ask for."""
         guest, resume, model = self._guest, self._resume, self._model
         return {
@@ -328,7 +328,7 @@ class WorkloadKeeper:
             "secret": to_base64(guest.secret.reveal()) if draws(guest.recipe) else None,
         }
 
-    def _judged(self, question: Failed) -> BaseException:
+    def _judge(self, question: Failed) -> BaseException:
         """What ended the recipe's code: of its words, as far as they are known here."""
         guest = self._guest
         refusal = self._refusals.get(question.code)
@@ -399,7 +399,7 @@ def _restate_misuse(broken: BaseException, *, scripts: bool) -> Restated:
     )
 
 
-def lost(status: int | None) -> RankLost:
+def lose_workload(status: int | None) -> RankLost:
     """The workload ended without a word, or has to end."""
     return RankLost(
         "the process of the recipe's code ended without a report",

@@ -187,7 +187,7 @@ class Conversion:
         """Whether the owner said anything about the file."""
         return self.decimals != "point" or bool(self.dates)
 
-    def converted(self, name: str, first: int, column: str, values: pa.Array) -> pa.Array:
+    def convert(self, name: str, first: int, column: str, values: pa.Array) -> pa.Array:
         """The text of a column, as the rules read it.
 
         Args:

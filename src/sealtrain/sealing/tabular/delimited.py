@@ -141,7 +141,7 @@ def _text_batches(
                 last = batch.column(batch.num_columns - 1)[-1].as_py()
             position = place.tell()
             columns = [
-                conversion.converted(path.name, first, name, column)
+                conversion.convert(path.name, first, name, column)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             ]
             yield pa.record_batch(columns, schema=batch.schema), position - before
