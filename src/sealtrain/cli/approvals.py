@@ -23,6 +23,7 @@ from sealtrain.owner.owner_files import OwnerFiles
 from sealtrain.owner.standing import StandingRequest
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
+from sealtrain.signing.needs import reasons_in_words
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally
@@ -333,8 +334,9 @@ def show_tallies(answers: AtEach[ApprovalTally]) -> tuple[dict[str, Any], list[s
 def _tally_lines(tally: ApprovalTally) -> list[str]:
     lines = [
         f"approvals  {tally.verdict()}",
-        f"needs      {tally.needs.to_text()}",
-        f"threshold  {tally.threshold} of {tally.owners}, for {', '.join(tally.demanded_by)}",
+        f"needs      approval because {tally.needs.to_text()}",
+        f"threshold  {tally.threshold} of {tally.owners} owners, because "
+        + reasons_in_words(tally.demanded_by),
         f"progress   {tally.in_words()}",
         f"approved   {', '.join(tally.approved_by) or '-'}",
     ]

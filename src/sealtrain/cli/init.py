@@ -27,7 +27,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample
+from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample, similar_labels
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.identity import PublicIdentity
 
@@ -129,6 +129,8 @@ def init(
         fits = propose(seen, answers.phase, roles)
         phase = _answer(answers.phase, "Phase", fits.phase, ask, "--phase")
         proposal = fits if phase == fits.phase else propose(seen, phase, roles)
+        for alike in similar_labels(proposal.labels):
+            say(f"look: these labels differ only by case or spaces: {', '.join(map(repr, alike))}")
     model = _MODEL
     if proposal is not None and not proposal.of_numbers:
         model = _answer(

@@ -114,7 +114,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
         for line in name_outlasted(intent.registered, ends):
             tell(f"  {line}")
     tell(f"  recipe hash {lock.recipe_hash}")
-    tell(f"  it needs: {needs.to_text()}")
+    tell(f"  needs approval because {needs.to_text()}")
     for broker_id in lock.brokers:
         tell(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
 

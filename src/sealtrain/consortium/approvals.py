@@ -46,7 +46,7 @@ from sealtrain.consortium.errors import (
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.standing_approval import Spent
 from sealtrain.errors import RecipeChanged
-from sealtrain.signing.needs import Needs, RecipeAction
+from sealtrain.signing.needs import Needs, RecipeAction, reasons_in_words
 from sealtrain.signing.target import Target
 
 __all__ = [
@@ -319,13 +319,14 @@ def tally_as_stated(
         tally(known, consortium, target, now, needs=needs)
         for needs in stated or {Needs(actions=("approve",), owners=())}
     ]
-    # The text decides between equals, so that every party shows the same tally.
+    # The needs decide between equals, so that every party shows the same tally.
     return max(
         tallies,
         key=lambda counted_tally: (
             not counted_tally.sealed,
             counted_tally.progress,
-            counted_tally.needs.to_text(),
+            counted_tally.needs.actions,
+            counted_tally.needs.owners,
         ),
     )
 
@@ -427,9 +428,11 @@ def _refuse_spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
 
 def _demand(tally: ApprovalTally) -> str:
     """The number of owners needed, and why."""
-    why = "" if tally.demanded_by == ("approve",) else f" for {', '.join(tally.demanded_by)}"
     own = f", {_list(tally.own_data)} among them" if tally.own_data else ""
-    return f"{tally.threshold} of {tally.owners} owners{why}{own}"
+    why = f", because {reasons_in_words(tally.demanded_by)}"
+    if tally.demanded_by == ("approve",):
+        why = ""
+    return f"{tally.threshold} of {tally.owners} owners{own}{why}"
 
 
 def _refuse_changed(runs: Target, approved: Target) -> RecipeChanged:
