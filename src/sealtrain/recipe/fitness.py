@@ -32,7 +32,7 @@ from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.metricnames import find_unmeasured, find_untested, list_metrics
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.recipe.records import CONVERSATIONS
+from sealtrain.recipe.recordcolumns import CONVERSATIONS
 from sealtrain.recipe.templatemarks import (
     MARKS,
     changing_name,

@@ -181,7 +181,7 @@ def _dpo(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     }
     masked = min(_common(asked, ids) for ids in whole.values())
     length = recipe.trainer.max_length
-    if compares_only(recipe) and not differs(*whole.values(), length):
+    if compares_only(recipe) and not differs(whole["chosen"], whole["rejected"], length):
         return [_cut(name, ids, [_LEFT_OUT] * len(ids), length) for name, ids in whole.items()]
     return [_cut(name, ids, _uses(ids, masked), length) for name, ids in whole.items()]
 
@@ -219,7 +219,7 @@ def _reward(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
         whole[name] = _tokens(tokenizer, text, tools=tools)
     length = recipe.trainer.max_length
     fits = length is None or all(len(ids) <= length for ids in whole.values())
-    equal = compares_only(recipe) and not differs(*whole.values())
+    equal = compares_only(recipe) and not differs(whole["chosen"], whole["rejected"])
     use: Use = _LEFT_OUT if equal or not fits else "scored"
     return [
         Rendered(name=name, ids=tuple(ids), uses=(use,) * len(ids)) for name, ids in whole.items()

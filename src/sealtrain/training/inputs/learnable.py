@@ -388,7 +388,7 @@ class _Answers:
             )
             for answer in answers
         ]
-        if self._compares and not differs(*rows, self._most):
+        if self._compares and not differs(rows[0], rows[1], self._most):
             return "empty"
         if self._most is None:
             return "whole"
@@ -426,7 +426,7 @@ class _Scored:
             rows.append(self._encode.ids(text, **settings))
         if self._most is not None and max(map(len, rows)) > self._most:
             return "filtered"
-        return "whole" if not self._compares or differs(*rows) else "empty"
+        return "whole" if not self._compares or differs(rows[0], rows[1]) else "empty"
 
 
 def text_fields(recipe: Recipe) -> tuple[str, ...]:

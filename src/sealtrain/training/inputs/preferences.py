@@ -12,7 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import TOOLS, holds_tools, kind_of
-from sealtrain.recipe.records import EITHER, one_kind_only
+from sealtrain.recipe.recordcolumns import EITHER
+from sealtrain.recipe.records import one_kind_only
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
     check_conversation,
