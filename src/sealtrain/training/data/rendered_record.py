@@ -10,7 +10,7 @@ shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -21,7 +21,6 @@ from sealtrain.errors import SealtrainError
 from sealtrain.recipe.conversations import TOOLS
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, check_tokenizer
-from sealtrain.training.inputs.learnable import compares_only, differs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -119,6 +118,23 @@ def render_record(
             got=type(error).__name__,
             hint="see which roles and order of turns the template allows",
         ) from None
+
+
+def compares_only(recipe: Recipe) -> bool:
+    """Whether a phase learns from the difference of two answers, and from nothing else."""
+    return bool(getattr(recipe.trainer, "compares_only", False))
+
+
+def differs(first: Sequence[int], second: Sequence[int], most: int | None = None) -> bool:
+    """Whether two answers to one prompt have different tokens: else their difference is zero.
+
+    Args:
+        first: Tokens of the prompt and an answer. Texts that differ may have equal ones, as
+            conversations of which the chat template does not write a key, such as an id.
+        second: The same of the other answer.
+        most: Tokens of each that are read; all when ``None``.
+    """
+    return list(first[:most]) != list(second[:most])
 
 
 def _sft(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:

@@ -22,7 +22,7 @@ from sealtrain.training.data.conversations import (
     field_names,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.inputs.learnable import compares_only, differs
+from sealtrain.training.data.rendered_record import compares_only, differs
 
 if TYPE_CHECKING:
     import pyarrow as pa
