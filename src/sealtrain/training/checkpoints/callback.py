@@ -26,7 +26,7 @@ which the callback corrects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import lcm
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ from sealtrain.training.distributed.machinery import Copies
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.finite import (
     first_not_finite,
+    refuse_left_out_steps,
     refuse_not_finite,
     require_finite_model,
     require_finite_weights,
@@ -259,6 +260,7 @@ class RunCallback(TrainerCallback):
     ) -> TrainerControl:
         """Evaluate if due; a due checkpoint is sealed after this step's metrics have left."""
         self.steps = int(state.global_step)
+        refuse_left_out_steps(_scaler_of(objects), self.steps, ended=False)
         self.tokens = int(state.num_input_tokens_seen) or None
         if self._position is not None:
             self.rows = self._position.rows_at(self.steps)
@@ -288,6 +290,7 @@ class RunCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
         """Wait for the last checkpoint; restore the best weights, if the recipe wants them."""
+        refuse_left_out_steps(_scaler_of(objects), self.steps, ended=True)
         saver = self._context.saver
         if saver is None:
             return
@@ -396,7 +399,7 @@ class RunCallback(TrainerCallback):
         kept = {
             **weights,
             "scheduler": objects["lr_scheduler"].state_dict(),
-            **_scaler_state(objects["optimizer"]),
+            **_scaler_state(objects),
             "random": random,
             "rows": self.rows,
             "mark": self.mark,
@@ -471,7 +474,11 @@ class RunCallback(TrainerCallback):
             self._position.resume(step=ref.step, mark=self.mark)
 
 
-def _scaler_state(optimizer: Any) -> dict[str, Any]:
-    """What scales the loss of ``fp16``, where something does."""
-    scaler = getattr(optimizer, "scaler", None)
+def _scaler_of(objects: Mapping[str, Any]) -> Any:
+    """What scales the loss of ``fp16``; ``None`` where nothing does."""
+    return getattr(objects.get("optimizer"), "scaler", None)
+
+
+def _scaler_state(objects: Mapping[str, Any]) -> dict[str, Any]:
+    scaler = _scaler_of(objects)
     return {} if scaler is None else {"scaler": scaler.state_dict()}
