@@ -229,19 +229,6 @@ def unfit_for_fp16(recipe: Any) -> str | None:
     return None
 
 
-def unfit_optimizer(recipe: Any) -> str | None:
-    """Why an optimizer of bitsandbytes cannot train a ``Recipe``; ``None`` if it can."""
-    if recipe.collaboration is not None:
-        return "is not for a collaboration: its parties compare whole states"
-    if recipe.privacy.dp == "sgd":
-        return "is not known to keep privacy dp: sgd"
-    if recipe.phase == "evaluate":
-        return "is not for phase evaluate, which trains nothing"
-    if recipe.backend.name != "trl":
-        return f"is not for backend {recipe.backend.name}; backend trl takes it"
-    return None
-
-
 def _unfit_to_share_out(recipe: Any) -> str | None:
     """Why ranks cannot share the model out; they may still hold copies."""
     backend, trainer, peft = recipe.backend, recipe.trainer, recipe.peft

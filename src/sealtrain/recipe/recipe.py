@@ -15,10 +15,10 @@ from sealtrain.recipe.backends import (
     is_default,
     unfit,
     unfit_for_fp16,
-    unfit_optimizer,
 )
 from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.engines import unfit_for_engine
 from sealtrain.recipe.epochs import unfit_for_epochs
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.kinds import Collaboration
@@ -29,7 +29,7 @@ from sealtrain.recipe.schedule import Schedule, unfit_to_continue
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, find_name_fault
 from sealtrain.recipe.templatemarks import find_template_fault
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
-from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS, TrainerArguments
+from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.validation import Validation
 from sealtrain.signing.datause import LegalBasis, Purpose
 
@@ -190,12 +190,10 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _optimizer_fits(self) -> Self:
-        problem = None
-        if self.trainer.optim in BITSANDBYTES_OPTIMIZERS:
-            problem = unfit_optimizer(self)
+    def _engine_fits(self) -> Self:
+        problem = unfit_for_engine(self)
         if problem is not None:
-            raise ValueError(f"trainer.optim {self.trainer.optim} {problem}")
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
