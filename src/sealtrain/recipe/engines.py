@@ -28,16 +28,18 @@ class Engine:
         phases: That it trains.
         scripts: A script of the engineer's own may still train.
         quantized: A base in four bits may lie beside it.
+        nodes: Several nodes may train with it: what it keeps is the same on every rank.
     """
 
     phases: tuple[str, ...]
     scripts: bool = False
     quantized: bool = True
+    nodes: bool = False
 
 
 _TRAINING: Final = ("classify", "cpt", "dpo", "embed", "reward", "rlhf", "sft", "vlm")
 ENGINES: Final = {
-    "optim": Engine(phases=_TRAINING, scripts=True),
+    "optim": Engine(phases=_TRAINING, scripts=True, nodes=True),
     "torch_compile": Engine(phases=("classify", "cpt", "dpo", "reward", "sft"), quantized=False),
     "use_liger_kernel": Engine(phases=("cpt", "sft"), quantized=False),
 }
@@ -82,8 +84,9 @@ def unfit_for_engine(recipe: Any) -> str | None:
 
 
 def _list_faults(recipe: Any, engine: Engine) -> Iterator[str]:
-    if recipe.collaboration is not None:
-        yield "is not for a collaboration: its parties compare whole states"
+    how = recipe.collaboration
+    if how is not None and not (engine.nodes and how.takes_backend):
+        yield f"is not for collaboration {how.kind}: it was not tried there"
     if recipe.privacy.dp == "sgd":
         yield "is not known to keep privacy dp: sgd"
     if recipe.phase not in engine.phases:

@@ -119,8 +119,10 @@ class Recipe(StrictModel):
         if sealed and self.phase != "evaluate":
             if self.phase not in _FROM_SEALED or not self.reads_text:
                 raise ValueError("model.sealed is for evaluate, and for sft and classify on text")
-            if self.collaboration is not None or self.scripts:
-                raise ValueError("training from model.sealed has no collaboration or scripts")
+            if self.scripts or not (self.collaboration is None or self.collaboration.takes_backend):
+                raise ValueError(
+                    "training from model.sealed has no scripts, and no collaboration but nodes"
+                )
         return self
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ def test_at_their_defaults_they_are_in_no_lock(sft: dict[str, Any], lock_of: Loc
 
 UNFIT: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "a collaboration": lambda _: {
-        "collaboration": {"kind": "nodes", "nodes": 2, "policy": "policy.json"}
+        "collaboration": {"kind": "cut", "policy": "policy.json", "layers": 0}
     },
     "noise": lambda _: {
         "privacy": {"dp": "sgd", "unit": "record", "target_epsilon": 8.0, "delta": 1e-5,
