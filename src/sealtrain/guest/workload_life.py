@@ -33,6 +33,7 @@ from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
 from sealtrain.guest.workload.new_interpreter import execute_anew
 from sealtrain.guest.workload.node_ranks import KeptCompany, links_of
 from sealtrain.recipe.backends import divide_among, needs_group, processes_of
+from sealtrain.recipe.engines import builds_code
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.sealing.datakey import DataKey
@@ -131,7 +132,10 @@ class Workload:
         recipe, tally = self.recipe, OutputTally()
         control = AskingEnd(ends[0].control)
         with ExitStack() as stack:
-            room = stack.enter_context(enclose(tally, alone=True, insecure_shown=self.shown))
+            compiles = builds_code(recipe)
+            room = stack.enter_context(
+                enclose(tally, alone=True, compiles=compiles, insecure_shown=self.shown)
+            )
             os.environ["HOME"] = str(room.scratch.folder)
             give_up_capabilities()
             stack.enter_context(room.closed(Ways()))
