@@ -35,7 +35,7 @@ from node_wire import heard, nodes, read, say, write
 
 WORLD, EACH = 4, 2
 WAYS = ("sharded", "copies")
-TOKENS, VOCABULARY = 128, 8192
+VOCABULARY = 8192
 WIDTHS = {15: (512, 2), 150: (1024, 11)}
 """Width and layers by millions of parameters."""
 
@@ -99,13 +99,14 @@ def play(rank: int, wire: Any, *, hybrid: bool) -> None:
     while (asked := heard()) is not None:
         if asked.get("make"):
             trained = None
-            trained = prepared(asked["make"], asked["millions"], hybrid=hybrid)
+            trained = prepared(asked, hybrid=hybrid)
             trained(rank)
             say({"made": True})
             continue
         dist.barrier()
         before, waited = crossing(wire, rank), 0.0
         processor, begin = time.process_time(), time.perf_counter()
+        main = time.thread_time()
         for _ in range(asked["steps"]):
             trained(rank)
         dist.barrier()
@@ -113,6 +114,7 @@ def play(rank: int, wire: Any, *, hybrid: bool) -> None:
             {
                 "seconds": (time.perf_counter() - begin) / asked["steps"],
                 "processor": (time.process_time() - processor) / asked["steps"],
+                "main": (time.thread_time() - main) / asked["steps"],
                 "waited": waited / asked["steps"],
                 "crossed": (crossing(wire, rank) - before) / asked["steps"],
             }
@@ -126,14 +128,15 @@ def crossing(wire: Any, rank: int) -> int:
     return sum(count for peer, count in sent.items() if peer // EACH != rank // EACH)
 
 
-def prepared(way: str, millions: int, *, hybrid: bool) -> Any:
+def prepared(asked: dict[str, Any], *, hybrid: bool) -> Any:
     """A model and its optimizer; calling it makes a step."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
-    width, layers = WIDTHS[millions]
+    way, tokens = asked["make"], asked["tokens"]
+    width, layers = WIDTHS[asked["millions"]]
     torch.manual_seed(0)
     model: Any = torch.nn.Sequential(
         torch.nn.Embedding(VOCABULARY, width),
@@ -157,7 +160,7 @@ def prepared(way: str, millions: int, *, hybrid: bool) -> Any:
 
     def step(rank: int) -> None:
         made = torch.Generator().manual_seed(rank)
-        batch = torch.randint(0, VOCABULARY, (1, TOKENS), generator=made)
+        batch = torch.randint(0, VOCABULARY, (1, tokens), generator=made)
         logits = model(batch)[:, :-1].reshape(-1, VOCABULARY)
         torch.nn.functional.cross_entropy(logits, batch[:, 1:].reshape(-1)).backward()
         optimizer.step()
@@ -224,7 +227,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         for millions in given.millions:
             for way in WAYS:
                 for ranks in worlds.values():
-                    asked(ranks, {"make": way, "millions": millions})
+                    asked(ranks, {"make": way, "millions": millions, "tokens": given.tokens})
                 rounds: list[dict[str, Any]] = []
                 for number in range(given.rounds):
                     order = list(worlds) if number % 2 else list(reversed(worlds))
@@ -257,6 +260,10 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, float]:
         "seconds_hybrid": middle("hybrid", "seconds"),
         "ratio": ratio("seconds"),
         "processor_ratio": ratio("processor"),
+        "processor_all": WORLD * middle("all", "processor"),
+        "processor_hybrid": WORLD * middle("hybrid", "processor"),
+        "main_all": WORLD * middle("all", "main"),
+        "main_hybrid": WORLD * middle("hybrid", "main"),
         "crossed_all": WORLD * middle("all", "crossed"),
         "crossed_hybrid": WORLD * middle("hybrid", "crossed"),
         "crossed_ratio": ratio("crossed"),
@@ -345,7 +352,9 @@ def show(found: dict[str, Any]) -> None:
         print(
             f"{name:14} step {figures['seconds_all'] * 1e3:7.0f} → "
             f"{figures['seconds_hybrid'] * 1e3:7.0f} ms  {figures['ratio']:.2f}   "
-            f"processor {figures['processor_ratio']:.2f}   "
+            f"processor {figures['processor_all'] * 1e3:7.0f} → "
+            f"{figures['processor_hybrid'] * 1e3:7.0f} ms  {figures['processor_ratio']:.2f}   "
+            f"main {figures['main_all'] * 1e3:7.0f} → {figures['main_hybrid'] * 1e3:7.0f}   "
             f"crossing {figures['crossed_hybrid'] / 1e6:8.1f} MB  {figures['crossed_ratio']:.2f}   "
             f"waited for the wire {figures['waited']:.0%}"
         )
@@ -358,6 +367,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--millions", type=int, nargs="+", default=[15, 150], choices=WIDTHS)
+    parser.add_argument("--tokens", type=int, default=32, help="of a rank in a step")
     parser.add_argument("--loopback", action="store_true", help="make no namespaces")
     parser.add_argument("--paper", action="store_true", help="calculate, and measure nothing")
     parser.add_argument(

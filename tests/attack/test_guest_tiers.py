@@ -19,10 +19,14 @@ from sealtrain.training.distributed.wire.meeting import Wire
 if not COLLECTING:
     import torch
     import torch.distributed as dist
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
     from wire_world import Relay, World, ranks
+
+    from sealtrain.training.distributed.guest_groups import GuestGroup
+    from sealtrain.training.distributed.wire.group import WireGroup
 
 pytestmark = pytest.mark.long
 
@@ -197,6 +201,30 @@ def test_groups_share_the_connections_that_exist_and_others_are_refused_by_name(
     assert ranks(WORLD, grouped, each=EACH) == [
         expected | {"guest": rank // EACH} for rank in range(WORLD)
     ]
+
+
+def gathered(rank: int, wire: Wire) -> int:
+    """States of shards again and again, beside messages of all ranks."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    model = trained(rank, "hybrid", 1)
+    for _ in range(12):
+        weights_of = get_model_state_dict(model, options=options)
+        told: list[Any] = [None] * WORLD
+        dist.all_gather_object(told, {"rank": rank})
+        dist.barrier()
+    return len(weights_of)
+
+
+@pytest.mark.claim("C728")
+def test_what_a_group_leaves_to_its_transport_waits_for_no_lock() -> None:
+    """PyTorch calls a method that a Python group leaves out with the interpreter's lock held."""
+    assert ranks(WORLD, gathered, each=EACH) == [4, 0, 0, 0]
+    left_out = {
+        name
+        for name in vars(dist.ProcessGroup)
+        if not name.startswith("_") and name in vars(WireGroup) and callable(vars(WireGroup)[name])
+    }
+    assert not left_out - set(vars(GuestGroup)) - {"getBackendName"}
 
 
 # --- Ends ---------------------------------------------------------------------------------------

@@ -23,10 +23,12 @@ from torch._C._distributed_c10d import (
     AllreduceOptions,
     AllToAllOptions,
     BroadcastOptions,
+    HashStore,
     ReduceScatterOptions,
     Work,
 )
 
+from sealtrain.training.distributed.wire.group import NamedGroup
 from sealtrain.training.distributed.wire.tensors import in_order, reduction_of
 
 MEETING_SECONDS: Final = 120.0
@@ -119,11 +121,17 @@ class GuestGroups:
         self.gather_all(torch.empty(self.size), torch.zeros(1))
 
 
-# PyTorch types what callers of its groups may write; a subclass is called in one way only.
-_ProcessGroup: Any = dist.ProcessGroup
+_DELEGATED: Final = (
+    *("allgather", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+    *("all_gather_single_coalesced", "allreduce", "allreduce_coalesced", "alltoall"),
+    *("alltoall_base", "all_to_all_single", "barrier", "broadcast", "gather"),
+    *("monitored_barrier", "recv", "recv_anysource", "reduce", "reduce_scatter"),
+    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send"),
+)
+"""Methods that are the transports' own."""
 
 
-class GuestGroup(_ProcessGroup):  # type: ignore[misc]
+class GuestGroup(NamedGroup):
     """All ranks of a guest, by the transport of each device.
 
     Gloo gathers and reduces through copies of the whole. So what a shard needs, all-gather and
@@ -139,17 +147,18 @@ class GuestGroup(_ProcessGroup):  # type: ignore[misc]
     def __init__(self, rank: int, size: int, transports: Transports) -> None:
         super().__init__(rank, size)
         self._gloo = transports[_CPU][1]
+        self._native: Any = dist.ProcessGroup(HashStore(), rank, size)
         for device, (kind, backend) in transports.items():
-            self._register_backend(device, kind, backend)
+            self._native._register_backend(device, kind, backend)
 
     def all_gather_single(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> Any:
         """Gather every rank's tensor in one tensor."""
         if tensor.device != _CPU:
-            return super().all_gather_single(output, tensor, opts or AllgatherOptions())
+            return self._native._allgather_base(output, tensor, opts or AllgatherOptions())
         if not (output.is_contiguous() and tensor.is_contiguous()):
-            return super().all_gather_single(output, tensor, opts or AllgatherOptions())
+            return self._native._allgather_base(output, tensor, opts or AllgatherOptions())
         rows, own = output.view(-1).view(self.size(), -1), tensor.view(-1)
         works = self._received(list(rows))
         works += [self._sent(own, other) for other in self._others()]
@@ -163,7 +172,7 @@ class GuestGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduce over all ranks; each rank gets its part."""
         name = reduction_of(getattr(opts, "reduceOp", dist.ReduceOp.SUM), tensor.dtype).name
         if tensor.device != _CPU:
-            return super().reduce_scatter_single(output, tensor, opts or ReduceScatterOptions())
+            return self._native._reduce_scatter_base(output, tensor, opts or ReduceScatterOptions())
         rows = tensor.reshape(self.size(), -1)
         room = torch.empty_like(rows)
         works = self._received(list(room))
@@ -193,6 +202,20 @@ class GuestGroup(_ProcessGroup):  # type: ignore[misc]
     # Names before PyTorch 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+    def call(group: GuestGroup, *words: Any, **named: Any) -> Any:
+        return getattr(group._native, name)(*words, **named)
+
+    call.__name__ = name
+    return call
+
+
+# A method that a subclass leaves out is called with the interpreter's lock held, and gloo's own
+# threads need the lock while they hold one of gloo's: both would wait for ever.
+for _name in _DELEGATED:
+    setattr(GuestGroup, _name, _delegate(_name))
 
 
 class MessagesWork(Work):
