@@ -78,6 +78,37 @@ def test_two_nodes_train_a_sealed_base_as_one_guest_does(tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["trl", "fsdp"])
+def test_two_nodes_of_two_ranks_end_with_the_weights_of_one_guest_of_four_but_for_rounding(
+    tmp_path: Path, backend: str
+) -> None:
+    """Each node adds up its own ranks first (spec/node-wire.md §5); gloo has its own order."""
+    shared_out: dict[str, Any] = {
+        "backend": {"name": backend},
+        "trainer": {"max_grad_norm": 0.0},
+    }
+    with stage(tmp_path) as world:
+        world.anew = True  # the warm process has PyTorch, beside which no ranks are forked
+        alone = Nodes(world, "alone", recipe_of(1, ranks=4, **shared_out))
+        world.run(*world.train_words(alone.folder, "alone-run"))
+        both = Nodes(world, "both", recipe_of(2, ranks=2, **shared_out))
+        for out in ("run", "again"):
+            with both.lead(out) as (lead, place), both.join(1, place, out=f"{out}-1") as other:
+                assert lead.ended(within=200)["steps"] == 12
+                assert other.ended(within=60)["node"] == 1
+        one, two, again = (
+            weights(nodes.opened(out))
+            for nodes, out in ((alone, "alone-run"), (both, "run"), (both, "again"))
+        )
+        assert one.keys() == two.keys() == again.keys()
+        assert all(torch.equal(two[name], again[name]) for name in two)
+        for name in one:
+            torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-5)
+        verdict = world.run("verify", tmp_path / "run" / "manifest.json", "--trust", both.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+
+
+@pytest.mark.nightly
 @pytest.mark.skipif(
     find_spec("deepspeed") is None,
     reason="DeepSpeed is not installed: pip install 'sealtrain[deepspeed]'",

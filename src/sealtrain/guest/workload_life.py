@@ -167,7 +167,7 @@ class Workload:
             except BaseException as error:
                 if self.shown:
                     traceback.print_exception(error)
-                blamed = None if company is None else company.blamed()
+                blamed = None if company is None else company.blamed(error)
                 control.ask(self._last_word(blamed or error, tally))
             else:
                 control.ask(Ended())
@@ -186,9 +186,10 @@ class Workload:
                 rank.close_border()
                 rank.load()  # while the keeper meets the other nodes
             line = AskingEnd(ends[own].control) if own else control
-            return links_of(number, self.world, line)
+            beside = range(self.first, self.first + self.ranks)
+            return links_of(beside, self.world, line)
 
-        return KeptCompany(first=self.first, world=self.world, links=links)
+        return KeptCompany(first=self.first, ranks=self.ranks, world=self.world, links=links)
 
     def _last_word(self, error: BaseException, tally: OutputTally) -> WorkloadQuestion:
         if self.first and type(error) is LeaseStale:

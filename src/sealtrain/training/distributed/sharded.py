@@ -3,6 +3,9 @@
 Transformers' own switch (``TrainingArguments.fsdp``) silently trains plain copies on a CPU. So this
 module shards the layers, on any device, before the optimizer is built, and marks the model as
 sharded, so that the trainer leaves placement and gradients to it.
+
+Of several guests each shards the model among its own ranks (hybrid sharding): weights are gathered
+within a guest, and of gradients one reduced copy crosses between guests.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.outline import fill_outline, outline_of
-from sealtrain.training.distributed.ranks import place
+from sealtrain.training.distributed.ranks import count_guests, place
 from sealtrain.training.halfprecision import scale_gradients
 from sealtrain.training.models.weights import of_training, refuse_another_model
 
@@ -61,8 +64,15 @@ class Sharded:
         from torch.distributed.fsdp import fully_shard
 
         self._outline = outline_of(model)
-        # Over all ranks the mesh uses the existing group: it opens no connection.
-        mesh = init_device_mesh(compute_device(), (place().world,))
+        # Each group of the mesh exists already, or shares connections that do: none is opened.
+        guests, ranks = count_guests(), place().world
+        if guests > 1:
+            # Each guest has the whole model: only gradients of a shard cross to the other guests.
+            mesh = init_device_mesh(
+                compute_device(), (guests, ranks // guests), mesh_dim_names=("replicate", "shard")
+            )
+        else:
+            mesh = init_device_mesh(compute_device(), (ranks,))
         # An encoder or an adapter holds the model that names its layers.
         layers = {
             name
