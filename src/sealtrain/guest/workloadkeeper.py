@@ -24,7 +24,7 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.sealing.errors import CheckpointRefused, SchemaMismatch, SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import ShardRef
+from sealtrain.training.checkpoints.shards import ShardRef, open_shard
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.errors import DecryptionLost, RankLost
 
@@ -315,10 +315,12 @@ class WorkloadKeeper:
         if memory is None or size > memory.size:
             raise Misused("no room for a part of a shard")
         ref, guest = shard_ref(question), self._guest
-        binding = ref.binding(guest.run_id, question.previous)
+        checkpoint = CheckpointRef(
+            counter=question.counter, step=question.step, previous=question.previous
+        )
 
         def open_it() -> SealedFile:
-            return guest.store.read(ref.name, binding, root=question.digest)
+            return open_shard(guest.store, guest.run_id, checkpoint, ref, question.digest)
 
         key = (ref, question.previous, question.digest)
         with self._refusing():

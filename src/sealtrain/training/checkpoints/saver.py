@@ -22,7 +22,7 @@ from sealtrain.errors import StorageFailed
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.checkpoints.shards import retire_orphans
-from sealtrain.training.checkpoints.staging import Staging
+from sealtrain.training.checkpoints.staging import StagingMemory
 from sealtrain.training.checkpoints.statefile import lay_out
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CheckpointSaver:
         self._keep = keep
         self._anchored = anchored
         self._process = OneProcess("a run's checkpoints")
-        self._staging = Staging(store.memory)
+        self._staging = StagingMemory(store.memory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last = last

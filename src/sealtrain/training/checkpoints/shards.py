@@ -12,9 +12,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import RawIOBase
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import CheckpointRefused
@@ -29,7 +28,17 @@ SHARDS: Final = "shards"
 """Where a checkpoint's content has the index."""
 _NAME: Final = re.compile(r"rank-([0-9]{4})/shard-([0-9]{8})-([0-9]{10})-of-([0-9]{4})")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+File = TypeVar("File", covariant=True)
+
+
+class ShardStore(Protocol[File]):
+    """What ``open_shard`` needs of a store: ``BlobStore`` has it."""
+
+    def read(self, name: str, binding: Mapping[str, str | int], *, root: str | None = None) -> File:
+        """As ``BlobStore``."""
+
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +115,7 @@ class SealedShard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TensorPiece:
     """A box of a tensor, row by row in a shard.
 
     Attributes:
@@ -139,7 +148,7 @@ class TensorPieces:
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,16 +240,23 @@ def write_shard(
 
 
 def open_shard(
-    store: BlobStore, run_id: str, checkpoint: CheckpointRef, ref: ShardRef, shard: SealedShard
-) -> RawIOBase:
+    store: ShardStore[File], run_id: str, checkpoint: CheckpointRef, ref: ShardRef, digest: str
+) -> File:
     """Open a shard of a checkpoint as a seekable file; every byte that it gives is authenticated.
+
+    Args:
+        store: Holds it.
+        run_id: The run it must belong to.
+        checkpoint: Whose shard it must be.
+        ref: The shard.
+        digest: As the index of the checkpoint names it.
 
     Raises:
         CheckpointRefused: It is missing.
         SealRefused: It was altered, or is another shard, of this checkpoint or any other.
     """
     try:
-        return store.read(ref.name, ref.binding(run_id, checkpoint.previous), root=shard.digest)
+        return store.read(ref.name, ref.binding(run_id, checkpoint.previous), root=digest)
     except DataInvalid as error:
         raise CheckpointRefused(
             "a shard of the checkpoint is missing",
@@ -298,8 +314,8 @@ def _tensor(dtype: Any, shape: Any, pieces: Any) -> TensorPieces:
     )
 
 
-def _piece(offsets: Any, sizes: Any, shard: Any, begin: Any) -> Piece:
-    return Piece(
+def _piece(offsets: Any, sizes: Any, shard: Any, begin: Any) -> TensorPiece:
+    return TensorPiece(
         offsets=tuple(_count(offset) for offset in offsets),
         sizes=tuple(_count(size) for size in sizes),
         shard=_count(shard),
@@ -339,22 +355,22 @@ def _require_cover(tensor: TensorPieces) -> None:
         raise ValueError("pieces do not cover their tensor")
     pieces.sort(key=lambda piece: piece.offsets)
     if all(_in_rows(piece, shape) for piece in pieces):
-        pairs: Iterable[tuple[Piece, Piece]] = pairwise(pieces)
+        pairs: Iterable[tuple[TensorPiece, TensorPiece]] = pairwise(pieces)
     else:
-        pairs = ((one, other) for at, one in enumerate(pieces) for other in pieces[at + 1 :])
-    if any(_overlap(one, other) for one, other in pairs):
+        pairs = combinations(pieces, 2)
+    if any(_overlap(*pair) for pair in pairs):
         raise ValueError("pieces of a tensor overlap")
 
 
-def _in_rows(piece: Piece, shape: Sequence[int]) -> bool:
+def _in_rows(piece: TensorPiece, shape: Sequence[int]) -> bool:
     """Whether it is whole in all dimensions but the first."""
     return piece.sizes[1:] == tuple(shape[1:])
 
 
-def _overlap(one: Piece, other: Piece) -> bool:
+def _overlap(first: TensorPiece, other: TensorPiece) -> bool:
     return all(
         at < other_at + other_size and other_at < at + size
         for at, size, other_at, other_size in zip(
-            one.offsets, one.sizes, other.offsets, other.sizes, strict=True
+            first.offsets, first.sizes, other.offsets, other.sizes, strict=True
         )
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Staging:
+class StagingMemory:
     """The staging memory of one rank, for one kind of blob."""
 
     def __init__(self, memory: Callable[[int], memoryview | None]) -> None:

@@ -33,14 +33,14 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import Piece, ShardIndex, ShardRef, TensorPieces
+from sealtrain.training.checkpoints.shards import ShardIndex, ShardRef, TensorPiece, TensorPieces
 from sealtrain.training.checkpoints.statefile import bytes_of, dtype_name, torch_dtype
 from sealtrain.training.distributed.ranks import place
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner, WriteItem
 
-    from sealtrain.training.checkpoints.staging import Staging
+    from sealtrain.training.checkpoints.staging import StagingMemory
 
 WINDOW_BYTES: Final = 16 << 20
 """Most bytes of a shard that a rank has decrypted beside its own tensors."""
@@ -85,7 +85,7 @@ class PieceWriter(StorageWriter):
     def __init__(
         self,
         wanted: CheckpointRef | None,
-        staging: Staging,
+        staging: StagingMemory,
         seal: Callable[[WriteTask, int, memoryview, bool], object],
         *,
         growth: int,
@@ -205,7 +205,7 @@ class PieceReader(StorageReader):
             window: Bytes that are read at a time, unless one row of a tensor is longer.
         """
         self._index, self._opened, self._window = index, opened, window
-        self._pieces: dict[MetadataIndex, Piece] = {}
+        self._pieces: dict[MetadataIndex, TensorPiece] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Nothing: each checkpoint has a reader of its own."""
@@ -244,7 +244,7 @@ class PieceReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read each box that this rank needs straight to its place."""
-        wanted: dict[int, list[tuple[Piece, ReadItem]]] = {}
+        wanted: dict[int, list[tuple[TensorPiece, ReadItem]]] = {}
         for item in plan.items:
             piece = self._pieces[item.storage_index]
             if math.prod(item.lengths):
@@ -259,7 +259,7 @@ class PieceReader(StorageReader):
         done.set_result(None)
         return done
 
-    def _read(self, file: RawIOBase, piece: Piece, item: ReadItem, target: Any) -> None:
+    def _read(self, file: RawIOBase, piece: TensorPiece, item: ReadItem, target: Any) -> None:
         """A box of a piece, some rows at a time; rows that lie in place are read into it."""
         rows, row, first = 1, piece.sizes[1:], 0
         if piece.sizes:
@@ -309,8 +309,10 @@ def _receive(part: memoryview, rank: int) -> None:
         dist.recv(torch.frombuffer(part[at : at + WINDOW_BYTES], dtype=torch.uint8), rank)
 
 
-def _piece(chunk: ChunkStorageMetadata, shard: int, begin: int) -> Piece:
-    return Piece(offsets=tuple(chunk.offsets), sizes=tuple(chunk.sizes), shard=shard, begin=begin)
+def _piece(chunk: ChunkStorageMetadata, shard: int, begin: int) -> TensorPiece:
+    return TensorPiece(
+        offsets=tuple(chunk.offsets), sizes=tuple(chunk.sizes), shard=shard, begin=begin
+    )
 
 
 def _width(item: WriteItem) -> int:

@@ -27,7 +27,7 @@ from sealtrain.training.checkpoints.shards import (
     open_shard,
     write_shard,
 )
-from sealtrain.training.checkpoints.staging import Staging
+from sealtrain.training.checkpoints.staging import StagingMemory
 from sealtrain.training.checkpoints.statefile import dtype_name, fill_state, outline_state
 from sealtrain.training.distributed.agreement import gather_values, ready_in_all, same_for_all
 from sealtrain.training.distributed.ranks import place
@@ -59,7 +59,7 @@ class ShardSaver:
         """
         self._store, self._run_id = store, run_id
         self._process = OneProcess("a run's shards")
-        self._staging = Staging(store.shard_memory)
+        self._staging = StagingMemory(store.shard_memory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shard")
         self._pending: Future[Made] | None = None
         self._own: Callable[[], Made] | None = None
@@ -178,7 +178,8 @@ class ShardSaver:
         refs = list(index.refs(checkpoint))
 
         def opened(number: int) -> RawIOBase:
-            return open_shard(self._store, self._run_id, checkpoint, *refs[number])
+            ref, shard = refs[number]
+            return open_shard(self._store, self._run_id, checkpoint, ref, shard.digest)
 
         _together(
             "load",
@@ -247,4 +248,5 @@ def _together(action: str, tensors: dict[str, Any], **how: Any) -> None:
         getattr(dcp, action)(tensors, **how)
     except CheckpointException as failure:
         errors = [error for _, (error, _) in sorted(failure.failures.items())]
-        raise next((one for one in errors if isinstance(one, SealtrainError)), errors[0]) from None
+        refused = [error for error in errors if isinstance(error, SealtrainError)]
+        raise (refused or errors)[0] from None
