@@ -55,6 +55,7 @@ class TensorBytes(MODE):  # type: ignore[misc]  # known at run time alone
 def storages(tensor: Any) -> Iterator[tuple[int, Any]]:
     """Where a tensor's elements lie, and the memory; nothing for what has none."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    local = getattr(local, "elem", local)  # of one that a collective still fills
     if hasattr(local, "untyped_storage") and local.device.type != "meta":
         storage = local.untyped_storage()
         if storage.nbytes():
