@@ -24,6 +24,7 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.sealing.errors import CheckpointRefused, SchemaMismatch, SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import ShardRef, open_shard
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.errors import DecryptionLost, RankLost
 
@@ -32,15 +33,24 @@ if TYPE_CHECKING:
     from sealtrain.guest.lease import RunLease
     from sealtrain.guest.leasekeeper import LeaseKeeper
     from sealtrain.guest.other_guests import HandedLinks
-    from sealtrain.guest.rank_connection import RankDesk
+    from sealtrain.guest.rank_connection import OpenedShard, RankDesk
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.workload.fork import WorkloadProcess
-    from sealtrain.guest.workload.messages import Failed, LayBatch, Open, OpenModel, TakeLink
+    from sealtrain.guest.workload.messages import (
+        Failed,
+        LayBatch,
+        Open,
+        OpenModel,
+        ReadShard,
+        ShardName,
+        TakeLink,
+    )
     from sealtrain.guest.workload.opener import Opener
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.checkpointstore import CheckpointStore
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.reader import SealedFile
     from sealtrain.training.data.sources import SealedFolder, Source
 
 _SLOTS: Final = 16
@@ -297,6 +307,33 @@ class WorkloadKeeper:
             memory, descriptor = SharedMemory.filled(size, partial(file.pread_into, 0))
         return memory, Reply({"size": size}, descriptor)
 
+    def read_shard(
+        self, question: ReadShard, memory: SharedMemory | None, opened: OpenedShard
+    ) -> Reply:
+        """Decrypt a range of a checkpoint's shard into a rank's memory."""
+        size = question.size
+        if memory is None or size > memory.size:
+            raise Misused("no room for a part of a shard")
+        ref, guest = shard_ref(question), self._guest
+        checkpoint = CheckpointRef(
+            counter=question.counter, step=question.step, previous=question.previous
+        )
+
+        def open_it() -> SealedFile:
+            return open_shard(guest.store, guest.run_id, checkpoint, ref, question.digest)
+
+        key = (ref, question.previous, question.digest)
+        with self._refusing():
+            try:
+                with memory.view[:size] as view:
+                    there = opened.read_into(key, open_it, question.offset, view)
+            except BaseException:
+                opened.close()
+                raise
+            if there != size:
+                raise CheckpointRefused("a shard ends before its part", check="shards")
+        return Reply()
+
     def open_model(self, question: OpenModel) -> Reply:
         """Decrypt a file of the sealed base model into new memory."""
         model = self._model
@@ -363,6 +400,22 @@ class WorkloadKeeper:
 
     def _refusing(self) -> _Refusing:
         return _Refusing(self._refusals)
+
+
+def shard_ref(question: ShardName) -> ShardRef:
+    """The shard that a question names.
+
+    Raises:
+        Misused: No shard has this number.
+    """
+    if question.number >= question.count:
+        raise Misused("no shard has this number")
+    return ShardRef(
+        counter=question.counter,
+        step=question.step,
+        number=question.number,
+        count=question.count,
+    )
 
 
 class _Refusing:

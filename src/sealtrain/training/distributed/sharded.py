@@ -18,7 +18,7 @@ from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.outline import fill_outline, outline_of
 from sealtrain.training.distributed.ranks import count_guests, place
 from sealtrain.training.halfprecision import scale_gradients
-from sealtrain.training.models.weights import of_training, refuse_another_model
+from sealtrain.training.models.weights import of_training
 
 if TYPE_CHECKING:
     from sealtrain.recipe.backends import Fsdp
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 class Sharded:
     """``Machinery`` over FSDP2."""
+
+    in_shards = True
 
     def __init__(self, backend: Fsdp, *, half: bool = False) -> None:
         self._reshard, self._half = backend.reshard_after_forward, half
@@ -86,34 +88,29 @@ class Sharded:
         model._is_fsdp_managed_module = True  # Transformers' own mark
 
     def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        """Gathered from all ranks, under the names an unshared model has."""
+        """This rank's shard, under the names an unshared model has."""
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
             get_model_state_dict,
             get_optimizer_state_dict,
         )
 
-        options = StateDictOptions(
-            full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
-        )
+        options = StateDictOptions(ignore_frozen_params=True)
         weights = get_model_state_dict(model, options=options)
-        moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)
-        if not place().leads:
-            return {}
         # PyTorch leaves frozen weights out under one of their names only, if they are tied.
-        return {"model": of_training(model, weights), "optimizer": moments}
+        return {
+            "model": of_training(model, weights),
+            "optimizer": get_optimizer_state_dict(model, optimizer.optimizer, options=options),
+        }
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
-        """Give each rank its shard of the whole."""
+        """Give the optimizer its state; the weights lie in place."""
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
-            set_model_state_dict,
             set_optimizer_state_dict,
         )
 
-        refuse_another_model(model, kept["model"])
-        options = StateDictOptions(full_state_dict=True, strict=False)
-        set_model_state_dict(model, kept["model"], options=options)
+        options = StateDictOptions(strict=False)
         set_optimizer_state_dict(model, optimizer.optimizer, kept["optimizer"], options=options)
 
     def whole(self, trainer: Any) -> Any:
