@@ -133,7 +133,7 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
             size=info.file_size,
             sha256=digest,
         )
-        found[entry.name] = entry, partial(_opened, archive, info)
+        found[entry.name] = entry, partial(_open_member, archive, info)
         rows[place] = hash_, info.file_size
     listed = record_text(rows, record)
     name = f"{PACKAGES_FOLDER}/{record}"
@@ -141,7 +141,7 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
     return found, listed
 
 
-def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
+def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
     return cast("BinaryIO", archive.open(info))
 
 

@@ -24,7 +24,7 @@ from sealtrain.image.disk.guest_disk import GuestFiles
 from sealtrain.image.layer import LayerEntry
 from sealtrain.image.layout import describe_image
 from sealtrain.image.pins import DebianVersion
-from sealtrain.image.unpack import unpacked
+from sealtrain.image.unpack import unpack_image
 
 DISK_PINS: Final = "deploy/vm/pins.json"
 GPU_LIST: Final = "gpu.json"
@@ -199,7 +199,7 @@ def guest_files(
         )
     module = find_modules(read_package(package(pins.modules)))
     _, stub = one_file(read_package(package(pins.stub)), _STUB)
-    root, _ = unpacked(layout, describe_image(layout).digest, folder / "image")
+    root, _ = unpack_image(layout, describe_image(layout).digest, folder / "image")
     yield GuestFiles(
         entries=_with_firmware(entries_of(root), gpu.firmware),
         open_file=lambda entry: (
