@@ -81,7 +81,11 @@ import sealtrain
 
 if os.getuid() != 65531 or os.getgid() != 65531 or os.getgroups():
     raise SystemExit("the script is its keeper's user")
-for place in ("/dev/tpm0", "/dev/vda", "/run/sealtrain/ticket.json", f"/proc/{os.getppid()}/mem"):
+keeper = f"/proc/{os.getppid()}"
+for place in (
+    "/dev/tpm0", "/dev/tpmrm0", "/dev/vda", "/dev/dm-1", "/dev/console", "/dev/ttyS0", "/dev/kmsg",
+    "/run/sealtrain/ticket.json", f"{keeper}/mem", f"{keeper}/environ", f"{keeper}/fd/0",
+):
     try:
         open(place, "rb").close()
     except OSError:
