@@ -29,8 +29,8 @@ SCRIPT_USER: Final = 65531
 HOST_MODULES: Final = (
     "hv_sock", "vmw_vsock_virtio_transport", "vmw_vsock_virtio_transport_common", "vsock",
 )  # fmt: skip
-"""Modules of the line to the host (vsock), in the order in which they go. No network namespace parts
-it from a recipe's code, so it is there until the operator has handed in its files."""
+"""Modules of the line to the host (vsock), in the order in which they go. No network namespace
+parts it from a recipe's code, so it is there until the operator has handed in its files."""
 ROOT_PARTITION: Final = "sealtrain-root"
 _ROOT: Final = re.compile(r"[0-9a-f]{64}")
 _BLOCKS: Final = re.compile(r"[1-9][0-9]{0,9}")
