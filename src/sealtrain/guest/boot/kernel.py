@@ -18,7 +18,7 @@ from sealtrain.guest.boot.decisions import Network
 READ_ONLY, NO_SUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
 MOVE: Final = 8192
 _POWER_OFF: Final = 0x4321FEDC
-_FINIT_MODULE: Final = 313
+_FINIT_MODULE, _DELETE_MODULE = 313, 176
 _NOT_NEEDED: Final = (17, 19)
 """``EEXIST``, ``ENODEV``: the module is there, or the machine has nothing for it."""
 _DM_IOCTL: Final = struct.Struct("<3IIIIiIIIQ128s129s7x")
@@ -55,6 +55,15 @@ def load_module(path: Path) -> None:
         done = _LIBC.syscall(_FINIT_MODULE, file.fileno(), b"", 0)
     if done and ctypes.get_errno() not in _NOT_NEEDED:
         _check(done, str(path))
+
+
+def unload_module(name: str) -> None:
+    """Take a module out of the kernel.
+
+    Raises:
+        OSError: It is in use, or not there.
+    """
+    _check(_LIBC.syscall(_DELETE_MODULE, name.encode(), os.O_NONBLOCK), name)
 
 
 def switch_off() -> None:

@@ -52,13 +52,13 @@ def write_archive(entries: Mapping[str, Entry]) -> bytes:
             if str(above) != ".":
                 found.setdefault(str(above), Entry(FOLDER))
     parts = [
-        _written(name, entry, number)
+        _write_entry(name, entry, number)
         for number, (name, entry) in enumerate(sorted(found.items()), 1)
     ]
-    return b"".join([*parts, _written(_END, Entry(0), 0)])
+    return b"".join([*parts, _write_entry(_END, Entry(0), 0)])
 
 
-def _written(name: str, entry: Entry, number: int) -> bytes:
+def _write_entry(name: str, entry: Entry, number: int) -> bytes:
     named = name.encode() + b"\0"
     links = 2 if entry.mode == FOLDER else 1
     fields = (number, entry.mode, 0, 0, links, 0, len(entry.data), 0, 0, 0, 0, len(named), 0)

@@ -103,7 +103,7 @@ def kernel_events(uki: bytes, how: Unified) -> list[bytes]:
     added = _handed_over(image, how)
     if initrd is not None or added:
         whole = bytes(initrd or b"")
-        events.append(digest_of(_padded(whole) + added if added else whole, algorithm))
+        events.append(digest_of(_pad(whole) + added if added else whole, algorithm))
     return events
 
 
@@ -143,10 +143,10 @@ def _archive_member(number: int, mode: int, name: str, content: bytes, size: str
     length = size.rjust(8, "0") if size else f"{len(named):08x}"
     words = [f"{field:08x}" for field in (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0)]
     head = "".join(["070701", *words, length, "00000000"]).encode()
-    return _padded(head + named) + _padded(content)
+    return _pad(head + named) + _pad(content)
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
