@@ -63,10 +63,12 @@ class EnclaveProgram:
     Attributes:
         words: Of the command, the program included.
         ports: That the parent reaches, the same number inside and outside.
+        files: Names of files that the parent may hand in, below ``KEPT``.
     """
 
     words: tuple[str, ...]
     ports: tuple[int, ...]
+    files: frozenset[str] = frozenset()
 
 
 def module_parameters(command_line: str, module: str) -> str:
@@ -97,6 +99,7 @@ def program_of(frame: Frame, image: str) -> EnclaveProgram:
     Raises:
         LockInvalid: The document is for another platform or another image.
     """
+    from sealtrain.guest.enclave.handedfiles import names_of
     from sealtrain.recipe.errors import LockInvalid
 
     found = (frame.image or "no image").rpartition("@")[2]
@@ -122,4 +125,4 @@ def program_of(frame: Frame, image: str) -> EnclaveProgram:
         )
     (service,) = (frame.compose or {})["services"].values()
     ports = tuple(int(port.partition(":")[0]) for port in service.get("ports", ()))
-    return EnclaveProgram(words=(PROGRAM, *frame.words), ports=ports)
+    return EnclaveProgram(words=(PROGRAM, *frame.words), ports=ports, files=names_of(frame))

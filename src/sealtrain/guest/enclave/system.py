@@ -95,6 +95,10 @@ class LinuxKernel(VsockSockets):
             (flags,) = struct.unpack_from("=H", fcntl.ioctl(any_socket, _GET_FLAGS, asked), 16)
             fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("=16sH14x", b"lo", flags | _UP))
 
+    def give(self, path: Path, user: int) -> None:
+        """Let a user and the group of the same number own a file."""
+        os.chown(path, user, user)
+
     def gain_no_privileges(self) -> None:
         """Have no program that starts from now on gain a privilege; what a fork has, it keeps."""
         self._checked(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
