@@ -368,7 +368,7 @@ def test_a_brokers_files_are_handed_in_between_document_and_ticket(played: Playe
         document,
         frame_of(document),
         parse_ticket(b'{"version":1,"role":"broker","collateral":"https://pccs.example"}'),
-        config=None,
+        config=LockedRecipe.parse(SIZED).recipe.hardware.enclave,
         files={"collateral.json": b"what a vendor signed"},
     )
     ended = played.parent(launch).run()

@@ -172,8 +172,8 @@ def _check_ticket(frame: Frame, ticket: RunTicket, files: Collection[str]) -> No
             check="collateral",
             got="none",
             expected="the URL of a service, or the file",
-            hint="sealtrain deploy ticket --role broker --collateral https://…, or sealtrain nitro "
-            f"run --file {COLLATERAL}=FILE",
+            hint="write a ticket with --collateral https://…, or hand the file in with --file "
+            f"{COLLATERAL}=FILE",
         )
     if ticket.role in _KEEPS_ITS_OUTPUTS and ticket.store is None:
         raise TicketInvalid(
