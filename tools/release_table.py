@@ -4,8 +4,7 @@ Usage::
 
     python tools/release_table.py            write docs/reference/releases.md from releases.json
     python tools/release_table.py --check    fail where the page is not the current one
-    python tools/release_table.py --add VERSION \\
-        --file NAME=PATH [--eif NAME=PATH] [--image NAME=LAYOUT]
+    python tools/release_table.py --add VERSION --file NAME=PATH --eif NAME=PATH
 
 ``--add`` appends what is named to ``docs/reference/releases.json``: a file by its SHA-256 and
 length, an enclave image file with PCR 0 to 2 besides, an OCI layout by its digest. A release is
