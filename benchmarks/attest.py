@@ -67,7 +67,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain_rehearsal.simulator.cloud_guests import cloud_driver
 from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 from sealtrain_rehearsal.simulator.machine import Machine
 from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
@@ -304,7 +304,7 @@ def _set() -> dict[str, dict[str, float]]:
     guest = SimulatedGuest(pki, Secret(SEED), COMPOSE)
     collateral = pki.collateral(NOW)
     first = _machine(0)
-    published = simulated_collateral(first, NOW)
+    published = simulate_collateral(first, NOW)
     gpu_policy = first.policy(revocation="require")
     policy = insecure_simulator_policy(pki.root_der, gpu=gpu_policy)
 
@@ -313,7 +313,7 @@ def _set() -> dict[str, dict[str, float]]:
         accelerators = machine.evidence(binding.gpu_nonce())
         asked = binding.report_data(accelerators.digest)
         # Answers about a machine's own certificates are new, the vendor's files are the same.
-        answers = published if number == 0 else simulated_collateral(machine, NOW)
+        answers = published if number == 0 else simulate_collateral(machine, NOW)
         parts = {
             "gpu": accelerators,
             "gpu_collateral": published.model_copy(update={"ocsp": answers.ocsp}),

@@ -24,7 +24,7 @@ from medical_split import (
 )
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.training.data.sources import Source
-from sealtrain_together.federated.learner import Learner, pooled
+from sealtrain_together.federated.learner import Learner, pool_counts
 from twosided import PlainRecords, seal
 
 Told = dict[str, Any]
@@ -302,7 +302,9 @@ class Judge:
             states: Each with the steps after which it was reached, in their order.
             limits: Steps; only states that were reached within them are chosen from.
         """
-        scores = [pooled([self._validating.evaluate(state)])["accuracy"] for _, state in states]
+        scores = [
+            pool_counts([self._validating.evaluate(state)])["accuracy"] for _, state in states
+        ]
         tested: dict[int, Told] = {}
         chosen = []
         for limit in limits:
@@ -310,7 +312,7 @@ class Judge:
             best = max(within, key=lambda number: (scores[number], -number))
             steps, state = states[best]
             if best not in tested:
-                metrics = pooled([self._testing.evaluate(state)])
+                metrics = pool_counts([self._testing.evaluate(state)])
                 tested[best] = {name: metrics[name] for name in ("accuracy", "f1")}
             chosen.append(tested[best] | {"validation": scores[best], "stopped": steps})
         return chosen

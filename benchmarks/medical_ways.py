@@ -44,7 +44,7 @@ from sealtrain_together.federated.update import Update, decode_state, encode_sta
 from sealtrain_together.pads.accelerator import RemoteAccelerator
 from sealtrain_together.pads.multiplying import Limits
 from sealtrain_together.pads.protect import protect, quantise, restore
-from sealtrain_together.pads.serving import served
+from sealtrain_together.pads.serving import start_accelerator
 
 States = list[tuple[int, bytes]]
 Arithmetic = Literal["float", "bfloat16", "int8", "pads"]
@@ -401,7 +401,9 @@ def _standing(
     with ExitStack() as stack:
         engines: list[Any] = []
         limits = Limits(connections=task.parties + 1)  # each guest's, and that of who measures
-        there = stack.enter_context(served(limits=limits)) if arithmetic == "pads" else None
+        there = (
+            stack.enter_context(start_accelerator(limits=limits)) if arithmetic == "pads" else None
+        )
 
         def made() -> _Layers:
             if there is not None:

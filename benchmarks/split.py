@@ -59,7 +59,7 @@ from sealtrain_together.pads.multiplying import Device, Limits
 from sealtrain_together.pads.pool import OwnPool, write_pool
 from sealtrain_together.pads.prefetch import PREFETCH_BYTES
 from sealtrain_together.pads.protect import protect, quantise, restore
-from sealtrain_together.pads.serving import Served, served
+from sealtrain_together.pads.serving import Served, start_accelerator
 
 Told = dict[str, float]
 VOCABULARY = 2048
@@ -126,7 +126,7 @@ def ways(given: argparse.Namespace) -> Iterator[dict[str, Training]]:
     """All ways, ready to train, with the processes they need."""
     exact = backend("fastest", "cpu")
     with ExitStack() as around:
-        there = around.enter_context(served(device=given.device))
+        there = around.enter_context(start_accelerator(device=given.device))
         folder = Path(around.enter_context(tempfile.TemporaryDirectory()))
         pools: list[OwnPool] = []
 
@@ -284,7 +284,7 @@ def fillings(count: int, hidden: int, rows: int) -> dict[str, list[float]]:
     """
     exact = backend("fastest", "cpu")
     generator = torch.Generator().manual_seed(0)
-    matrix, _ = PublicMatrix.stacked([torch.randn(hidden, hidden, generator=generator)])
+    matrix, _ = PublicMatrix.stack([torch.randn(hidden, hidden, generator=generator)])
     told: dict[str, list[float]] = {"taken up": [], "from the beginning": []}
     with tempfile.TemporaryDirectory() as folder:
         pool = OwnPool(Path(folder) / "pool", exact=exact)

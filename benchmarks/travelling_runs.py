@@ -22,7 +22,7 @@ from sealtrain_together.channel.channel import accept, connect
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import ProveKey
 from sealtrain_together.travelling.orchestrator import Orchestrator, TravelLog
-from sealtrain_together.travelling.parties import Parties, joined
+from sealtrain_together.travelling.parties import Parties, join_holder
 from sealtrain_together.travelling.program import Program
 from sealtrain_together.travelling.schedule import Plan
 from sharing.gradient import GRADIENT_PURPOSE, gradient_steps, train_apart
@@ -212,7 +212,7 @@ class Stage:
                 spent[event] = self._spent()
             moments[event] = time.perf_counter()
 
-        lanes = {name: joined(parties, RUN_ID, name, 0, os.urandom)[0] for name in HOLDERS}
+        lanes = {name: join_holder(parties, RUN_ID, name, 0, os.urandom)[0] for name in HOLDERS}
         with Orchestrator(
             plan, parties, TravelLog(RUN_ID, log=log, record=record), holders=lanes
         ) as orchestrator:

@@ -61,7 +61,7 @@ class Killed(Stage):
         for hospital in HOSPITALS:
             flower.add_node(hospital, self._relay(hospital))
         ticket = self._ticket(LEAD, LEAD, *self._brokers, "--base", path.resolve().parent)
-        self._lead_words = self._started(LEAD, ticket)
+        self._lead_words = self._prepare_start(LEAD, ticket)
         self._path = path
         parts = {LEAD: self._part("lead-0", *self._lead_words)}
         self._run_id = parts[LEAD].place("federation ready", within=WITHIN_S)

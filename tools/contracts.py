@@ -17,7 +17,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMPILER = "0.8.24"
 PLACES = {
-    REPOSITORY / "src/sealtrain_chain/OwnersAppAuth.json": ["OwnersAppAuth"],
+    REPOSITORY / "packages/sealtrain-chain/sealtrain_chain/OwnersAppAuth.json": ["OwnersAppAuth"],
     REPOSITORY / "tests/support/contracts/stand_ins.json": [
         "KmsStandIn",
         "AppStandIn",

@@ -24,6 +24,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from sealtrain.base.distributions import DISTRIBUTIONS, code_folder
 from sealtrain.errors import INTERNAL, SealtrainError, code_of, every_error
 
 __all__ = ["CODES", "PAGE", "TABLE", "advice_in", "closed_list", "homes", "render", "table", "tree"]
@@ -76,11 +77,11 @@ def tree(kind: type[SealtrainError] = SealtrainError) -> Iterator[type[Sealtrain
 
 def homes() -> dict[str, str]:
     """Module and name of each error class by its code, as the sources have them."""
-    source = _ROOT / "src"
     return {
         code_of(
             node.name
         ): f"{'.'.join(path.relative_to(source).with_suffix('').parts)}:{node.name}"
+        for source in (code_folder(_ROOT, name) for name in DISTRIBUTIONS)
         for path in sorted(source.glob("sealtrain*/**/errors.py"))
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.ClassDef)

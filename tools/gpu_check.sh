@@ -18,7 +18,7 @@ python=${PYTHON:-python3}
 allowed=${SECONDS_ALLOWED:-530}
 parts=${PARTS:-machine border bits ratio ranks pads travelling}
 mkdir -p "$out"
-export PYTHONPATH=src:benchmarks${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1
+export PYTHONPATH=src:packages/sealtrain-nodes:packages/sealtrain-rehearsal:packages/sealtrain-together:benchmarks${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1
 began=$SECONDS
 
 gpus() { "$python" -c 'import torch; print(torch.cuda.device_count())' 2>/dev/null || echo 0; }

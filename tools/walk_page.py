@@ -17,7 +17,7 @@ from typing import Final
 
 from sealtrain_console.walk.switch import StepOutcome
 from sealtrain_console.walk.table import TITLES, play_all
-from sealtrain_console.walk_run import prepared
+from sealtrain_console.walk_run import prepare_run
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "guides" / "walk.md"
 _BEGIN: Final = "<!-- begin: tools/walk_page.py -->\n"
@@ -69,7 +69,7 @@ def main() -> None:
     asked.add_argument("--folder", type=Path)
     folder: Path | None = asked.parse_args().folder
     with tempfile.TemporaryDirectory() as own:
-        run = prepared(
+        run = prepare_run(
             folder or Path(own) / "walk", on_step=lambda line: print(line, file=sys.stderr)
         )
         table = table_of(play_all(run))

@@ -19,8 +19,8 @@ from sealtrain.training.errors import ChannelRefused
 from sealtrain_together.channel.streams import (
     Address,
     Stream,
-    dialled,
-    prepared,
+    dial,
+    prepare,
     receive_exactly,
     receive_into,
     send_all,
@@ -55,7 +55,7 @@ def serve_data(
         ChannelBroken, PeerUnreachable: The session broke off.
         DataInvalid: There are no such tokens.
     """
-    with _secured(prepared(sock, timeout), context, server=True) as stream:
+    with _secured(prepare(sock, timeout), context, server=True) as stream:
         part = memoryview(bytearray(_PART))
         while (asked := _asked(stream)) is not None:
             offset, size = asked
@@ -85,7 +85,7 @@ class TlsFeed:
         self._streams: dict[str, ssl.SSLSocket] = {}
         try:
             for name, address in addresses.items():
-                sock = dialled(address, timeout=timeout)
+                sock = dial(address, timeout=timeout)
                 self._streams[name] = _secured(sock, context, server=False)
         except BaseException:
             self.close()

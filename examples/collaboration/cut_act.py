@@ -86,7 +86,7 @@ class Stage(Rehearsal):
         ticket = self._ticket(
             "guest", "server", *self._brokers, "--base", path.resolve().parent,
         )  # fmt: skip
-        server = self._part("server", *self._started("guest", ticket))
+        server = self._part("server", *self._prepare_start("guest", ticket))
         place = server.place("cut server ready", within=_STARTS_WITHIN_S)
         self._say("two clinics send activations; their records stay with them")
         clients = {one: self._client(one, one, self._deployment, place) for one in CLINICS}

@@ -131,7 +131,7 @@ class Stage(Rehearsal):
         self._say("starting the lead, and a guest at each hospital")
         base = ("--base", path.resolve().parent)
         ticket = self._ticket("lead", "lead", *self._brokers, *base)
-        lead = self._part("lead-guest", *self._started("lead", ticket))
+        lead = self._part("lead-guest", *self._prepare_start("lead", ticket))
         run_id = lead.place("federation ready", within=_WITHIN_S)
         parties = {one: self._joined(path, f"{one}-run", one, run_id) for one in HOSPITALS}
         flower.run_app(self._relay("lead"))
@@ -144,7 +144,7 @@ class Stage(Rehearsal):
             hospital, "party", *self._brokers, "--base", path.resolve().parent,
             "--data", self._sealed, "--party", hospital, "--run", run_id, *self._peers(hospital),
         )  # fmt: skip
-        return self._part(name, *self._started(f"{hospital}-guest", ticket))
+        return self._part(name, *self._prepare_start(f"{hospital}-guest", ticket))
 
     def _peers(self, hospital: str) -> tuple[str, ...]:
         """Words of a hospital's ticket that name the machines which multiply for it: none."""

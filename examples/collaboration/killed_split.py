@@ -56,11 +56,11 @@ class _KilledPads(pads_act.Stage):
         dealer = self._ticket(
             _DEALER, _DEALER, "--base", path.resolve().parent, "--listen", at[_DEALER]
         )
-        self._words[_DEALER] = self._started(_DEALER, dealer)
+        self._words[_DEALER] = self._prepare_start(_DEALER, dealer)
         peers = [word for one in at.items() for word in ("--peer", "=".join(one))]
         # Its supervisor starts it again while a machine that it needs is away.
         ticket = self._training(path, *peers, "--wait", _AWAY)
-        self._words[_GUEST] = self._started(_GUEST, ticket)
+        self._words[_GUEST] = self._prepare_start(_GUEST, ticket)
         parts = {role: self._start(role) for role in (_ACCELERATOR, _DEALER, _GUEST)}
         roles = list(parts)
         self._drawn.shuffle(roles)
@@ -144,7 +144,7 @@ class _KilledCut(cut_act.Stage):
         first = free_ports(2)
         places = [f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"]
         self._server_words = [
-            self._started(
+            self._prepare_start(
                 "server",
                 self._ticket(
                     f"server-{place[-5:]}", "server", *self._brokers,

@@ -128,7 +128,7 @@ class _Killed(Stage):
         self._starts += 1
         # The standby before may lead meanwhile, in its own folder.
         folder = f"{role}-{self._starts}-guest" if role == _STANDBY else f"{role}-guest"
-        words = self._started(folder, self._tickets[role])
+        words = self._prepare_start(folder, self._tickets[role])
         part = self._part(f"{role}-{self._starts}", *words, answers=answers)
         if ready is not None:
             part.line(ready, within=_WITHIN_S)

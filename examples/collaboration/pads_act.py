@@ -81,14 +81,14 @@ class Stage(Rehearsal):
         self._say(f"  refused [{refused.code}]: nothing of it was used")
         self._say(f"going on from the sealed checkpoint with the accelerator at {honest}")
         peers = ("--peer", f"accelerator={honest}", "--peer", f"dealer={dealer}")
-        again = self._started("guest", self._training(path, *peers))
+        again = self._prepare_start("guest", self._training(path, *peers))
         trained = self._run(*again, shown=True)
         return {"refused": refused.to_dict(), "trained": trained}
 
     def _refused(self, path: Path, liar: str, dealer: str) -> SealtrainError:
         ticket = self._training(path, "--peer", f"accelerator={liar}", "--peer", f"dealer={dealer}")
         try:
-            self._run(*self._started("guest", ticket), shown=True)
+            self._run(*self._prepare_start("guest", ticket), shown=True)
         except ProductAltered as error:
             return error
         raise UsageError("the accelerator was to lie, and training ended before it did")

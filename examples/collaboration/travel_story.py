@@ -95,7 +95,7 @@ class Stage(Rehearsal):
         base = ("--base", path.resolve().parent)
         ticket = self._ticket("accelerator", "accelerator", *base)
         accelerator = self._part(
-            "accelerator-run", *self._started("accelerator", ticket), answers=False
+            "accelerator-run", *self._prepare_start("accelerator", ticket), answers=False
         )
         control = accelerator.place("accelerator ready", within=_WITHIN_S)
         writes = accelerator.place("writes at", within=_WITHIN_S)
@@ -106,7 +106,9 @@ class Stage(Rehearsal):
                 holder, "holder", *base, *self._brokers, *peers,
                 "--party", holder, "--data", self._sealed,
             )  # fmt: skip
-            holders[holder] = self._part(f"{holder}-run", *self._started(f"{holder}-guest", ticket))
+            holders[holder] = self._part(
+                f"{holder}-run", *self._prepare_start(f"{holder}-guest", ticket)
+            )
         words: list[str | Path] = ["--peer", f"accelerator={control}", *peers, *base]
         for name, part in holders.items():
             place = part.place("holder ready", within=_WITHIN_S)
@@ -129,7 +131,7 @@ class Stage(Rehearsal):
 
     def _leader(self, role: str, *words: str | Path) -> SideProgram:
         ticket = self._ticket(role, role, *words, *self._brokers, "--states", self._states)
-        return self._part(f"{role}-run", *self._started(role, ticket))
+        return self._part(f"{role}-run", *self._prepare_start(role, ticket))
 
     def _await_state(self, first: SideProgram) -> None:
         """Until a state is sealed."""
@@ -160,8 +162,8 @@ def texts(folder: Path) -> dict[str, Path]:
 
 def _trips(done: Mapping[str, Any]) -> dict[str, Any]:
     """What the run log says of trips."""
-    from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
+    from sealtrain.manifest.checks.collaborations.travelling import check_trips, terms_of
     from sealtrain.recipe.schema import parse_recipe
 
-    came = travelled(run_log(done), terms_of(parse_recipe(RECIPE)))
+    came = check_trips(run_log(done), terms_of(parse_recipe(RECIPE)))
     return {"trips": came.trips, "tokens": came.tokens, "takeovers": came.takeovers}

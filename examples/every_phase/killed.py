@@ -48,17 +48,17 @@ class Killed(Rehearsal):
 
     def _train(self, path: Path) -> dict[str, Any]:
         ticket = self._training(path)
-        with self._part("whole-run", *self._started("whole", ticket)) as whole:
+        with self._part("whole-run", *self._prepare_start("whole", ticket)) as whole:
             moments = self._moments(whole, "whole")
             answer = whole.ended(within=WITHIN_S)
-        with self._part("killed-run", *self._started("guest", ticket)) as victim:
+        with self._part("killed-run", *self._prepare_start("guest", ticket)) as victim:
             if not self._moments(victim, "guest", most=1):
                 victim.ended(within=WITHIN_S)
             time.sleep(self._moment * (moments[-1] - moments[0]))
             late = victim.gone
             victim.kill()
         step = self._newest("guest")
-        again = victim.answer() if late else self._run(*self._started("guest", ticket))
+        again = victim.answer() if late else self._run(*self._prepare_start("guest", ticket))
         return {"whole": answer, "trained": again, "step": step}
 
     def same(self, done: Mapping[str, Any], recipient: str) -> bool:

@@ -30,7 +30,7 @@ from sealtrain.errors import BrokerNotApproved, SignatureInvalid, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.owner import approving
 from sealtrain.owner.owner_files import OwnerFiles
-from sealtrain.owner.owners_datasets import merged
+from sealtrain.owner.owners_datasets import merge_answers
 from sealtrain.owner.sealing import Publication, Sealed, register, seal
 from sealtrain.recipe.diff import RecipeChange
 from sealtrain.recipe.errors import DatasetUnknown
@@ -273,9 +273,9 @@ def test_another_owner_who_signs_two_roots_at_once_hinders_no_approval(desk: Des
     desk.sealed(B)
     (one,) = desk.prepare(A, unpinned=True).registered
     other = one.model_copy(update={"root": "0" * 64})
-    assert merged([[one], [other]], A) == (other,)
+    assert merge_answers([[one], [other]], A) == (other,)
     with pytest.raises(DatasetMismatch, check=carries(check="dataset root")):
-        merged([[one], [other]], B)
+        merge_answers([[one], [other]], B)
 
 
 @pytest.mark.parametrize("by", ["a stranger", "another owner"])

@@ -18,7 +18,7 @@ from sealtrain.consortium.approvals import tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.errors import ApprovalsMissing, ApprovalSpent
 from sealtrain.errors import SealtrainError
-from sealtrain.owner.standing import used_of
+from sealtrain.owner.standing import join_uses
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.errors import BrokerMismatch
 
@@ -182,6 +182,8 @@ def test_over_more_brokers_a_run_is_counted_by_those_that_it_asks_and_owners_are
         answer = first.broker.registry.tally(first.target)
         decisions = [verify_decision(one.envelope(), first.consortium) for one in answer.decisions]
         counted = tally(decisions, first.consortium, first.target, first.clock(), needs=first.needs)
-        used = used_of(counted, [(one.approval, one.runs, one.epsilon) for one in answer.standing])
+        used = join_uses(
+            counted, [(one.approval, one.runs, one.epsilon) for one in answer.standing]
+        )
         assert {(one.terms.runs, one.brokers) for one in used} == {(RUNS, 3)}
         assert all(one.to_dict()["brokers"] == 3 and "3/k" in one.in_words for one in used)

@@ -15,7 +15,7 @@ from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address
 from sealtrain_chain.account import signed as sign
 from sealtrain_chain.carrying import carry_out, votes_of
-from sealtrain_chain.contracts import artefact, connected, send
+from sealtrain_chain.contracts import artefact, connect, send
 from sealtrain_chain.contracts import deploy as deployed
 from sealtrain_chain.decision import ChainDecision, decide
 from sealtrain_chain.node import Node
@@ -337,7 +337,7 @@ def test_a_node_cannot_make_who_pays_pay_any_price(chain: TestChain, file: Chain
         with served(chain, {method: lambda _params, _told, told=told: told}) as url:
             node = Node(url, 10)
             with pytest.raises(ChainUnreachable) as caught:
-                carry_out(connected(node), file, chain.payer, votes)
+                carry_out(connect(node), file, chain.payer, votes)
             node.close()
         assert caught.value.check == "fee"
     # What is signed is worth nothing on another chain, whatever the node says it is.
@@ -349,7 +349,7 @@ def test_a_node_cannot_make_who_pays_pay_any_price(chain: TestChain, file: Chain
 
     with served(chain, {"eth_sendRawTransaction": kept}) as url:
         node = Node(url, 10)
-        carry_out(connected(node), file, chain.payer, votes)
+        carry_out(connect(node), file, chain.payer, votes)
         node.close()
     [raw_transaction] = sent
     fields = rlp.decode(bytes.fromhex(raw_transaction[2:])[1:])

@@ -25,7 +25,7 @@ from sealtrain.signing.errors import ProofInvalid
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.carrying import carry_out
-from sealtrain_chain.chain_condition import ChainGate, opened_gate
+from sealtrain_chain.chain_condition import ChainGate, open_gate
 from sealtrain_chain.decision import ChainDecision, decide
 from sealtrain_chain.node import MAX_ANSWER_BYTES
 from sealtrain_chain.reading import open_reader
@@ -120,7 +120,7 @@ def gate_over(
     monotonic = changed.pop("monotonic", time.monotonic)
     with served_by(chain, *lies) as urls:
         file = chain_file(chain, contract, *urls, **changed)
-        with opened_gate(file, clock=lambda: chain.now, monotonic=monotonic) as gate:
+        with open_gate(file, clock=lambda: chain.now, monotonic=monotonic) as gate:
             yield gate, file
 
 
@@ -363,7 +363,7 @@ def test_another_contract_at_the_address_is_refused(chain: TestChain, contract: 
         closed(gate, ChainRefused, "contract code")
     with served_by(chain, None) as [url]:
         nobody = chain_file(chain, "0x" + "99" * 20, url)
-        with opened_gate(nobody, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
+        with open_gate(nobody, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
             closed(gate, ChainRefused, "chain contract")
 
 
@@ -488,7 +488,7 @@ def test_a_node_that_does_not_answer_as_it_must_closes_the_gate(
 ) -> None:
     with answering(body) as url:
         file = chain_file(chain, contract, url, timeout_seconds=1)
-        with opened_gate(file, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
+        with open_gate(file, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
             begun = time.monotonic()
             with pytest.raises(ChainUnreachable) as caught:
                 gate.allowed(APP, HASH)
@@ -504,11 +504,11 @@ def test_nodes_that_are_down_close_the_gate(chain: TestChain, contract: str) -> 
         down = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with served_by(chain, None, None) as [one, two]:
             enough = chain_file(chain, contract, down, one, two)
-            with opened_gate(enough, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
+            with open_gate(enough, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
                 approve(chain, enough)
                 gate.allowed(APP, HASH)
             few = chain_file(chain, contract, down, one)
-            with opened_gate(few, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
+            with open_gate(few, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
                 closed(gate, ChainUnreachable, "chain nodes")
 
 

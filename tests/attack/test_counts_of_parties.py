@@ -33,7 +33,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import EgressRefused, Refused
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain_together.parties.joint import checked_report
+from sealtrain_together.parties.joint import check_report
 from sealtrain_together.parties.party import PartyReport
 
 A, B, C = OWNERS
@@ -112,7 +112,7 @@ def reported(
         recipe=world.locked.lock.recipe,
         consortium=Consortium.model_validate_json(canonical_json(world.facts["consortium"])),
     )
-    return checked_report(lead, PartyReport.from_bytes(canonical_json(document)))
+    return check_report(lead, PartyReport.from_bytes(canonical_json(document)))
 
 
 @pytest.mark.claim("C614")

@@ -14,7 +14,7 @@ if not COLLECTING:
     import torch
     from cut_world import SHAPE, batch_of, model_of
 
-    from sealtrain_together.cut.activations import Form, restored, rows_of
+    from sealtrain_together.cut.activations import Form, restore_row, rows_of
     from sealtrain_together.cut.cut import Front
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +27,7 @@ def seen(front: Front, ids: torch.Tensor, form: Form) -> torch.Tensor:
     """What whoever opens a message reads, (tokens, width)."""
     mask = torch.ones_like(ids)
     row = rows_of(front(ids, mask), mask, torch.zeros(len(ids)), form)[0]
-    return restored(row, torch.float32)
+    return restore_row(row, torch.float32)
 
 
 def looked_up(front: Front, activations: torch.Tensor) -> torch.Tensor:

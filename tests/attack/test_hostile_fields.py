@@ -33,7 +33,7 @@ from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.lockfile import parse_lock
 from sealtrain_console.walk.prepared_run import Prepared
-from sealtrain_console.walk_run import prepared
+from sealtrain_console.walk_run import prepare_run
 from sealtrain_console.web.curves import Curves
 from sealtrain_console.web.serving import serving
 
@@ -391,7 +391,7 @@ def test_a_walk_over_a_hostile_recipe(tmp_path: Path) -> None:
         def locked(self) -> LockedRecipe:  # type: ignore[override]
             return other
 
-    run = prepared(tmp_path / "walk")
+    run = prepare_run(tmp_path / "walk")
     found = hostile_locks(tmp_path / "locks", run.consortium.consortium_id)
     for name in ("sft-lora", "classify-tabular"):
         other = found[name]

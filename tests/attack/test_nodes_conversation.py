@@ -567,7 +567,7 @@ def test_who_does_not_listen_at_all_is_a_lost_lead(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = silent.getsockname()[:2]
         with pytest.raises(NodeLost, check=carries(check="node")):
-            LeadChannel.dialled(
+            LeadChannel.dial(
                 address,
                 node=1,
                 proof=guest(world.locked.compose_bytes),

@@ -52,13 +52,13 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceRefused, TrustInvalid
 from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
 pytestmark = pytest.mark.claim("C40")
 
 GPUS = machine()
 EVIDENCE = GPUS.evidence(NONCE)
-COLLATERAL = simulated_collateral(GPUS, NOW)
+COLLATERAL = simulate_collateral(GPUS, NOW)
 ALL = range(len(EVIDENCE.devices))
 GPU_PLACES, SWITCH_PLACES = ALL[:4], ALL[4:]
 
@@ -331,7 +331,7 @@ def test_several_gpus_that_do_not_say_how_they_talk_are_refused() -> None:
         )
     with pytest.raises(GpuModeRefused, check=carries(check="GPU mode")):
         judged_by(
-            mpt, evidence, simulated_collateral(mpt, NOW), mode=["single", "mpt", "protected_pcie"]
+            mpt, evidence, simulate_collateral(mpt, NOW), mode=["single", "mpt", "protected_pcie"]
         )
 
 

@@ -28,7 +28,7 @@ if not COLLECTING:
     from sealtrain_together.pads.exact_products import Float64
     from sealtrain_together.pads.field import HALF, PRIME
     from sealtrain_together.pads.freivalds import Freivalds
-    from sealtrain_together.pads.masks import Masks, MaskStream, drawn_secret
+    from sealtrain_together.pads.masks import Masks, MaskStream, draw_secret
     from sealtrain_together.pads.matrix import DIRECTIONS, Direction, PublicMatrix
     from sealtrain_together.pads.pads import InGuest, PadSupply
     from sealtrain_together.pads.pool import OwnPool, Pool, write_pool
@@ -316,7 +316,7 @@ def test_a_pool_that_was_never_filled_gives_nothing(tmp_path: Path) -> None:
 
 @seen_by
 def test_a_stream_ends_instead_of_beginning_anew() -> None:
-    stream = MaskStream(drawn_secret(), 4, max_words=10)
+    stream = MaskStream(draw_secret(), 4, max_words=10)
     stream.rows(2)
     with pytest.raises(PadsRefused):
         stream.rows(1)
@@ -350,7 +350,7 @@ def test_a_copied_model_shares_the_place_in_the_stream() -> None:
     for one in (engine, copy.deepcopy(engine), copy.copy(engine)):
         one.product(matrix, "forward", entries)
     assert len(masks_seen(accelerator, entries)) == 3 * len(entries)
-    masks = Masks(drawn_secret())
+    masks = Masks(draw_secret())
     assert copy.deepcopy(masks) is copy.copy(masks) is masks
 
 
@@ -360,9 +360,9 @@ def test_a_copied_model_shares_the_place_in_the_stream() -> None:
     [
         lambda: UnderPads(Watched()),
         lambda: PadSupply(InGuest(Float64())),
-        lambda: Masks(drawn_secret()),
-        lambda: MaskStream(drawn_secret(), 4),
-        lambda: Freivalds(drawn_secret()),
+        lambda: Masks(draw_secret()),
+        lambda: MaskStream(draw_secret(), 4),
+        lambda: Freivalds(draw_secret()),
     ],
 )
 def test_nothing_that_knows_a_secret_can_be_stored(secret: Callable[[], object]) -> None:
@@ -603,7 +603,7 @@ def test_there_is_no_way_to_leave_the_check_out() -> None:
 
 @seen_by
 def test_a_pool_begins_where_the_guest_stands_or_not_at_all(tmp_path: Path) -> None:
-    matrix, secret = random_matrix(), drawn_secret()
+    matrix, secret = random_matrix(), draw_secret()
     ahead = {(matrix.digest, direction): 3 for direction in DIRECTIONS}
     write_pool(
         tmp_path / "pool", secret=secret, matrices=[matrix], rows=4, exact=Float64(), first=ahead

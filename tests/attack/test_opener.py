@@ -21,7 +21,7 @@ from sealing_world import SealedFolder, json_lines, sealed_folder
 from sealtrain.base.models import StrictModel
 from sealtrain.base.processes import fork
 from sealtrain.guest.sandbox.landlock import KernelBorder
-from sealtrain.guest.workload.fork import give_up_capabilities
+from sealtrain.guest.sandbox.users import give_up_capabilities
 from sealtrain.guest.workload.frames import (
     BatchLaid,
     BatchWanted,

@@ -26,7 +26,7 @@ from sealtrain.guest.outputs import seal_model
 from sealtrain.manifest import form
 from sealtrain.manifest import opening as opening_files
 from sealtrain.manifest.errors import SubjectMismatch
-from sealtrain.manifest.opening import named_outputs, unnamed_outputs, write_opened
+from sealtrain.manifest.opening import open_named, open_unnamed, write_opened
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.file import read_header, seal_file
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -297,7 +297,7 @@ def test_a_recipient_makes_no_file_for_another(world: World, run: Path) -> None:
 @pytest.mark.claim("C111")
 def test_what_is_exchanged_after_the_check_is_not_opened(run: Path) -> None:
     data = (run / "manifest.json").read_bytes()
-    _, files = named_outputs(data, run / "model", identity(A))
+    _, files = open_named(data, run / "model", identity(A))
     exchanged(run, "model.safetensors", bytes(20_000 - 1) + b"x")
     with pytest.raises(SealtrainError) as caught:
         write_opened(files, run / "opened")
@@ -500,7 +500,7 @@ def test_without_a_manifest_what_is_written_is_what_was_looked_at(
         context=header.context,
         stanzas=header.stanzas,
     )
-    files = unnamed_outputs(run / "model", me)
+    files = open_unnamed(run / "model", me)
     looked = opening_files.refuse_code
 
     def exchanged(found: Any) -> None:

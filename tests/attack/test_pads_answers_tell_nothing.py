@@ -28,7 +28,7 @@ if not COLLECTING:
     from sealtrain_together.pads.accelerator import RemoteAccelerator
     from sealtrain_together.pads.engine import Inside, UnderPads
     from sealtrain_together.pads.exact_products import Float64
-    from sealtrain_together.pads.field import subtracted
+    from sealtrain_together.pads.field import subtract_centred
     from sealtrain_together.pads.multiplying import Limits
     from sealtrain_together.pads.pads import InGuest
     from sealtrain_together.pads.serving import Multiplier
@@ -264,4 +264,4 @@ def test_a_difference_is_that_of_the_elements_in_whatever_form_the_left_side_com
         for _ in range(2)
     )
     other = torch.where(left > 0, left - PRIME, left + PRIME)
-    assert torch.equal(subtracted(other, right), subtracted(left, right))
+    assert torch.equal(subtract_centred(other, right), subtract_centred(left, right))

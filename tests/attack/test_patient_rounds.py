@@ -27,7 +27,7 @@ from polling import wait_until
 from sealtrain.manifest.checks.collaborations.federated import (
     FederatedTerms,
     RoundResults,
-    merged_rounds,
+    check_rounds,
 )
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.federated import Federated
@@ -145,7 +145,7 @@ def judged(entries: Iterable[dict[str, Any]]) -> RoundResults:
         windows=dict.fromkeys(PARTIES, (NOW, NOW)),
         promised=PROMISED,
     )
-    return merged_rounds(entries, terms)
+    return check_rounds(entries, terms)
 
 
 def test_the_log_of_an_honest_lead_is_accepted_and_tells_no_figure() -> None:

@@ -42,6 +42,7 @@ from sealtrain.guest.workload.messages import (
     Stop,
     TallyRecords,
 )
+from sealtrain.recipe.epochs import with_steps
 from sealtrain.sealing.errors import SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
@@ -207,6 +208,20 @@ def test_records_are_counted_once_and_before_the_first_step(tmp_path: Path) -> N
     assert made.stepped == [1, 2]
     with pytest.raises(Misused):
         made.keeper.step(Step(step=made.recipe.trainer.max_steps + 1))
+
+
+@pytest.mark.claim("C739")
+def test_the_keeper_counts_the_steps_of_epochs_itself(tmp_path: Path) -> None:
+    """A workload that trains on beyond its epochs is told no."""
+    recipe = sft(trainer={"max_steps": 0, "num_train_epochs": 1.5})  # 24 records, four a step
+    for counted, last in ((with_steps(recipe, [ROWS, ROWS]), 6), (recipe, 0)):
+        made = Run(tmp_path / str(last), counted)
+        made.ready()
+        made.keeper.tally(GOOD)
+        for step in range(1, last + 1):
+            made.keeper.step(Step(step=step))
+        with pytest.raises(Misused):
+            made.keeper.step(Step(step=last + 1))
 
 
 def test_a_resumed_run_counts_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ if not COLLECTING:
 
     from sealtrain_together.pads.engine import Inside, UnderPads
     from sealtrain_together.pads.exact_products import ExactProduct, Float64
-    from sealtrain_together.pads.masks import Masks, drawn_secret
+    from sealtrain_together.pads.masks import Masks, draw_secret
     from sealtrain_together.pads.matrix import Direction, PublicMatrix
     from sealtrain_together.pads.pads import InGuest
     from sealtrain_together.pads.pool import OwnPool
@@ -88,7 +88,7 @@ def test_rows_are_there_before_they_are_asked_for_and_none_comes_twice() -> None
 def test_other_numbers_of_rows_than_were_guessed_are_the_next_rows_of_their_stream(
     counts: tuple[int, ...],
 ) -> None:
-    secret, matrix = drawn_secret(), random_matrix()
+    secret, matrix = draw_secret(), random_matrix()
     ahead = Prefetch(Masks(secret), InGuest(Float64()))
     plain = Masks(secret)
     for number, count in enumerate(counts):
@@ -119,7 +119,7 @@ def test_training_is_the_same_with_and_without_prefetch() -> None:
 def test_what_waits_takes_no_more_room_than_given() -> None:
     matrix, supplier = random_matrix(), Noted()
     row_bytes = 4 * sum(matrix.widths("forward"))
-    ahead = Prefetch(Masks(drawn_secret()), supplier, room=5 * row_bytes)
+    ahead = Prefetch(Masks(draw_secret()), supplier, room=5 * row_bytes)
     for _ in range(6):
         ahead.take(matrix, "forward", 6)
         time.sleep(0.02)
@@ -130,7 +130,7 @@ def test_what_waits_takes_no_more_room_than_given() -> None:
 @seen_by
 def test_a_forked_process_gets_none_of_the_rows_that_wait() -> None:
     matrix, supplier = random_matrix(), Noted()
-    ahead = Prefetch(Masks(drawn_secret()), supplier)
+    ahead = Prefetch(Masks(draw_secret()), supplier)
     ahead.take(matrix, "forward", 3)
     ahead.take(matrix, "forward", 3)
     wait_until(lambda: len(supplier.asked) == 3)

@@ -29,12 +29,12 @@ from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, Tier
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.errors import ClaimContradicted
-from sealtrain.manifest.limits import TEXTS, left_open, released_open
+from sealtrain.manifest.limits import TEXTS, describe_open, released_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.manifest.report import render
 from sealtrain.manifest.trust import parse_trust
-from sealtrain.owner.reviewing import accepted_tier, facts
-from sealtrain.owner.reviewing import left_open as shown_open
+from sealtrain.owner.reviewing import describe_open as shown_open
+from sealtrain.owner.reviewing import describe_tier, facts
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing import dsse, statement
@@ -118,7 +118,7 @@ def test_the_approval_page_says_in_plain_words_what_the_owner_accepts(
     both = {**rehearsed, "platforms": ["dstack", "simulator"], "key_provider": "local"}
     recipe = parse_recipe({**RECIPE, "hardware": {**both, "image": f"x@sha256:{'5a' * 32}"}})
     real = lock.model_copy(update={"recipe": recipe})
-    assert f"tier {tier}: {WORDS[tier]}" in accepted_tier(real)
+    assert f"tier {tier}: {WORDS[tier]}" in describe_tier(real)
     assert [label for label, _text in shown_open(real)] == ["LEFT OPEN"]
 
 
@@ -194,7 +194,7 @@ def test_both_verifiers_name_the_same_open_values(tmp_path: Path) -> None:
         for trust in trusts
     ]
     for trust, answer in zip(trusts, second_answers(asked), strict=True):
-        ours = left_open(trust, artefacts_checked=True)
+        ours = describe_open(trust, artefacts_checked=True)
         named = [f"Your trust file accepts any {one['words']}." for one in answer["open"]]
         assert tuple(named) == ours
         fields = [value.field for value in open_values(trust.appraisal)]

@@ -29,7 +29,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, TripBro
 from sealtrain.manifest.checks.collaborations.travelling import (
     Travelled,
     TravellingTerms,
-    travelled,
+    check_trips,
 )
 from sealtrain.manifest.errors import TranscriptInvalid
 from sealtrain.sealing.datakey import DataKey
@@ -50,9 +50,9 @@ from sealtrain_together.travelling.capability import (
 from sealtrain_together.travelling.control import Challenge
 from sealtrain_together.travelling.holder import Holder, Provision
 from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
-from sealtrain_together.travelling.mapped_code import MappedCode, mapped_files, release_pages
+from sealtrain_together.travelling.mapped_code import MappedCode, hash_mapped, release_pages
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
-from sealtrain_together.travelling.parties import joined
+from sealtrain_together.travelling.parties import join_holder
 from sealtrain_together.travelling.program import Program
 from sealtrain_together.travelling.standby import Standby
 
@@ -259,7 +259,7 @@ def test_lent_ranges_never_overlap_and_never_leave_the_buffer(port: Port) -> Non
 def run(world: TravelWorld, **changed: Any) -> tuple[Travelled, RunLog]:
     with world.orchestrator(**changed) as orchestrator:
         orchestrator.run()
-    return travelled(orchestrator.log.entries, TERMS), orchestrator.log
+    return check_trips(orchestrator.log.entries, TERMS), orchestrator.log
 
 
 def test_a_holder_that_names_other_bytes_than_it_sent_loses_its_turn() -> None:
@@ -446,7 +446,7 @@ def test_a_function_that_was_replaced_in_memory_stops_the_run(
 
 def _library(folder: Path, name: str) -> Path:
     """A library of another inode than any that is loaded."""
-    source = next(path for path in mapped_files() if "libz" in path or "libffi" in path)
+    source = next(path for path in hash_mapped() if "libz" in path or "libffi" in path)
     copy = folder / name
     copy.write_bytes(Path(source).read_bytes())
     return copy
@@ -501,14 +501,14 @@ def test_a_mapped_file_that_was_changed_has_another_digest(tmp_path: Path, name:
     library = _library(tmp_path, f"lib{os.getpid()}.so")
     unload = _load(library)
     code = MappedCode({}, ())
-    before, files = code.digest(), mapped_files()
+    before, files = code.digest(), hash_mapped()
     assert files[str(library)] == hashlib.sha256(library.read_bytes()).hexdigest()
     assert code.digest() == before
     # An older kernel answers no requests: what its files say is the same.
-    assert mapped_files(asks=False) == files
+    assert hash_mapped(asks=False) == files
     CODE_ATTACKS[name](library)
     assert code.digest() != before
-    assert mapped_files(asks=False) == mapped_files() != files
+    assert hash_mapped(asks=False) == hash_mapped() != files
     unload()
 
 
@@ -523,7 +523,7 @@ def test_code_whose_pages_were_let_go_is_the_same_and_a_patched_page_stays(tmp_p
     assert code.digest() == before
     _patched_in_memory(library)
     release_pages()
-    assert mapped_files()[str(library)] == "patched"
+    assert hash_mapped()[str(library)] == "patched"
     assert code.digest() != before
     unload()
 
@@ -797,7 +797,7 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
     key = DataKey.generate()
     with travel_world() as world, world.orchestrator() as undisturbed:
         model = undisturbed.run()
-    whole = travelled(undisturbed.log.entries, TERMS)
+    whole = check_trips(undisturbed.log.entries, TERMS)
     # Holders give what they have once: what was lost with the orchestrator does not count.
     with travel_world(max_bytes=1024) as world:
         standby = Standby(tmp_path, key, RUN_ID)
@@ -819,7 +819,7 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
         log = RunLog.restore(RUN_ID, taken.journal["log"])
         with world.orchestrator(plan=taken.plan, log=log) as second:
             ended = second.run(taken.state)
-        came = travelled(second.log.entries, TERMS)
+        came = check_trips(second.log.entries, TERMS)
         assert came.tokens == whole.tokens
         assert came.takeovers == 1
         assert ended == model
@@ -869,7 +869,7 @@ def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None
             world.accelerator.gate.take_back(capability.id)
 
         def join(trip: int) -> None:
-            lane, _joined = joined(world.parties(), RUN_ID, "clinic-a", trip, os.urandom)
+            lane, _joined = join_holder(world.parties(), RUN_ID, "clinic-a", trip, os.urandom)
             lane.close()
 
         for trip in range(0, 12, 3):
@@ -907,7 +907,7 @@ def test_reports_come_before_anything_is_trained_on() -> None:
             world.hold(name, report=name.encode)
         with world.orchestrator(reported=refuses, log=RunLog(RUN_ID)) as orchestrator:
             orchestrator.run()
-        assert travelled(orchestrator.log.entries, TERMS).tokens == {}
+        assert check_trips(orchestrator.log.entries, TERMS).tokens == {}
 
 
 @pytest.fixture(scope="module")
@@ -1004,14 +1004,14 @@ def test_a_log_that_does_not_hold_together_is_refused(
     honest: list[dict[str, Any]], name: str
 ) -> None:
     with pytest.raises(TranscriptInvalid):
-        travelled(_rewritten(honest, CHANGES[name]), TERMS)
+        check_trips(_rewritten(honest, CHANGES[name]), TERMS)
 
 
 def test_the_honest_log_holds_and_other_events_are_not_looked_at(
     honest: list[dict[str, Any]],
 ) -> None:
     other = honest[0] | {"event": "outputs.sealed", "fields": {}}
-    assert travelled([other, *honest, other], TERMS).trips == 12
+    assert check_trips([other, *honest, other], TERMS).trips == 12
 
 
 def _terms(**changed: Any) -> TravellingTerms:
@@ -1020,9 +1020,9 @@ def _terms(**changed: Any) -> TravellingTerms:
 
 def test_trips_keep_the_limits_of_the_recipe(honest: list[dict[str, Any]]) -> None:
     moment = from_rfc3339(honest[0]["at"])
-    assert travelled(honest, _terms(max_steps=48)).steps == 48
+    assert check_trips(honest, _terms(max_steps=48)).steps == 48
     whole = dict.fromkeys(TERMS.limits, (moment, moment))
-    travelled(honest, _terms(windows=whole))
+    check_trips(honest, _terms(windows=whole))
     for terms in (
         _terms(max_steps=47),
         _terms(limits=dict(TERMS.limits) | {"clinic-b": 511}),
@@ -1030,7 +1030,7 @@ def test_trips_keep_the_limits_of_the_recipe(honest: list[dict[str, Any]]) -> No
         _terms(windows=whole | {"clinic-b": (moment - 302, moment - 301)}),
     ):
         with pytest.raises(TranscriptInvalid):
-            travelled(honest, terms)
+            check_trips(honest, terms)
 
 
 def test_nothing_in_the_log_tells_what_a_chunk_holds(honest: list[dict[str, Any]]) -> None:

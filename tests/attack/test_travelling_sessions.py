@@ -26,7 +26,7 @@ from sealtrain.errors import (
     Unreachable,
     UsageError,
 )
-from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
+from sealtrain.manifest.checks.collaborations.travelling import Travelled, check_trips
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_together.channel.answers import Done, answer
 from sealtrain_together.channel.channel import accept
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.long
 def run(world: TravelWorld) -> Travelled:
     with world.orchestrator() as orchestrator:
         orchestrator.run()
-    return travelled(orchestrator.log.entries, TERMS)
+    return check_trips(orchestrator.log.entries, TERMS)
 
 
 def only_others_train(world: TravelWorld) -> None:
@@ -418,7 +418,7 @@ def test_a_refused_chunk_leaves_no_answer_that_is_taken_for_the_next_one(
             reported=lambda name, report: reports.append((name, report))
         ) as orchestrator:
             orchestrator.run()
-        came = travelled(orchestrator.log.entries, TERMS)
+        came = check_trips(orchestrator.log.entries, TERMS)
     assert came.refused == {refused[0]: "clinic-b"}
     assert came.tokens == dict.fromkeys(HOLDERS, 512)
     assert reports

@@ -17,7 +17,7 @@ from variants import variants
 
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
-from sealtrain.manifest.checks.collaborations.travelling import Travelled, travelled
+from sealtrain.manifest.checks.collaborations.travelling import Travelled, check_trips
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.ports import listening
@@ -25,7 +25,7 @@ from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_together.travelling.capability import WriteCapability
 from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder, Provision
-from sealtrain_together.travelling.parties import joined
+from sealtrain_together.travelling.parties import join_holder
 
 if not COLLECTING:
     from travel_world import HOLDERS, PATIENCE, RUN_ID, TERMS, TravelWorld, travel_world
@@ -70,7 +70,7 @@ MEDDLERS: dict[str, Callable[[int], Meddle]] = {
 
 
 def came(orchestrator: Any) -> Travelled:
-    return travelled(orchestrator.log.entries, TERMS)
+    return check_trips(orchestrator.log.entries, TERMS)
 
 
 def through(world: TravelWorld, name: str, address: tuple[str, int]) -> Any:
@@ -127,7 +127,7 @@ def test_a_holder_that_is_gone_is_named_with_its_place() -> None:
     with travel_world() as world, relayed(world.holders["clinic-b"], back=gone(0)) as (place, _):
         parties = through(world, "clinic-b", place)
         with pytest.raises(PeerUnreachable) as caught:
-            joined(parties, RUN_ID, "clinic-b", 0, os.urandom)
+            join_holder(parties, RUN_ID, "clinic-b", 0, os.urandom)
     assert caught.value.owner == "clinic-b"
     assert str(caught.value.got).endswith(f" at {write_host_and_port(*place)}")
 

@@ -32,7 +32,7 @@ from sealtrain.errors import AlreadyExists, DataInvalid, ProtectionMissing, Refu
 from sealtrain_console.walk.prepared_run import MARKER, Prepared, is_fresh, is_walk
 from sealtrain_console.walk.switch import StepOutcome, Switch
 from sealtrain_console.walk.table import SWITCHES, play, switch_named
-from sealtrain_console.walk_run import prepared
+from sealtrain_console.walk_run import prepare_run
 from sealtrain_console.web.serving import serving
 
 if not COLLECTING:
@@ -61,7 +61,7 @@ pytestmark = [
 def run(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "executable", interpreter())
-        return prepared(tmp_path_factory.mktemp("walks") / "walk")
+        return prepare_run(tmp_path_factory.mktemp("walks") / "walk")
 
 
 class Outcomes(dict[tuple[str, bool], StepOutcome]):
@@ -221,18 +221,18 @@ def test_a_folder_that_no_walk_made_is_left_alone(tmp_path: Path) -> None:
         (folder / name).write_text(content)
         assert not is_walk(folder)
         with pytest.raises(AlreadyExists):
-            prepared(folder, anew=True)
+            prepare_run(folder, anew=True)
         assert (folder / name).read_text() == content
     file = tmp_path / "file"
     file.write_text("a file")
     with pytest.raises(AlreadyExists):
-        prepared(file)
+        prepare_run(file)
     assert file.read_text() == "a file"
 
 
 def test_two_walks_do_not_prepare_one_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".walk.lock"), pytest.raises(AlreadyExists):
-        prepared(tmp_path / "walk")
+        prepare_run(tmp_path / "walk")
     assert not (tmp_path / "walk").exists()
 
 

@@ -436,6 +436,40 @@ def test_collateral_of_accelerators_is_fetched_from_a_mirror(
     assert fetched.ocsp_answers[0] == b"an answer"
 
 
+def test_nvidias_verdict_is_fetched_for_the_nonce_of_the_reports(
+    run: Run, shared: Path, tmp_path: Path
+) -> None:
+    verdict = vendor.Service().verdict({"GPU-0": vendor.device_claims()})
+    asked: list[dict[str, Any]] = []
+
+    class Nvidia(Handler):
+        def do_GET(self) -> None:  # the name is the library's
+            name = self.path.rpartition("/")[2]
+            body = {"id": name, "rim": to_base64(b"a file"), "sha256": sha256_hex(b"a file")}
+            rim = json.dumps(body).encode()
+            self.answer(200, verdict.jwks.encode() if name == "jwks.json" else rim)
+
+        def do_POST(self) -> None:  # the name is the library's
+            body = self.body()
+            if self.path.endswith("/v4/attest/gpu"):
+                asked.append(json.loads(body))
+                self.answer(200, verdict.token.encode())
+            else:
+                self.answer(200, b"an answer")
+
+    file, out = shared / "vectors/nvidia/hopper_multi4_ppcie.json", tmp_path / "gpu.json"
+    with http_served(Nvidia) as url:
+        typed = ["fetch", "--gpu", file, "--out", out, "--rims", f"{url}/rim", "--ocsp", url]
+        done = run(*typed, "--nras", url)
+        assert done.code == 0, done.stderr
+        assert GpuCollateral.load(out).nras == verdict
+        assert run(*typed).code == 0
+        assert GpuCollateral.load(out).nras is None
+    [question] = asked
+    shown = run("explain", file, "--json")
+    assert question["nonce"] in shown.stdout
+
+
 def test_the_policy_and_the_explanation_in_the_guide_are_what_one_writes_and_reads(
     run: Run, shared: Path, repository: Path, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.claim("C619"),
     pytest.mark.claim("C640"),
     pytest.mark.claim("C647"),
+    pytest.mark.claim("C700"),
     pytest.mark.long,
 ]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import PRESETS
 from sealtrain.cli import app
 from sealtrain.errors import ExtraMissing, UsageError
+from sealtrain.image.machine.pe_file import Portable
 
 
 def run(*words: str | Path) -> Any:
@@ -67,6 +70,66 @@ def test_what_files_do_not_tell_is_named_with_its_reason(files: Path) -> None:
     answer = answered("--uki", files / "image.efi", "--stub", "257", *more)
     assert answer["values"].keys() >= {"pcr5", "pcr14"}
     assert answer["not_computed"] == {}
+
+
+def sha384(*events: bytes) -> str:
+    value = bytes(48)
+    for event in events:
+        value = hashlib.sha384(value + hashlib.sha384(event).digest()).digest()
+    return value.hex()
+
+
+@pytest.mark.claim("C713")
+def test_a_tdx_guest_that_boots_a_disk_has_its_table_and_programs_in_rtmr1(files: Path) -> None:
+    (files / "disk").write_bytes(disk_image())
+    (files / "app-compose.json").write_bytes(b"{}")
+    words = ("--firmware", files / "ovmf.fd", "--uki", files / "image.efi", "--stub", "257")
+    answer = answered(*words)
+    assert answer["not_computed"].keys() == {"rtmr0", "rtmr1", "rtmr3"}
+    assert answer["policy"] is None
+    words += ("--disk", files / "disk", "--document", files / "app-compose.json")
+    answer = answered(*words)
+    values = answer["values"]
+    assert answer["not_computed"].keys() == {"rtmr0"}
+    assert values["rtmr3"] == sha384(b"{}")
+    sections = (b".linux\0", program((".text", b"kernel")), b".cmdline\0", b"quiet")
+    assert values["rtmr2 (with a TPM)"] == sha384(*sections)
+    assert values["rtmr2"] == sha384(*sections, "quiet\0".encode("utf-16-le"))
+    start, table = disk_image(), struct.Struct("<Q")
+    used = [start[at : at + 128] for at in range(1024, 1024 + 128 * 128, 128)]
+    used = [entry for entry in used if any(entry[:16])]
+    gpt = start[512 : 512 + 92] + table.pack(len(used)) + b"".join(used)
+    programs = [(files / "image.efi").read_bytes(), program((".text", b"kernel"))]
+    value = bytes(48)
+    for digest in (
+        hashlib.sha384(b"Calling EFI Application from Boot Option").digest(),
+        hashlib.sha384(bytes(4)).digest(),
+        hashlib.sha384(gpt).digest(),
+        *(Portable(data, "a program").authenticode("sha384") for data in programs),
+        hashlib.sha384(b"Exit Boot Services Invocation").digest(),
+        hashlib.sha384(b"Exit Boot Services Returned with Success").digest(),
+    ):
+        value = hashlib.sha384(value + digest).digest()
+    assert values["rtmr1"] == value.hex()
+    (image,) = answer["policy"]["measurements"]
+    assert image == {name: values[name] for name in ("mrtd", "rtmr1", "rtmr2")} | {"rtmr0": "log"}
+    without = answered(*words[:5], "255", *words[6:])["values"]
+    assert without["rtmr2 (with a TPM)"] == sha384()
+    later = answered(*words[:5], "258", *words[6:])["values"]
+    assert later["rtmr1"] != values["rtmr1"]  # this stub starts the kernel by itself
+
+
+@pytest.mark.claim("C713")
+@pytest.mark.parametrize(
+    "more", [("--kernel", "image.efi"), ("--initrd", "initrd"), ("--command-line", "debug")]
+)
+def test_what_is_beside_a_uki_is_refused_for_a_tdx_guest(
+    files: Path, more: tuple[str, str]
+) -> None:
+    name, value = more
+    word = value if name == "--command-line" else files / value
+    words = ("--firmware", files / "ovmf.fd", "--uki", files / "image.efi", "--stub", "257")
+    assert run(*words, name, word).exit_code != 0
 
 
 @pytest.mark.parametrize(

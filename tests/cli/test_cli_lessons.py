@@ -17,11 +17,11 @@ from sealtrain.cli import app
 from sealtrain.cli.learnable_records import FirstLessons, judge_data
 from sealtrain.errors import DataInvalid
 from sealtrain.owner.data_fitness import read_data
+from sealtrain.recipe.conversations import read_rows
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.sealing.errors import SchemaMismatch
 from sealtrain.sealing.sealer import SealOptions
-from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.data.stream import read_all
 
 pytestmark = pytest.mark.claim("C575")
 
@@ -168,26 +168,51 @@ def test_tool_calls_of_two_owners_have_one_type_where_they_have_one_name(tmp_pat
 
 
 @pytest.mark.claim("C521")
-def test_data_are_held_against_each_other_in_the_types_that_they_are_sealed_in(
-    tmp_path: Path,
+@pytest.mark.parametrize("nothing", [None, [], "absent"])
+@pytest.mark.parametrize("first", ["silent", "calling"])
+def test_an_owner_without_calls_fits_one_with_calls_at_the_desk_and_in_the_guest(
+    tmp_path: Path, nothing: Any, first: str
 ) -> None:
-    asked = {"role": "user", "content": "a"}
+    def asks(**more: Any) -> list[dict[str, Any]]:
+        turn = {"role": "assistant", "content": "b", **more}
+        return [{"messages": [{"role": "user", "content": "a"}, turn]}] * 2
+
     call = {"type": "function", "function": {"name": "dose", "arguments": {}}}
-    silent = [{"messages": [asked, {"role": "assistant", "content": "b", "tool_calls": None}]}]
-    calling = [{"messages": [asked, {"role": "assistant", "content": "b", "tool_calls": [call]}]}]
+    silent = asks() if nothing == "absent" else asks(tool_calls=nothing)
+    pair = [silent, asks(tool_calls=[call])]
     recipe = {
         "columns": {"messages": "messages"},
         "tokenizer": {"chat_template": "{% for m in messages %}{{ m | tojson }}{% endfor %}"},
         "trainer": {"max_length": 64},
     }
-    ended, said = check_two(tmp_path, silent * 2, calling * 2, recipe)
-    found = []
+    ended, said = check_two(tmp_path, *(pair if first == "silent" else pair[::-1]), recipe)
+    assert (ended, said["wrong"]) == (0, [])
+    read = []
+    sources = []
     for name in ("rows", "others"):
         sealed = sealed_folder(tmp_path / f"{name}.jsonl", tmp_path / name).open()
-        found.append(source_of(sealed, owner=name))
-    try:
-        RecordStream(found, ["messages"], seed=1)
-    except SchemaMismatch:
-        assert (ended, said["wrong"][0]["code"]) == (5, "schema-mismatch")
-    else:
-        assert ended == 0
+        sources.append(source_of(sealed, owner=name))
+    for batch in read_all(sources, ["messages"]):
+        read += read_rows(batch)
+    expected = [
+        {key: value for key, value in row["messages"][1].items() if value is not None}
+        for rows in (pair if first == "silent" else pair[::-1])
+        for row in rows
+    ]
+    assert [row["messages"][1] for row in read] == expected
+
+
+@pytest.mark.claim("C521")
+def test_texts_of_one_owner_beside_conversations_of_another_are_said_at_the_desk(
+    tmp_path: Path,
+) -> None:
+    texts = [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 2
+    turns = [{name: [{"role": "user", "content": text}] for name, text in texts[0].items()}] * 2
+    recipe = {
+        "phase": "dpo",
+        "columns": {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"},
+        "tokenizer": {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"},
+        "trainer": {"max_length": 64},
+    }
+    ended, said = check_two(tmp_path, texts, turns, recipe)
+    assert (ended, [wrong["code"] for wrong in said["wrong"]]) == (5, ["schema-mismatch"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
+from source_tree import source_modules
 from typer.testing import CliRunner
 
 import sealtrain
@@ -70,7 +71,7 @@ def test_every_code_can_be_explained() -> None:
 def test_the_wheel_brings_whatever_code_looks_for_beside_itself() -> None:
     asked = {
         node.args[0].value
-        for path in (REPOSITORY / "src").rglob("*.py")
+        for path in source_modules(REPOSITORY).values()
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "find_shipped"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -238,6 +239,23 @@ def test_a_recipe_says_at_the_desk_and_to_owners_what_others_see(
     assert told["aggregator"] == locked.recipe.collaboration.lead_sees
     assert ("accelerator" in told) == ("products" in changed)
     assert told.get("accelerator") == locked.recipe.collaboration.accelerator_sees
+
+
+def test_a_review_says_by_which_rule_epochs_become_steps(desk: Path) -> None:
+    epochs = {"max_steps": 0, "num_train_epochs": 2, "per_device_train_batch_size": 8}
+    write(desk, RECIPE | {"trainer": RECIPE["trainer"] | epochs})
+    assert lock(desk).exit_code == 0
+    locked = load_lock(desk / "locked" / "recipe.lock.json")
+    trained = [one for one in locked.recipe.datasets if one.role == "train"]
+    registered = [
+        SimpleNamespace(owner=one.owner, name=one.name, records=13, series=None, data_use=None)
+        for one in locked.recipe.datasets
+    ]
+    steps = -(-2 * 13 * len(trained) // 8)
+    untold = dict(facts(locked, (), ()))["trains"]
+    told = dict(facts(locked, cast("Any", registered), ()))["trains"]
+    assert "2 epochs in steps of 8 records" in untold
+    assert f"{steps} steps for the {13 * len(trained)} records" in told
 
 
 FITS = RECIPE | {"scripts": []}

@@ -10,7 +10,7 @@ from world import OWNERS, founded, lock_changed, signed_dataset
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.cli.review import page
 from sealtrain.consortium.datasets import DatasetManifest
-from sealtrain.owner.reviewing import outlasted
+from sealtrain.owner.reviewing import name_outlasted
 from sealtrain.signing.datause import DataUse
 
 pytestmark = pytest.mark.claim("C178")
@@ -72,9 +72,9 @@ def test_an_approval_that_outlasts_the_data_says_so(until: int, outlasts: bool) 
     manifests = [
         manifest(NOW + 86_400 * days, owner) for days, owner in ((9, OWNERS[1]), (1, A), (5, A))
     ]
-    lines = list(outlasted(manifests, until))
+    lines = list(name_outlasted(manifests, until))
     assert [A in line and to_rfc3339(NOW + 86_400) in line for line in lines] == [True] * outlasts
 
 
 def test_data_without_an_end_outlasts_every_approval() -> None:
-    assert not list(outlasted([manifest(None, A)], 1 << 40))
+    assert not list(name_outlasted([manifest(None, A)], 1 << 40))

@@ -26,7 +26,7 @@ if not COLLECTING:
         encode,
         rows_of,
     )
-    from sealtrain_together.cut.back_model import back_files, merged_whole, with_sparse
+    from sealtrain_together.cut.back_model import back_files, merge_whole, with_sparse
     from sealtrain_together.cut.cut import CutModel
 
 pytestmark = [
@@ -127,7 +127,7 @@ def test_what_was_trained_loads_onto_the_whole_model(kind: str) -> None:
         if kind == "llama":
             got, expected = got[valid], expected[valid]
         assert torch.equal(got, expected)
-        together = merged_whole(model, cut.back).eval()(**batches[0]).logits
+        together = merge_whole(model, cut.back).eval()(**batches[0]).logits
     if kind == "llama":
         together = together[valid]
     torch.testing.assert_close(together, expected, atol=1e-5, rtol=1e-4)
@@ -168,7 +168,7 @@ def test_the_merge_command_puts_entries_and_adapter_into_the_base(tmp_path: Path
     merged = merge_folder(adapter, base)
     assert SPARSE_FILE not in merged
     weights = load(merged["model.safetensors"])
-    expected = merged_whole(model, cut.back).state_dict()
+    expected = merge_whole(model, cut.back).state_dict()
     assert weights.keys() <= expected.keys()
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, expected[name])

@@ -7,6 +7,7 @@ begin token that its tokenizer does not define, a chat template and a licence be
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,38 @@ def test_every_file_of_the_base_is_listed_and_the_list_is_true(
         if there:
             same = (folder / name).read_bytes() == (base / name).read_bytes()
             assert same == (state == "kept"), name
+
+
+@pytest.mark.claim("C740")
+def test_the_recipe_s_own_template_trains_and_is_delivered(
+    base: Path, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    """It trains as a base that was saved with it, and a user's tokenizer writes by it."""
+    from transformers import AutoTokenizer
+
+    own = "<{{ messages | length }}>\n" + TEMPLATE
+    other = shutil.copytree(base, tmp_path / "base")
+    (other / "chat_template.jinja").write_text(own)
+    settings: dict[str, Any] = {"columns": {"messages": "messages"}, "trainer": {"max_steps": 2}}
+    lines = {"path": "base", "chat_template": own.split("\n")}
+    ran = []
+    for number, (model, folder) in enumerate(
+        [({"path": "base"}, tmp_path), (lines, base.parent), ({"path": "base"}, base.parent)]
+    ):
+        recipe = sft(model=model, **settings)
+        store = checkpoint_store(tmp_path / f"{number}-store")
+        ran.append(run(recipe, sources_of(recipe, sealed), store, base_dir=folder))
+    assert ran[0].weights == ran[1].weights != ran[2].weights
+    opened = write_files(tmp_path / "opened", ran[1].trained.files)
+    found = listed(opened)
+    assert found["chat_template.jinja"] == ("left-out", "replaced")
+    assert found["tokenizer_config.json"] == ("changed", "recipe-template")
+    turns = [{"role": "user", "content": "how?"}]
+    for folder in (opened, other):
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        assert tokenizer.apply_chat_template(turns, tokenize=False) == "<1>\nuser: how?\n"
+    processor = json.loads((opened / "chat_template.json").read_bytes())
+    assert processor["chat_template"] == own
 
 
 def test_a_merged_adapter_keeps_what_the_guest_would_have_kept(

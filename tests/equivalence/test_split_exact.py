@@ -25,8 +25,8 @@ if not COLLECTING:
     from sealtrain_together.pads.accelerator import RemoteAccelerator
     from sealtrain_together.pads.exact_products import Float64
     from sealtrain_together.pads.pool import OwnPool
-    from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
-    from sealtrain_together.pads.serving import Served, served
+    from sealtrain_together.pads.protect import list_protected, protect, quantise, restore
+    from sealtrain_together.pads.serving import Served, start_accelerator
 
 STEPS = 3
 ROWS = 2 * 12  # tokens of a batch
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Served]:
     """An accelerator that is another process."""
-    with served() as there:
+    with start_accelerator() as there:
         yield there
 
 
@@ -149,7 +149,7 @@ def test_minilm_under_pads_keeps_the_losses_of_its_int8_model() -> None:
     protect(protected, accelerator)
     quantise(whole)
     restore(whole)
-    assert not protected_layers(whole)
+    assert not list_protected(whole)
     under_pads, without = fine_tuned(protected), fine_tuned(whole)
     assert max(abs(a - b) for a, b in zip(under_pads, without, strict=True)) < 1e-3
     assert under_pads[-1] < under_pads[0]

@@ -24,7 +24,7 @@ from sealtrain.errors import ChainRefused, SignatureInvalid
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.target import Target
 from sealtrain_chain.account import address
-from sealtrain_chain.chain_condition import opened_gate
+from sealtrain_chain.chain_condition import open_gate
 from sealtrain_chain.contracts import kms_allows
 from sealtrain_chain.decision import decide
 
@@ -119,7 +119,7 @@ def test_a_safe_opens_the_release_and_one_removal_closes_it(site: SafeSite, tmp_
     file = load_chain_file(Path(chain))
 
     with (
-        opened_gate(file, clock=system_clock, monotonic=time.monotonic) as gate,
+        open_gate(file, clock=system_clock, monotonic=time.monotonic) as gate,
         release_world(tmp_path, chain=gate) as world,
     ):
         deployment = tmp_path / "app-compose.json"
@@ -271,7 +271,7 @@ def test_the_owners_contract_is_proven_by_another_implementation(
             device_id=DEVICE,
         )
 
-    with opened_gate(file, clock=system_clock, monotonic=time.monotonic) as gate:
+    with open_gate(file, clock=system_clock, monotonic=time.monotonic) as gate:
         assert kms_says() == (False, "Compose hash not allowed")
         with pytest.raises(ChainRefused):
             gate.allowed(target.app_id, target.compose_hash)

@@ -17,7 +17,7 @@ from world import identity
 from sealtrain.client.ticket import RunTicket
 from sealtrain.consortium.submissions import Submission, sign_control
 from sealtrain.manifest import form
-from sealtrain.manifest.trainedrecords import stated_records
+from sealtrain.manifest.trainedrecords import read_stated
 from sealtrain_console.web.curves import Curve, Curves
 from sealtrain_console.web.serving import serving
 from sealtrain_console.web.sources import Sources
@@ -71,7 +71,7 @@ def test_a_submission_is_listed_with_who_says_what(world: ConsoleWorld) -> None:
 def test_a_completed_run_shows_what_became_of_its_records(world: ConsoleWorld) -> None:
     status, text = got(world.url, f"/runs/{RUN_ID}")
     assert status == 200
-    said = stated_records(form.read(world.audited.manifest()).predicate)
+    said = read_stated(form.read(world.audited.manifest()).predicate)
     assert text.count('data-label="records"') == len(said.datasets) > 0
     assert all(one.words in text for one in said.datasets)
     assert 'data-limit="records-not-counted"' in text

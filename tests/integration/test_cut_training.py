@@ -15,7 +15,7 @@ from sealtrain.training.errors import PeerUnreachable
 from sealtrain.training.model_files import SPARSE_FILE
 from sealtrain.training.run import Inputs, Reporting, Trained, train
 from sealtrain_together.channel.channel import open_over
-from sealtrain_together.channel.streams import dialled
+from sealtrain_together.channel.streams import dial
 
 if not COLLECTING:
     import torch
@@ -139,7 +139,7 @@ def test_every_file_of_the_base_goes_along_or_is_listed_with_a_reason(
 @pytest.mark.nightly
 def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
     with site(cut_recipe(), kept_bytes=0) as at:
-        line = dialled(at.address, timeout=PATIENCE)
+        line = dial(at.address, timeout=PATIENCE)
         first = open_over(line, at.talk(PARTIES[0]))
         client, other = at.client(PARTIES[0]), at.client(PARTIES[1])
         lost = threading.Thread(target=_until_lost, args=(client, first), daemon=True)

@@ -16,7 +16,7 @@ from polling import wait_until
 from relays import altering, carried
 
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
-from sealtrain.manifest.checks.collaborations.travelling import travelled
+from sealtrain.manifest.checks.collaborations.travelling import check_trips
 from sealtrain_together.errors import DealerUnreachable
 
 if not COLLECTING:
@@ -27,7 +27,7 @@ if not COLLECTING:
     from sealtrain_together.pads.accelerator import RemoteAccelerator
     from sealtrain_together.pads.engine import Inside, UnderPads
     from sealtrain_together.pads.matrix import PublicMatrix
-    from sealtrain_together.pads.serving import Served, served
+    from sealtrain_together.pads.serving import Served, start_accelerator
 
 pytestmark = pytest.mark.claim("C286")
 SECONDS = 1.0
@@ -64,7 +64,7 @@ def frozen(process: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[Served]:
-    with served() as found:
+    with start_accelerator() as found:
         yield found
 
 
@@ -134,7 +134,7 @@ def test_a_holder_whose_answers_stop_coming_loses_its_turns_and_no_other() -> No
         ) as orchestrator:
             orchestrator.run()
         entries = orchestrator.log.entries
-    came = travelled(entries, TERMS)
+    came = check_trips(entries, TERMS)
     assert set(came.refused.values()) == {"clinic-b"}
     assert came.tokens["clinic-a"] == came.tokens["clinic-c"] == 512 > came.tokens["clinic-b"]
 

@@ -44,7 +44,7 @@ from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.parties.joint import close_joint
 from sealtrain_together.parties.lead import LeadRun
 from sealtrain_together.parties.party import Part, PartyReport, PartyRun
-from sealtrain_together.travelling.guest.holder_guest import GIVEN, given_file
+from sealtrain_together.travelling.guest.holder_guest import GIVEN, open_given_file
 from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C79")]
@@ -304,7 +304,7 @@ def test_brokers_know_what_a_holder_gave_whatever_becomes_of_its_folder(at: Join
 
     def process(*, out: str = "gave", resume: bool = True) -> tuple[PartyRun, GivenFile]:
         party = begun(at, A, run_id, out, resume=resume)
-        return party, given_file(party, every=4)
+        return party, open_given_file(party, every=4)
 
     def gives(*trips: int, resume: bool = True) -> None:
         party, file = process(resume=resume)

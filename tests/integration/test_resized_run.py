@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,
     pytest.mark.timeout(900),
-    pytest.mark.claim("C153"),
+    pytest.mark.claim("C153", "C739"),
 ]
 
 RESIZED = RECIPE | {
@@ -34,7 +34,8 @@ RESIZED = RECIPE | {
     "peft": {"method": "lora", "r": 2, "target_modules": ["q_proj", "v_proj"]},
     "backend": {"name": "trl", "ranks": 2, "resume_ranks": [1, 4]},
     "trainer": RECIPE["trainer"]
-    | {"max_steps": 24, "save_steps": 4, "per_device_train_batch_size": 2}
+    | {"max_steps": 0, "num_train_epochs": 1.6}  # 192 of 120 records: 24 steps
+    | {"save_steps": 4, "per_device_train_batch_size": 2}
     | {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0},
 }
 

@@ -25,7 +25,7 @@ from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import SealtrainError, TrustInvalid
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C221"), pytest.mark.timeout(600)]
 
@@ -233,7 +233,7 @@ def test_devices_in_another_order_twice_or_left_out_end_alike(
     shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpus, evidence = machine(), machine().evidence(NONCE)
-    collateral = simulated_collateral(gpus, NOW)
+    collateral = simulate_collateral(gpus, NOW)
     honest = of_simulator(evidence, gpus.policy(), collateral)
     asked = [("honest", honest)]
     devices = honest["evidence"]["devices"]
@@ -273,7 +273,7 @@ def test_collateral_with_a_changed_bit_ends_alike(
 ) -> None:
     """Reference values and revocation answers of a simulator, at every stage of their checks."""
     gpus = machine()
-    honest = of_simulator(gpus.evidence(NONCE), gpus.policy(), simulated_collateral(gpus, NOW))
+    honest = of_simulator(gpus.evidence(NONCE), gpus.policy(), simulate_collateral(gpus, NOW))
     honest["rules"] |= {"reference_values": "require", "revocation": "require"}
     asked = [("honest", honest)]
     held = [("rims", name) for name in honest["collateral"]["rims"]]
@@ -420,7 +420,7 @@ def test_policies_of_another_form_are_read_alike(
 ) -> None:
     gpus = machine()
     real = of_hardware(shown(shared, "hopper_580_mpt", driver_version="580.159.03"))
-    played = of_simulator(gpus.evidence(NONCE), gpus.policy(), simulated_collateral(gpus, NOW))
+    played = of_simulator(gpus.evidence(NONCE), gpus.policy(), simulate_collateral(gpus, NOW))
     asked = []
     for name, honest in (("real", real), ("simulated", played)):
         for label, rules in policies_near(honest["rules"]):

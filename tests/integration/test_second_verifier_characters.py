@@ -10,10 +10,11 @@ import pytest
 from node_judges import judge
 from variants import variants
 
+from sealtrain.base.version import own_folders
 from sealtrain.base.visible_text import MARKS, SCRIPTS, escape_hidden, is_visible
 
 DRIVER = Path(__file__).resolve().parents[1] / "support/second_characters.mjs"
-CONSOLE = Path(__file__).resolve().parents[2] / "src/sealtrain_console/web/static/characters.js"
+CONSOLE = own_folders()["sealtrain_console"] / "web/static/characters.js"
 pytestmark = [pytest.mark.long, pytest.mark.claim("C178"), pytest.mark.claim("C211")]
 
 

@@ -10,7 +10,7 @@ import pytest
 from language_world import LORA, write_base
 from training_world import records
 
-from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
+from sealtrain.manifest.checks.collaborations.travelling import check_trips, terms_of
 from sealtrain.recipe.schema import parse_recipe
 
 pytestmark = [
@@ -55,7 +55,7 @@ def test_an_adapter_is_trained_by_guests_and_changes_hands(
             data[f"{name}.texts"] = path = stage.out / f"{name}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         done = stage.play_recipe(recipe, data)
-    came = travelled(run_log(done), terms_of(parse_recipe(recipe)))
+    came = check_trips(run_log(done), terms_of(parse_recipe(recipe)))
     assert came.takeovers == 1
     assert came.steps == done["trained"]["steps"] == 40
     assert came.tokens[HOLDERS[2]] == 1280

@@ -10,8 +10,9 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+from source_tree import source_modules
+
 REPOSITORY = Path(__file__).parents[2]
-SOURCE = REPOSITORY / "src"
 
 # The recipe as a document, and the recipe of the Python face, which people import by that name.
 TWICE = {("sealtrain", "Recipe")}
@@ -21,7 +22,7 @@ TWICE = {("sealtrain", "Recipe")}
 def named() -> list[tuple[Path, set[str], list[tuple[int, str]]]]:
     """Of each file the classes that it defines, and line and name of each loop's variables."""
     found = []
-    for path in sorted(SOURCE.rglob("*.py")):
+    for name, path in source_modules(REPOSITORY).items():
         classes: set[str] = set()
         variables: list[tuple[int, str]] = []
         pending: list[ast.AST] = [ast.parse(path.read_text())]
@@ -40,7 +41,7 @@ def named() -> list[tuple[Path, set[str], list[tuple[int, str]]]]:
                     pending += [child for child in value if isinstance(child, ast.AST)]
                 elif isinstance(value, ast.AST):
                     pending.append(value)
-        found.append((path.relative_to(SOURCE), classes, variables))
+        found.append((Path(name), classes, variables))
     return found
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from source_tree import source_modules
 
 from sealtrain.base import extras as shipped_extras
 from sealtrain.base.version import PACKAGES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCE = REPOSITORY / "src"
+MODULES = source_modules(REPOSITORY)
 
 # Folder or module → extras that it may rely on besides the core.
 EXTRAS = {
@@ -110,31 +111,27 @@ def _imports_of(path: Path) -> Iterator[str]:
                 yield canonicalize_name(shipped_extras.MODULES.get(top, top))
 
 
-def extras_of(path: Path) -> list[str]:
-    relative = path.relative_to(SOURCE).as_posix()
+def extras_of(module: str) -> list[str]:
     return [
         "",
-        *(e for place, es in EXTRAS.items() if f"{relative}/".startswith(f"{place}/") for e in es),
+        *(e for place, es in EXTRAS.items() if f"{module}/".startswith(f"{place}/") for e in es),
     ]
-
-
-MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def test_every_import_is_declared_where_it_is_used() -> None:
     groups = declared()
     undeclared = {
-        f"{path.relative_to(SOURCE)}: {name}"
-        for path in MODULES
+        f"{module}: {name}"
+        for module, path in MODULES.items()
         for name in imported(path)
-        if not any(name in groups[extra] for extra in extras_of(path))
+        if not any(name in groups[extra] for extra in extras_of(module))
     }
     assert undeclared == set()
 
 
 @pytest.mark.parametrize("extra", ["", "seal", "train", "broker", "chain", "console", "simulator"])
 def test_every_declared_package_is_imported(extra: str) -> None:
-    used = {name for path in MODULES for name in imported(path)}
+    used = {name for path in MODULES.values() for name in imported(path)}
     assert declared()[extra] - used - NEEDED_UNSEEN.keys() == set()
 
 
@@ -151,7 +148,7 @@ def test_an_auditors_installation_is_small() -> None:
         name: sum(file.size or 0 for file in importlib.metadata.files(name) or ())
         for name in wanted - {"sealtrain"}
     }
-    sizes["sealtrain"] = sum(path.stat().st_size for path in SOURCE.rglob("*.*"))
+    sizes["sealtrain"] = sum(path.stat().st_size for path in (REPOSITORY / "src").rglob("*.*"))
     assert "pyarrow" not in sizes
     assert sum(sizes.values()) < 120e6, sorted(sizes.items(), key=lambda item: -item[1])[:5]
 

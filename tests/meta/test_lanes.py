@@ -28,7 +28,7 @@ from sealtrain.recipe.kinds import KINDS
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("git")]
 
-OURS = re.compile(r"\bsealtrain_(together\.[a-z]+|nodes|chain|simulator)\b")
+OURS = re.compile(r"\bsealtrain_(chain|console|nodes|rehearsal|together\.[a-z]+)\b")
 PAGES = re.compile(r"""(?:/ ["'](?=\w+["'])|["'](?=\w+/))(docs|spec|changes)\b""")
 QUIET = ("-q", "-p", "no:cacheprovider")
 
@@ -58,7 +58,8 @@ def test_the_kinds_of_collaboration_are_lanes() -> None:
     assert {"brokers", "guests", "training"} <= names
 
 
-PLACES = {"nodes": "sealtrain_nodes"}
+PLACES = {"nodes": "packages/sealtrain-nodes/sealtrain_nodes"}
+KIND = "packages/sealtrain-together/sealtrain_together"
 BUILT_ON = {"pads": {"federated"}}
 """Kind → kinds that use it."""
 
@@ -70,8 +71,8 @@ def test_a_change_in_a_kind_replays_it_and_those_built_on_it(
     tests = [path for path in tracked_files(repository) if is_test(path)]
     own = [path for path in tests if lane_of(path.split("/")[-1]).name == kind]
     built = BUILT_ON.get(kind, set())
-    place = PLACES.get(kind, f"sealtrain_together/{kind}")
-    assert replayed(f"src/{place}/cli.py") & set(KINDS) == {kind, *built}
+    place = PLACES.get(kind, f"{KIND}/{kind}")
+    assert replayed(f"{place}/cli.py") & set(KINDS) == {kind, *built}
     for path in own[:2]:
         assert replayed(path) & set(KINDS) == {kind}
 
@@ -103,8 +104,8 @@ def test_a_page_or_a_test_of_the_core_replays_the_core_alone(
 
 
 def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], set[str]]) -> None:
-    assert replayed("src/sealtrain_together/channel/handshake.py") >= set(KINDS)
-    assert replayed("src/sealtrain_chain/proof.py") >= {"chain"}
+    assert replayed(f"{KIND}/channel/handshake.py") >= set(KINDS)
+    assert replayed("packages/sealtrain-chain/sealtrain_chain/proof.py") >= {"chain"}
     assert replayed("vectors/one-time-pads/field.json") & set(KINDS) == {"pads"}
     assert replayed("tests/support/pads_world.py") & set(KINDS) == {"pads", *BUILT_ON["pads"]}
     assert replayed("verify/checks.js") == {"chain", "evidence", "javascript", "simulator"}
@@ -116,12 +117,12 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
         ("constraints.txt", {"flower", "newest"}),
         ("packages/sealtrain-chain/pyproject.toml", {"newest"}),
         ("tools/flower/pins.txt", {"flower"}),
-        ("src/sealtrain_together/federated/relay.py", {"flower"}),
+        ("packages/sealtrain-together/sealtrain_together/federated/relay.py", {"flower"}),
         ("tests/unit/collab/federated/test_flower_loop.py", {"flower"}),
         ("tests/support/federated_world.py", {"flower"}),
         ("src/sealtrain/cli/commands.py", {"newest"}),
         ("src/sealtrain/sealing/hpke.py", set()),
-        ("src/sealtrain_nodes/cli.py", {"newest"}),
+        ("packages/sealtrain-nodes/sealtrain_nodes/cli.py", {"newest"}),
         ("tests/unit/sealing/test_sealing_hpke.py", set()),
         ("docs/concepts/glossary.md", set()),
     ],
@@ -152,6 +153,12 @@ def test_every_pattern_and_path_of_the_table_is_of_something(repository: Path) -
             assert any(name.startswith(path) for name in files), f"{lane.name}: {path}"
 
 
+def place_of(found: str) -> str:
+    """The folder of a package of a room, from what follows ``sealtrain_`` in its name."""
+    room = found.partition(".")[0]
+    return f"packages/sealtrain-{room}/sealtrain_{found.replace('.', '/')}/"
+
+
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
     repository: Path, lane: SuiteLane
@@ -165,7 +172,7 @@ def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
         ):
             continue
         text = (repository / path).read_text("utf-8")
-        named = {f"src/sealtrain_{found.replace('.', '/')}/" for found in OURS.findall(text)}
+        named = {place_of(found) for found in OURS.findall(text)}
         named |= {f"{found}/" for found in PAGES.findall(text)}
         for folder in named:
             beside = f"{folder.rstrip('/')}.py"  # one module in place of a folder

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_tree import source_modules
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted((REPOSITORY / "docs/concepts").glob("follow-one-*.md"))
@@ -36,7 +37,7 @@ def missing_places(text: str) -> list[str]:
     return [
         f"{module}:{name}"
         for module, name in PLACE.findall(text)
-        if name not in defined_in(REPOSITORY / "src" / module)
+        if name not in defined_in(source_modules(REPOSITORY)[module])
     ]
 
 

@@ -90,7 +90,7 @@ def project() -> dict[str, object]:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     vague = [
         name_of(path)
-        for path in python_files("src")
+        for path in python_files("src", "packages")
         if {path.stem, *path.relative_to(REPOSITORY).parts} & FORBIDDEN_NAMES
     ]
     assert vague == []
@@ -234,10 +234,11 @@ def test_the_core_needs_nothing_of_the_training_stack() -> None:
 
 
 def test_an_extra_that_a_page_or_a_message_names_exists() -> None:
+    code = [REPOSITORY / "src", REPOSITORY / "packages"]
     named = {
         extra
         for path in tracked()
-        if path.suffix == ".md" or path.is_relative_to(REPOSITORY / "src")
+        if path.suffix == ".md" or any(path.is_relative_to(folder) for folder in code)
         for names in re.findall(rb"sealtrain\[([a-z0-9,-]+)\]", path.read_bytes())
         for extra in names.decode().split(",")
     }

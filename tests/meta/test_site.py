@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from sealtrain.base.version import own_folders
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest.second_verifier import join_page
 from sealtrain_console.web.assets import assets
@@ -118,7 +119,7 @@ def test_site_report_and_console_have_one_look(site: Path) -> None:
         REPOSITORY / "verify/page.css",
         *(
             path
-            for path in (sources.parent / "sealtrain_console/web/static").glob("*.css")
+            for path in (own_folders()["sealtrain_console"] / "web/static").glob("*.css")
             if "uplot" not in path.name
         ),
     ]

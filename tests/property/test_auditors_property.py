@@ -49,7 +49,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing import dsse
 from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 from sealtrain_rehearsal.simulator.machine import SimulatedTee
 from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
@@ -65,7 +65,7 @@ ASKED = Binding("release", {"challenge": "a broker's"})
 PKI = SimulatedPki(SEED)
 ENCLAVES = SimulatedNitroPki(SEED)
 BOARD = SimulatedGpus(SEED, count=2, switches=1, mode="protected_pcie")
-PUBLISHED = simulated_collateral(BOARD, AT)
+PUBLISHED = simulate_collateral(BOARD, AT)
 TEES: tuple[SimulatedTee, ...] = ("dstack", "tdx", "nitro", "snp")
 bounded = settings(max_examples=50, deadline=None)
 UNNAMED = {"report-data-mismatch", "gpu-nonce-mismatch", "compose-hash-mismatch"}

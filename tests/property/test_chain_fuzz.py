@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealtrain.signing.errors import ProofInvalid
-from sealtrain_chain.proof import proven
+from sealtrain_chain.proof import prove_account
 
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/chain/proofs.json").read_text("utf-8")
@@ -31,7 +31,7 @@ JSON = st.recursive(
 def read(answer: Any) -> int | None:
     """Of the honest question; ``None`` where the answer is refused."""
     try:
-        account = proven(answer, state_root=ROOT, address=HONEST["address"], slots=[SLOT])
+        account = prove_account(answer, state_root=ROOT, address=HONEST["address"], slots=[SLOT])
     except ProofInvalid:
         return None
     assert account is not None, "a node cannot make the contract vanish"

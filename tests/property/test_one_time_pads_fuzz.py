@@ -55,7 +55,7 @@ def test_an_accelerator_answers_a_request_or_refuses_it(
     for number in (kind, wire.MATRIX, wire.PRODUCT):
         with socket.create_connection(accelerator, timeout=10) as connection:
             frames = wire.Frames(connection, seconds=10)
-            frames.send(wire.MATRIX, *wire.described_matrix(MATRIX.values))
+            frames.send(wire.MATRIX, *wire.describe_matrix(MATRIX.values))
             assert frames.receive() == (wire.MATRIX | wire.ANSWER, MATRIX.digest)
             frames.send(number, body)
             answered = frames.receive()

@@ -363,6 +363,9 @@ FILES: Final[dict[str, BadFile]] = {
         _lines(_said(_ASK, _ANSWER | {"function_call": {"name": "beds", "arguments": "{}"}})),
         _TALKING,
     ),
+    "a message that is not to be learned": BadFile(
+        "rows.jsonl", _lines(_said(_ASK, _ANSWER | {"weight": 0}, _ASK, _ANSWER)), _TALKING
+    ),
     "content in parts": BadFile(
         "rows.jsonl",
         _lines(

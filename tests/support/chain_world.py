@@ -30,7 +30,7 @@ from sealtrain.cli import app
 from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.errors import SealtrainError
 from sealtrain_chain.account import address
-from sealtrain_chain.contracts import Payer, connected, deploy, owners_app_auth
+from sealtrain_chain.contracts import Payer, connect, deploy, owners_app_auth
 from sealtrain_chain.node import Node
 
 OWNERS = ("hospital-a", "hospital-b", "hospital-c")
@@ -228,7 +228,7 @@ def connected_to(chain: TestChain) -> Iterator[Web3]:
     with served(chain) as url:
         node = Node(url, 10)
         try:
-            yield connected(node)
+            yield connect(node)
         finally:
             node.close()
 

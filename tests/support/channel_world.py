@@ -21,7 +21,7 @@ from sealtrain_together.channel import channel as channels
 from sealtrain_together.channel.channel import AttestedChannel
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
-from sealtrain_together.channel.streams import dialled
+from sealtrain_together.channel.streams import dial
 
 NOW = 1_790_000_000
 TIMEOUT = 10.0
@@ -116,7 +116,7 @@ def talking(
     with (
         called(theirs or answering()) as (address, outcome, thread),
         _through(address, relay) as reached,
-        dialled(reached, timeout=TIMEOUT) as line,
+        dial(reached, timeout=TIMEOUT) as line,
         channels.open_over(line, ours or conversation()) as mine,
     ):
         on_line(line)

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, console_world, visited
+from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, compared_path, console_world, visited
 from manifest_world import NOW, RUN_ID
 
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine
-from sealtrain_console.walk_run import prepared
+from sealtrain_console.walk_run import prepare_run
 from sealtrain_console.web.app import console_app
 from sealtrain_console.web.serving import serving
 from sealtrain_console.web.walk import WALK
@@ -52,6 +52,7 @@ def places(world: ConsoleWorld) -> dict[str, str]:
         "consortium": "/consortium",
         "recipe": f"/consortium/{world.compose_hash}",
         "runs": "/runs",
+        "runs-compared": compared_path(),
         "run-completed": f"/runs/{RUN_ID}",
         "run-live": f"/runs/{LIVE_ID}",
         "run-forged": f"/runs/{FORGED_ID}",
@@ -139,7 +140,7 @@ def main() -> None:
         steps = {"verify": verifier_steps(world, Path(folder))}
         pictures += taken(verifier, given.out, steps)
     with tempfile.TemporaryDirectory() as folder:
-        run = prepared(Path(folder) / "walk")
+        run = prepare_run(Path(folder) / "walk")
         with serving(console_app([WALK], {"walk": run})) as url:
             pictures += taken({"walk": f"{url}/walk"}, given.out, {"walk": _SWITCHED_OFF})
     if given.site is not None and (given.site / "index.html").is_file():

@@ -62,8 +62,13 @@ class ConsoleWorld:
         """Every page, whole."""
         recipe = f"/consortium/{self.compose_hash}"
         runs = [f"/runs/{one}" for one in (RUN_ID, LIVE_ID, FORGED_ID)]
-        paths = ["/consortium", recipe, "/runs", *runs, "/nowhere"]
+        paths = ["/consortium", recipe, "/runs", *runs, compared_path(), "/nowhere"]
         return [self.url + path for path in paths]
+
+
+def compared_path(*run_ids: str) -> str:
+    """The page of runs side by side: a verified and a refused one where none is named."""
+    return "/runs/compared?" + "&".join(f"run={name}" for name in run_ids or (RUN_ID, FORGED_ID))
 
 
 def visited(

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sealtrain.base.distributions import DISTRIBUTIONS, code_folder
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "toy"
 _VERSION = "3.11.2-6"
@@ -41,14 +43,11 @@ def make_image_world(folder: Path) -> ImageWorld:
     """Write a source that has the real command line's files in small, pin it and build it."""
     source, cache = folder / "source", folder / "cache"
     cache.mkdir(parents=True)
-    for package in (
-        "sealtrain",
-        "sealtrain_chain",
-        "sealtrain_together",
-        "sealtrain_rehearsal",
-    ):
-        (source / "src" / package).mkdir(parents=True)
-        (source / "src" / package / "__init__.py").write_text(f'"""{package}."""\n')
+    for name in ("sealtrain", "sealtrain-chain", "sealtrain-together", "sealtrain-rehearsal"):
+        package = DISTRIBUTIONS[name]
+        module = code_folder(source, name) / package / "__init__.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(f'"""{package}."""\n')
     (source / "src/sealtrain/base").mkdir()
     shutil.copy(REPOSITORY / "src/sealtrain/base/version.py", source / "src/sealtrain/base")
     (source / "recipes").mkdir()

@@ -20,7 +20,7 @@ from sealtrain.signing.target import Target
 from sealtrain_together.channel.channel import AttestedChannel, open_over
 from sealtrain_together.channel.handshake import Conversation
 from sealtrain_together.channel.ports import listening
-from sealtrain_together.channel.streams import dialled
+from sealtrain_together.channel.streams import dial
 from sealtrain_together.cut.front import Reading
 from sealtrain_together.cut.learning import Learning
 from sealtrain_together.cut.messages import conversation_of
@@ -166,7 +166,7 @@ class Site:
 
     def channel(self, owner: str, *, within: float = PATIENCE, **changed: Any) -> AttestedChannel:
         """A channel of an owner to the server."""
-        return open_over(dialled(self.address, timeout=within), self.talk(owner, **changed))
+        return open_over(dial(self.address, timeout=within), self.talk(owner, **changed))
 
     def talk(self, owner: str, **changed: Any) -> Conversation:
         """How an owner talks to the server."""

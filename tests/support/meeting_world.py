@@ -231,7 +231,7 @@ class Node:
     ) -> None:
         self.world, self.number = world, number
         compose = world.locked.compose_bytes
-        self.channel = LeadChannel.dialled(
+        self.channel = LeadChannel.dial(
             address,
             node=number,
             proof=proof or guest(compose),

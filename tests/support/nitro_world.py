@@ -22,7 +22,7 @@ from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import VerifiedDocument
 from sealtrain.attest.tee import VerifiedGuest
-from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm, simulated_image
+from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm, simulate_image
 
 NOW = 1_800_000_000
 HOUR = 3600
@@ -35,7 +35,7 @@ P384_ORDER = int(
     16,
 )
 IMAGE = dict(
-    zip(("pcr0", "pcr1", "pcr2"), (v.hex() for v in simulated_image("enclave")), strict=True)
+    zip(("pcr0", "pcr1", "pcr2"), (v.hex() for v in simulate_image("enclave")), strict=True)
 )
 
 

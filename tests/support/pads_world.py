@@ -25,7 +25,7 @@ LABELS = 3
 
 def random_matrix(outputs: int = 24, inputs: int = 40, *, seed: int = 0) -> PublicMatrix:
     generator = torch.Generator().manual_seed(seed)
-    return PublicMatrix.stacked([torch.randn(outputs, inputs, generator=generator)])[0]
+    return PublicMatrix.stack([torch.randn(outputs, inputs, generator=generator)])[0]
 
 
 def random_entries(matrix: PublicMatrix, direction: Direction, rows: int = 9) -> torch.Tensor:

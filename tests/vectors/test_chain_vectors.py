@@ -20,7 +20,7 @@ from sealtrain.consortium.patricia import value_at
 from sealtrain.errors import SealtrainError, TrustInvalid
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.decision import ChainDecision, verify_chain_decision
-from sealtrain_chain.proof import proven
+from sealtrain_chain.proof import prove_account
 from sealtrain_chain.safe import SafeProposal, verify_proposal
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ def test_proposals(case: Case) -> None:
 @named(load("proofs")["cases"])
 def test_proofs(case: Case) -> None:
     def read() -> Any:
-        return proven(
+        return prove_account(
             case["answer"],
             state_root=bytes.fromhex(load("proofs")["state_root"]),
             address=case["address"],
@@ -95,8 +95,8 @@ def test_words(case: Case) -> None:
             read_word(word, case["compose_hash"])
         assert caught.value.code == case["outcome"]["refused"]
         return
-    proven = read_word(word, case["compose_hash"])
-    assert {name: str(getattr(proven, name)) for name in case["outcome"]} == case["outcome"]
+    prove_account = read_word(word, case["compose_hash"])
+    assert {name: str(getattr(prove_account, name)) for name in case["outcome"]} == case["outcome"]
 
 
 READ_WORDS = """

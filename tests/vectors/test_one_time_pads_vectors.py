@@ -26,9 +26,9 @@ if not COLLECTING:
 
     from sealtrain_together.pads.dealer import Session
     from sealtrain_together.pads.exact_products import ExactProduct, Float64, Int8Limb
-    from sealtrain_together.pads.field import added, limbs, subtracted, times_vectors
+    from sealtrain_together.pads.field import add_centred, limbs, subtract_centred, times_vectors
     from sealtrain_together.pads.freivalds import Freivalds
-    from sealtrain_together.pads.masks import Masks, MaskStream, accepted
+    from sealtrain_together.pads.masks import Masks, MaskStream, accept_words
     from sealtrain_together.pads.matrix import DIRECTIONS, PublicMatrix
     from sealtrain_together.pads.multiplying import Device, Matrices
     from sealtrain_together.pads.pads import InGuest, PadSupply
@@ -71,7 +71,7 @@ def test_a_layers_matrix_is_the_vectors(vector: dict[str, Any]) -> None:
     weight, values = vector["weight"], vector["values"]
     if isinstance(weight[0], float):  # one number, many times
         weight, values = ([row * vector["inputs"]] for row in (weight, values))
-    matrix, scale = PublicMatrix.stacked([torch.tensor(weight)])
+    matrix, scale = PublicMatrix.stack([torch.tensor(weight)])
     assert matrix.values.tolist() == values
     assert scale.tolist() == vector["scales"]
     assert matrix.digest.hex() == vector["digest"]
@@ -93,9 +93,9 @@ def test_a_stream_is_the_vectors_however_it_is_read(vector: dict[str, Any]) -> N
 
 def test_the_one_word_that_is_no_element_is_skipped() -> None:
     (vector,) = vectors("pads", "words")
-    elements = accepted(bytearray.fromhex(vector["data"]))
+    elements = accept_words(bytearray.fromhex(vector["data"]))
     zero = torch.zeros_like(elements)
-    assert subtracted(elements, zero).tolist() == vector["elements"]
+    assert subtract_centred(elements, zero).tolist() == vector["elements"]
 
 
 def test_a_stream_fills_up_what_was_skipped() -> None:
@@ -136,11 +136,11 @@ def test_every_number_of_a_product_is_the_vectors(exact: str, vector: dict[str, 
     pad = pads.take(matrix, direction, len(entries))
     assert pad.mask.tolist() == vector["mask"]
     assert pad.product().tolist() == vector["mask_product"]
-    hidden = added(entries, pad.mask)
+    hidden = add_centred(entries, pad.mask)
     assert hidden.tolist() == vector["hidden"]
     answer = BACKENDS[exact].product(hidden, matrix.factor(direction))
     assert answer.tolist() == vector["answer"]
-    result = subtracted(answer, pad.product())
+    result = subtract_centred(answer, pad.product())
     assert result.tolist() == vector["result"]
     drawn = int32(vector["check_vectors"])
     images = times_vectors(matrix.factor(direction), limbs(drawn))

@@ -15,7 +15,7 @@ from sealtrain.errors import DataInvalid
 if not COLLECTING:
     import torch
 
-    from sealtrain_together.cut.activations import Expected, decode, restored, rows_of
+    from sealtrain_together.cut.activations import Expected, decode, restore_row, rows_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "split-cut"
 MESSAGES = json.loads((FOLDER / "messages.json").read_text())["cases"]
@@ -38,7 +38,7 @@ def read(one: dict[str, Any]) -> Any:
 def test_a_message_is_read_as_it_is_meant(one: dict[str, Any]) -> None:
     rows = read(one)
     assert [len(row.values) for row in rows] == one["lengths"]
-    found = torch.cat([restored(row, torch.float32) for row in rows]).flatten()
+    found = torch.cat([restore_row(row, torch.float32) for row in rows]).flatten()
     assert found.tolist() == one["activations"]
     assert torch.cat([row.labels.reshape(-1) for row in rows]).tolist() == one["read_labels"]
 

@@ -199,10 +199,10 @@ def _snp_chain() -> tuple[Callable[[bytes], object], list[bytes]]:
 def _gpus() -> tuple[SimulatedGpus, GpuEvidence, GpuCollateral]:
     """One simulated machine with two GPUs and a switch."""
     from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
-    from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+    from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
     gpus = SimulatedGpus(_SEED, count=2, switches=1, mode="protected_pcie")
-    return gpus, gpus.evidence(bytes(32)), simulated_collateral(gpus, _NOW)
+    return gpus, gpus.evidence(bytes(32)), simulate_collateral(gpus, _NOW)
 
 
 def _nvidia_report() -> tuple[Callable[[bytes], object], list[bytes]]:

@@ -156,12 +156,12 @@ def _rented_attestation() -> Made:
 
 def _nitro_tpm_document() -> Made:
     from sealtrain.attest.nitro.parse import NITRO_TPM, parse_document
-    from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, signed_document
+    from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, sign_document
 
     module = "i-00000000000000002-tpm0000000000000000"
     registers = dict.fromkeys(range(24), bytes(48))
     fields = {"module_id": module, "digest": "SHA384", "timestamp": 1, "nitrotpm_pcrs": registers}
-    seed = signed_document(
+    seed = sign_document(
         SimulatedNitroPki(_SEED).issue(module, 1_800_000_000), fields, {"user_data": bytes(64)}
     )
     return lambda data: parse_document(data, NITRO_TPM), [seed]

@@ -31,6 +31,7 @@ ASIDE = (
     "benchmarks/",
     "changes/",
     "docs/",
+    "packages/",
     "spec/",
     "src/",
     "tests/",
@@ -46,6 +47,7 @@ _STANDING_SUPPORT = (
 )
 _STANDING = ("src/sealtrain/", *_STANDING_SUPPORT)
 _SUPPORT = ("tests/support/", "benchmarks/")
+_CODE = re.compile(r"(?:src|packages/[^/]+)/(.+?)(?:/__init__)?\.py")
 _FILE_NAME = re.compile(r"[\w-]+\.\w+")
 
 
@@ -177,8 +179,8 @@ def files_of_environment(
     named = {name for path in tests for name in _names_in(root / path, files[path])}
     covered = tests | support_of(root, tests, files)
     for path in files:
-        module = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
-        imported = path.startswith("src/") and f"import {module.replace('/', '.')}" in named
+        code = _CODE.match(path)
+        imported = code is not None and f"import {code[1].replace('/', '.')}" in named
         used = path.startswith((*environment.uses, *_STANDING_SUPPORT))
         if imported or used or _is_conftest(path, tests):
             covered.add(path)

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 
-_KINDS = "src/sealtrain_together"
-_NODES = "src/sealtrain_nodes/"
+_KINDS = "packages/sealtrain-together/sealtrain_together"
+_NODES = "packages/sealtrain-nodes/sealtrain_nodes/"
 _CHANNEL = f"{_KINDS}/channel/"
 _ERRORS = f"{_KINDS}/errors.py"
 _PARTIES = f"{_KINDS}/parties/"
 _PADS = f"{_KINDS}/pads/"  # of parties, too
-_CHAIN = "src/sealtrain_chain/"
-_SIMULATOR = "src/sealtrain_rehearsal/"
+_CONSOLE = "packages/sealtrain-console/sealtrain_console/"
+_CHAIN = "packages/sealtrain-chain/sealtrain_chain/"
+_SIMULATOR = "packages/sealtrain-rehearsal/sealtrain_rehearsal/"
+_ROOMS = ("chain", "console", "nodes", "rehearsal", "together")
 _FIGURES = "docs/reference/benchmarks/"
 
 
@@ -33,7 +35,7 @@ class SuiteLane:
         tests: Patterns of the names of its test files, as ``fnmatch`` reads them.
         owns: Paths, or folders with a slash at the end, that are of this lane; others name what
             they use of it.
-        uses: Folders under ``src/`` that it uses besides the core and what it owns.
+        uses: Folders of code that it uses besides the core and what it owns.
     """
 
     name: str
@@ -144,13 +146,21 @@ LANES: tuple[SuiteLane, ...] = (
             "test_second_verifier_spellings.py",
             "test_*_in_chromium.py",
         ),
-        uses=(_CHAIN, _SIMULATOR, "verify/", "spec/schema/", "docs/reference/"),
+        uses=(_CHAIN, _CONSOLE, _SIMULATOR, "verify/", "spec/schema/", "docs/reference/"),
     ),
     SuiteLane(
         name="javascript",  # what it says of runs, those of every kind among them
         tests=("test_second_*",),
         owns=("verify/",),
-        uses=(f"{_KINDS}/", _NODES, _CHAIN, _SIMULATOR, "spec/schema/", "docs/reference/"),
+        uses=(
+            f"{_KINDS}/",
+            _NODES,
+            _CHAIN,
+            _CONSOLE,
+            _SIMULATOR,
+            "spec/schema/",
+            "docs/reference/",
+        ),
     ),
     SuiteLane(
         name="examples",
@@ -205,7 +215,7 @@ LANES: tuple[SuiteLane, ...] = (
             "test_walk.py",
             "test_*_nothing.py",
         ),
-        uses=(_CHAIN, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
+        uses=(_CHAIN, _CONSOLE, _SIMULATOR, "docs/guides/", "docs/reference/", "spec/schema/"),
     ),
     SuiteLane(
         name="training",  # by itself, and beside the same training in the clear
@@ -267,7 +277,7 @@ ENVIRONMENTS: tuple[OtherEnvironment, ...] = (
         uses=(
             "constraints.txt",
             "docs/reference/",  # the page of every command
-            "packages/",
+            *(f"packages/sealtrain-{room}/pyproject.toml" for room in _ROOMS),
             "pyproject.toml",
             "src/sealtrain/cli/",
             *(f"{_KINDS}/{kind}/cli.py" for kind in ("cut", "federated", "pads", "travelling")),

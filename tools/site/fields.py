@@ -45,7 +45,7 @@ _WISHES: dict[str, tuple[str, ...]] = {
 # The same of the fields of trainers, which have so many; any other field stands at the end.
 _OF_TRAINERS: dict[str, tuple[str, ...]] = {
     "How long": (
-        *("max_steps", "early_stopping_patience", "early_stopping_threshold"),
+        *("max_steps", "num_train_epochs", "early_stopping_patience", "early_stopping_threshold"),
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
     ),
     "Batches": (

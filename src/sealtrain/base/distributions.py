@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from sealtrain.errors import ExtraMissing
@@ -34,6 +35,11 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "sealtrain-together": TOGETHER,
 }
 """Distribution → its top-level package; what a lock pins, by the names of its ``code``."""
+
+
+def code_folder(checkout: Path, distribution: str) -> Path:
+    """The folder of a checkout, or of an unpacked source archive, that holds its package."""
+    return checkout / "src" if distribution == CORE else checkout / "packages" / distribution
 
 
 def load(place: str) -> Any:

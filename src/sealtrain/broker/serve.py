@@ -207,10 +207,10 @@ def chain_gate(
         return
     from sealtrain.consortium.chainfile import load_chain_file
 
-    opened_gate = load(f"{CHAIN}.chain_condition:opened_gate")
+    open_gate = load(f"{CHAIN}.chain_condition:open_gate")
     chain = load_chain_file(config.chain)
     require_known_owners(chain, consortium)
-    with opened_gate(chain, clock=clock, monotonic=time.monotonic) as gate:
+    with open_gate(chain, clock=clock, monotonic=time.monotonic) as gate:
         yield gate
 
 

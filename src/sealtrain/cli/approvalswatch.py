@@ -19,7 +19,7 @@ from sealtrain.client.pin import load_pin
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import Unreachable
 from sealtrain.owner import owner_files
-from sealtrain.owner.pending_approvals import pending_at, told_approvals
+from sealtrain.owner.pending_approvals import open_told, pending_at
 from sealtrain.owner.webhook import read_webhook
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def watch(
     require_name(owner, "OWNER")
     members, target = Consortium.load(consortium), read_webhook(webhook)
     members.owner(owner)
-    with told_approvals(memory) as told:
+    with open_told(memory) as told:
         if once:
             count, state = _look(brokers, members, owner, told, target)
             emit(as_json, {"pending": count, "state": state}, [f"{count} pending, {state}"])

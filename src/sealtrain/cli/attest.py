@@ -15,7 +15,13 @@ from sealtrain.attest.explain.explanation import explain as explained
 from sealtrain.attest.forms import Gpus, OwnEvidence, QuotedGpus
 from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.nvidia.device import verify_device
-from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
+from sealtrain.attest.nvidia.fetch import (
+    OCSP_URL,
+    RIM_URL,
+    NvidiaServices,
+    fetch_collateral,
+    fetch_remote_verdict,
+)
 from sealtrain.attest.presets import PRESETS, preset_yaml
 from sealtrain.attest.refresher import (
     DAY,
@@ -203,6 +209,13 @@ class FetchOptions:
     ocsp: Annotated[
         str | None, typer.Option(help="Address of the OCSP responder [NVIDIA's service].")
     ] = None
+    nras: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of NVIDIA's attestation service, whose verdict is kept too: for a policy "
+            "with nras: require. The reports leave for it [not asked]."
+        ),
+    ] = None
     snp: Annotated[
         Path | None, typer.Option(help="SEV-SNP report to fetch AMD's certificates and list for.")
     ] = None
@@ -309,11 +322,16 @@ def _gpu_collateral(devices: Sequence[GpuDevice], now: int, options: FetchOption
     # Only real devices: there is no collateral of simulated ones.
     verified = [verify_device(device, simulator_root=None, now=now) for device in devices]
     with NvidiaServices() as services:
+        verdict = None
+        if options.nras is not None:
+            nonce = verified[0].report.nonce  # the service refuses reports of several
+            verdict = fetch_remote_verdict(devices, services, nonce=nonce, nras_url=options.nras)
         return fetch_collateral(
             verified,
             services,
             rim_url=options.rims or RIM_URL,
             ocsp_url=options.ocsp or OCSP_URL,
+            nras=verdict,
         )
 
 

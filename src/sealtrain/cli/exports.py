@@ -16,9 +16,9 @@ from sealtrain.keys.identity import Identity
 from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of
-from sealtrain.manifest.exports.model_signing import load_signing_key, model_signature, opened_files
+from sealtrain.manifest.exports.model_signing import hash_opened, load_signing_key, model_signature
 from sealtrain.manifest.exports.training_summary import training_summary
-from sealtrain.manifest.opening import opened_digests
+from sealtrain.manifest.opening import digest_opened
 from sealtrain.manifest.outputs import model_of
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
@@ -103,7 +103,7 @@ def _signature(
         )
     signing = load_signing_key(key)
     made = model_of(facts.predicate, facts.subjects)
-    sealed = opened_digests(artefacts / MODEL_FOLDER, made, Identity.load(identity))
+    sealed = digest_opened(artefacts / MODEL_FOLDER, made, Identity.load(identity))
     # A marker has no place in this format but the model's name.
     name = facts.name if facts.marker is None else f"{facts.name} ({facts.marker})"
-    return model_signature(name, opened_files(model, sealed), signing)
+    return model_signature(name, hash_opened(model, sealed), signing)

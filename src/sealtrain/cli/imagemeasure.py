@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,6 +18,7 @@ from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from sealtrain.image.machine.registers import Algorithm
+    from sealtrain.image.machine.unified import Unified
 
 _MAX_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -29,7 +30,7 @@ _FULL: Final = "is set when a guest is launched, and in no file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustDomainOptions:
-    """A TDX guest that QEMU boots directly, as dstack's images are booted."""
+    """A TDX guest that QEMU boots directly, as dstack's images are booted; or with a UKI."""
 
     firmware: Annotated[
         Path | None, typer.Option(help="TDX firmware (OVMF), of a TDX guest: gives MRTD.")
@@ -50,7 +51,11 @@ class UnifiedOptions:
     """A machine with a virtual TPM that boots a unified kernel image."""
 
     uki: Annotated[
-        Path | None, typer.Option(help="Unified kernel image, of a machine with a virtual TPM.")
+        Path | None,
+        typer.Option(
+            help="Unified kernel image, of a machine with a virtual TPM; with --firmware, of a TDX "
+            "guest that boots it from a disk."
+        ),
     ] = None
     tpm: Annotated[
         str, typer.Option(help="Digest of its PCRs: sha384 (NitroTPM) or sha256 (other clouds).")
@@ -117,6 +122,10 @@ def measure(
 
     The values go into an appraisal policy. What no file can tell is named, with the reason.
     """
+    others = (launch.snp_firmware, eif, google.google_endorsement)
+    if domain.firmware is not None and unified.uki is not None and not any(others):
+        _show(_measure_disk(domain, unified, domain.firmware, unified.uki), as_json)
+        return
     machines = (domain.firmware, launch.snp_firmware, unified.uki, eif, google.google_endorsement)
     named = [machine is not None for machine in machines]
     if sum(named) != 1:
@@ -182,6 +191,47 @@ def _measure_domain(domain: TrustDomainOptions, firmware: Path) -> _Registers:
     return _Registers(values=values, unknown=unknown, policy={"measurements": [image]})
 
 
+def _measure_disk(
+    domain: TrustDomainOptions, unified: UnifiedOptions, firmware: Path, uki: Path
+) -> _Registers:
+    """A TDX guest that boots a UKI from a disk."""
+    from sealtrain.image.machine.disk import (
+        GPT_BYTES,
+        PartitionTable,
+        document_rtmr3,
+    )
+    from sealtrain.image.machine.disk_boot import disk_rtmr1, disk_rtmr2
+    from sealtrain.image.machine.trustdomain import measure_firmware
+
+    if domain.kernel is not None or domain.initrd is not None:
+        raise UsageError(
+            "a guest boots a kernel or a UKI, and not both",
+            check="--uki",
+            got="--kernel or --initrd, too",
+            hint="leave --kernel and --initrd out: they are sections of the UKI",
+        )
+    how = replace(_unified(unified, domain.command_line), algorithm="sha384")
+    stub, data = unified.stub or 0, _read(uki)
+    digests = measure_firmware(_read(firmware))
+    values = {"mrtd": digests.two_pass, "mrtd (single pass)": digests.single_pass}
+    unknown = {"rtmr0": _ACPI}
+    if unified.disk is None:
+        unknown["rtmr1"] = _GPT
+    else:
+        table = PartitionTable.of_disk(_read_start(unified.disk, GPT_BYTES))
+        values["rtmr1"] = disk_rtmr1(table, data, how)
+    values["rtmr2"] = disk_rtmr2(data, how, stub, has_tpm=False)
+    values["rtmr2 (with a TPM)"] = disk_rtmr2(data, how, stub, has_tpm=True)
+    if unified.document is None:
+        unknown["rtmr3"] = _SHIM
+    else:
+        values["rtmr3"] = document_rtmr3(read_bounded(unified.document, MAX_DEPLOYMENT_BYTES))
+    if "rtmr1" not in values:
+        return _Registers(values=values, unknown=unknown, policy=None)
+    image = {name: values[name] for name in ("mrtd", "rtmr1", "rtmr2")} | {"rtmr0": "log"}
+    return _Registers(values=values, unknown=unknown, policy={"measurements": [image]})
+
+
 def _measure_launch(
     launch: LaunchOptions, firmware: Path, domain: TrustDomainOptions
 ) -> _Registers:
@@ -224,23 +274,9 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
         document_register,
         partition_register,
     )
-    from sealtrain.image.machine.unified import Unified, measure_unified
+    from sealtrain.image.machine.unified import measure_unified
 
-    if unified.stub is None:
-        raise UsageError(
-            "the version of the UKI's systemd-stub decides what is measured",
-            check="--stub",
-            got="none",
-            expected="252 or later",
-            hint="bootctl --version of the system that made the UKI",
-        )
-    how = Unified(
-        algorithm=_algorithm(unified.tpm),
-        stub_loads_kernel=unified.stub < 258,
-        early_stub=unified.stub == 252,
-        shows_release=unified.stub >= 257,
-        command_line=command_line,
-    )
+    how = _unified(unified, command_line)
     values = {f"pcr{n}": value for n, value in measure_unified(_read(uki), how).items()}
     unknown = {}
     if unified.disk is None:
@@ -255,6 +291,31 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
         values["pcr14"] = document_register(document, how.algorithm)
     return _Registers(
         values=values, unknown=unknown, policy={"boots": [_boot(values, unified.tpm)]}
+    )
+
+
+def _unified(unified: UnifiedOptions, command_line: str | None) -> Unified:
+    """How a UKI is booted.
+
+    Raises:
+        UsageError: Nobody said which systemd-stub it has.
+    """
+    from sealtrain.image.machine.unified import Unified
+
+    if unified.stub is None:
+        raise UsageError(
+            "the version of the UKI's systemd-stub decides what is measured",
+            check="--stub",
+            got="none",
+            expected="252 or later",
+            hint="bootctl --version of the system that made the UKI",
+        )
+    return Unified(
+        algorithm=_algorithm(unified.tpm),
+        stub_loads_kernel=unified.stub < 258,
+        early_stub=unified.stub == 252,
+        shows_release=unified.stub >= 257,
+        command_line=command_line,
     )
 
 

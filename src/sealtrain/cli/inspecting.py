@@ -15,7 +15,7 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
-from sealtrain.manifest.trainedrecords import stated_records
+from sealtrain.manifest.trainedrecords import read_stated
 from sealtrain.sealing.description import MANIFEST_NAME
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.rewrap import read_stanzas
@@ -111,7 +111,7 @@ def _manifest_at(place: Path) -> Path | None:
 
 def _show_run(manifest: Path, as_json: bool) -> None:
     predicate = form.read(manifest_bytes(manifest)).predicate
-    records, run = stated_records(predicate), predicate.run
+    records, run = read_stated(predicate), predicate.run
     if predicate.simulated:
         say("SIMULATED — NOT ATTESTED")
     emit(

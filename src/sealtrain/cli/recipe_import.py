@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.foreignyaml import parse_foreign_yaml
+from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.base.yamltext import MAX_YAML_BYTES, yaml_text
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import AlreadyExists, UsageError
@@ -108,6 +109,7 @@ def import_recipe(
         prepared=choices.prepared,
         own_files=choices.own_files,
         whole_base=choices.whole_base,
+        template=_read_template(config, source.parent),
         without=choices.without or (),
     )
     if is_of_trl(config):
@@ -130,6 +132,15 @@ def import_recipe(
         },
         [f"recipe   {out}"],
     )
+
+
+def _read_template(config: Mapping[str, Any], folder: Path) -> str | None:
+    """Text of the template's file that TRL's arguments name; ``None`` where they name no file."""
+    named = config.get("chat_template_path")
+    path = folder / named if isinstance(named, str) else None
+    if path is None or path.suffix != ".jinja" or not path.is_file():
+        return None
+    return read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8", "replace").removesuffix("\n")
 
 
 def _trainer(name: str) -> TrlTrainer:

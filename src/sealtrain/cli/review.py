@@ -16,14 +16,14 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.visible_text import cells, escape_hidden, fold
 from sealtrain.cli.output import say, table
 from sealtrain.owner.reviewing import (
-    accepted_tier,
     approval_lines,
+    describe_open,
+    describe_tier,
     facts,
     is_empty,
-    left_open,
     machines,
-    outlasted,
-    shortened,
+    name_outlasted,
+    shorten,
     text_of,
     uses,
 )
@@ -94,8 +94,8 @@ def review(  # noqa: PLR0913  # what is shown, and how
         use = uses(lock.recipe, registered)
         where = [
             ("runs on", machines(lock, verified)),
-            ("you accept", accepted_tier(lock)),
-            *left_open(lock),
+            ("you accept", describe_tier(lock)),
+            *describe_open(lock),
         ]
         for line in _laid_out([*use, *where], width):
             tell(line)
@@ -111,7 +111,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
         tell(f"  your approval holds until {to_rfc3339(until)}")
     ends = until if days is None else now + round(days * 86400)
     if intent is not None and ends is not None:
-        for line in outlasted(intent.registered, ends):
+        for line in name_outlasted(intent.registered, ends):
             tell(f"  {line}")
     tell(f"  recipe hash {lock.recipe_hash}")
     tell(f"  it needs: {needs.to_text()}")
@@ -183,11 +183,11 @@ def change_lines(changes: Sequence[RecipeChange]) -> list[str]:
     if not said:
         return []
     if all(change.kind == "added" for change in said):
-        added = [(change.severity, change.path, shortened(change.after)) for change in said]
+        added = [(change.severity, change.path, shorten(change.after)) for change in said]
         lines = table(added, header=("weight", "what", "value"))
     else:
         rows = [
-            (change.severity, change.path, shortened(change.before), shortened(change.after))
+            (change.severity, change.path, shorten(change.before), shorten(change.after))
             for change in said
         ]
         lines = table(rows, header=("weight", "what", "before", "after"))
@@ -204,6 +204,6 @@ def _whole(change: RecipeChange) -> list[str]:
     sides = [(mark, value) for mark, value in marked if not is_empty(value)]
     if change.kind != "changed" and change.severity != "critical":
         return []
-    if all(text_of(value) == shortened(value) for _, value in sides):
+    if all(text_of(value) == shorten(value) for _, value in sides):
         return []
     return [f"{mark} {line}" for mark, value in sides for line in text_of(value).split("\n")]

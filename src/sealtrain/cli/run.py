@@ -180,14 +180,14 @@ def download(
 
     The manifest is the one that the broker recorded. The model stays sealed.
     """
-    from sealtrain.owner.fetching import fetched
+    from sealtrain.owner.fetching import fetch_outputs
 
     target = out or Path(name)
     with desk(broker) as asked:
         shown = asked.find(name)
         completed = asked.require_completed(shown)
         url = store or asked.store_of(shown)
-    files = fetched(
+    files = fetch_outputs(
         url,
         shown.compose_hash,
         completed,

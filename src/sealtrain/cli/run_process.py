@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import sealtrain
+from sealtrain.base.version import own_folders
 
 BEGIN: Final = """\
 import json, sys
@@ -68,5 +68,5 @@ def _places() -> list[str]:
     places = [
         place for entry in searched if entry and (place := Path(entry).absolute()) not in added
     ]
-    places.append(Path(sealtrain.__file__).parents[1])
+    places += [folder.parent for folder in own_folders().values()]
     return [str(place) for place in dict.fromkeys(places) if place.is_dir()]

@@ -14,7 +14,7 @@ from sealtrain.cli.output import Json, require_name
 from sealtrain.cli.run import BrokerFile, IdentityFile, answer
 from sealtrain.client.ticket import load_ticket
 from sealtrain.keys.identity import Identity
-from sealtrain.owner.runs import desk, named_by_content
+from sealtrain.owner.runs import desk, name_by_content
 from sealtrain.recipe.lock import LockedRecipe
 
 _DEFAULT_WITHIN: Final = 7 * 24 * 3600
@@ -47,7 +47,7 @@ def submit(
         require_name(name, "NAME")
     given = load_ticket(ticket)
     locked = LockedRecipe.load(deployment)
-    chosen = name or named_by_content(slug(locked.recipe.name, "run"), locked.target, given)
+    chosen = name or name_by_content(slug(locked.recipe.name, "run"), locked.target, given)
     with desk(broker, Identity.load(identity).signer) as asked:
         document, posted = asked.submit(
             target=locked.target, name=chosen, ticket=given, not_after=system_clock() + within

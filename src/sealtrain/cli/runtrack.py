@@ -15,7 +15,7 @@ from sealtrain.manifest.comparison import manifest_at
 from sealtrain.manifest.files import verify_file
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.owner.trackers import MlflowTracker, TrackioTracker
-from sealtrain.owner.tracking import Tracker, require_tracker, tracked_run
+from sealtrain.owner.tracking import Tracker, require_tracker, track_verified
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -44,7 +44,7 @@ def track(
     """
     client = _tracker(tracker, require_tracker(tracking_uri), experiment)
     verified = verify_file(manifest_at(run), trust, artefacts=None)
-    told = tracked_run(verified)
+    told = track_verified(verified)
     if told.simulated:
         say(SIMULATED_MARKER)
     if dry_run:

@@ -197,11 +197,11 @@ def _step(
     from sealtrain.client.pin import load_pin
     from sealtrain.keys.identity import Identity
     from sealtrain.owner.scheduled_runs import BrokerBoard
-    from sealtrain.owner.scheduling import advance, said
+    from sealtrain.owner.scheduling import advance, describe_decision
 
     def on_decided(decision: Decided) -> None:
         decided.append(decision)
-        say(said(decision))
+        say(describe_decision(decision))
 
     def on_clock_back(newest: int) -> None:
         say(f"this clock says {to_rfc3339(now)}, and {to_rfc3339(newest)} was decided already")

@@ -43,7 +43,7 @@ def shown_record(
         RecordInvalid: The tokenizer or its chat template refuses one of the records.
     """
     require_extras("showing a record as tokens", "train")
-    from sealtrain.training.data.rendered_record import explain_unrendered, render_record
+    from sealtrain.training.inputs.rendered_record import explain_unrendered, render_record
     from sealtrain.training.models.base import desk_tokenizer
 
     why = explain_unrendered(recipe)

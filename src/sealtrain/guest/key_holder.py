@@ -23,6 +23,7 @@ from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.guest.model_before import ModelBefore, begins_with_last, find_model_before
 from sealtrain.guest.series import Chains, check_entries, check_opened, list_series, read_remembered
+from sealtrain.recipe.epochs import with_steps
 
 if TYPE_CHECKING:
     from sealtrain.client.grants import Grants
@@ -259,7 +260,7 @@ class DataGuest(AttestedGuest):
         self.lease = RunLease(self._clock, latest=kept)
         undoing.callback(self.lease.end)
         self.lease_keeper = LeaseKeeper(self.lease, self.renew)
-        self.grant = self._obtained(before, resuming=self._asking.resuming)
+        self.grant = self._obtain(before, resuming=self._asking.resuming)
         if self.series.of and not self._asking.resuming:
             check_entries(self.grant, self.series)
 
@@ -279,6 +280,14 @@ class DataGuest(AttestedGuest):
             )
             for sealed in self.sealed_datasets
         ]
+        self.recipe = with_steps(
+            self.recipe,
+            (
+                sum(dataset.batch_rows)
+                for sealed, dataset in zip(self.sealed_datasets, self.opened_datasets, strict=True)
+                if sealed.role == "train"
+            ),
+        )
         check_opened(
             self.series,
             {
@@ -330,7 +339,7 @@ class DataGuest(AttestedGuest):
             app_id=app_id, compose_hash=compose_hash, broker_id=broker.broker_id, public_key=key
         )
 
-    def _obtained(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
+    def _obtain(self, before: ModelBefore | None, *, resuming: bool) -> Grants:
         """Ask the brokers for the keys of the run, which are lent until the lease ends."""
         asked = self.lease.moment()
         grants = self.quorum.obtain(

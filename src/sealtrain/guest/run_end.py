@@ -21,9 +21,9 @@ from sealtrain.errors import LimitExceeded
 from sealtrain.guest.outputs import NextRecipe, NextRun, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import (
-    condensed_history,
+    condense_history,
     in_order_of_ledgers,
-    needed_releases,
+    select_releases,
 )
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.limits import limits_for
@@ -179,7 +179,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         how = run.recipe.collaboration
         return StatedInputs(
             datasets=[dataset.envelope for dataset in run.sealed_datasets],
-            releases=needed_releases(in_order_of_ledgers(run.journal.releases)),
+            releases=select_releases(in_order_of_ledgers(run.journal.releases)),
             collaboration=None if how is None else {"kind": how.kind, "parties": []},
             series=run.series.to_list(),
         )
@@ -323,7 +323,7 @@ def _predicate(
             "tokens": trained.tokens,
             "tokens_sha256": trained.tokens_sha256,
             "resumes": run.journal.resumes,
-            "history": condensed_history(run.journal.history),
+            "history": condense_history(run.journal.history),
             "metrics": trained.metrics,
             "environment": {name: str(value) for name, value in trained.environment.items()},
         },

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.guest.sandbox.files import keep_out_of_reach
 from sealtrain.guest.sandbox.rehearsal import shows_insecurely
+from sealtrain.guest.sandbox.users import workload_user
 from sealtrain.guest.workload.fork import WorkloadProcess
 from sealtrain.guest.workload.opener import Opener
 from sealtrain.guest.workload_life import Workload
@@ -48,8 +49,11 @@ def start_beside(
     )
     data = [place for place in settings.data if isinstance(place, Path)]
     keep_out_of_reach(life.readable, settings.out, *data)
+    user = workload_user()
+    if user is not None:
+        admitted.taken.path.chmod(0o755)  # sealed copies of what the lock pins, and no secret
     workload = WorkloadProcess(
-        life.live, ranks=life.ranks, kept=admitted.taken.descriptors, shown=shown
+        life.live, ranks=life.ranks, kept=admitted.taken.descriptors, shown=shown, user=user
     )
     undoing.callback(workload.close)
     undoing.callback(workload.end)

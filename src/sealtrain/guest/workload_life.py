@@ -27,8 +27,8 @@ from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import import_only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import OutputTally
+from sealtrain.guest.sandbox.users import give_up_capabilities
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
-from sealtrain.guest.workload.fork import give_up_capabilities
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
 from sealtrain.guest.workload.new_interpreter import execute_anew
 from sealtrain.guest.workload.node_ranks import KeptCompany, links_of

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import file_sha256, sha256_hex, tree_files
-from sealtrain.base.distributions import CORE, DISTRIBUTIONS
+from sealtrain.base.distributions import CORE, DISTRIBUTIONS, code_folder
 from sealtrain.errors import DataInvalid
 from sealtrain.image.layer import LayerEntry
 from sealtrain.recipe.installation import as_recorded, requirements_in
@@ -95,8 +95,9 @@ def own_files(source: Path, rooms: Iterable[str] = ()) -> dict[str, OwnFile]:
     if version is None:
         raise _no_source(source)
     code: dict[str, bytes | Path] = {}
-    for package in sorted({DISTRIBUTIONS[name] for name in (CORE, *rooms)}):
-        code |= _tree(source / "src" / package, package)
+    for name in sorted({CORE, *rooms}):
+        package = DISTRIBUTIONS[name]
+        code |= _tree(code_folder(source, name) / package, package)
     for inside, place in sorted(beside.items()):
         code |= _tree(source / inside, f"{_UP}{place}")
     metadata = f"sealtrain-{version[1]}.dist-info"
@@ -127,7 +128,7 @@ def folders_of(names: Iterable[str]) -> dict[str, LayerEntry]:
 def _no_source(source: Path) -> DataInvalid:
     return DataInvalid(
         f"{source} is no source of sealtrain",
-        hint="name a checkout with pyproject.toml and src/, or an unpacked source archive",
+        hint="name a checkout, with pyproject.toml and src/, or an unpacked source archive",
     )
 
 

@@ -127,7 +127,7 @@ class Auditor:
         # The entries state the log's keys, so tree heads are verified after the entries.
         self._notes = list(checkpoints)
         self._roots: dict[int, str] = {}
-        self._wanted = {size for note in self._notes if (size := _claimed_size(note)) is not None}
+        self._wanted = {size for note in self._notes if (size := _read_size(note)) is not None}
         self._see_root()
 
     @property
@@ -149,7 +149,7 @@ class Auditor:
         self._tree.add(merkle.leaf_hash(data))
         self._see_root()
         try:
-            kind, at, body = _parsed(data)
+            kind, at, body = _parse(data)
         except DataInvalid as error:
             self.add_finding("entry form", error.message, index)
             return
@@ -290,7 +290,7 @@ class Auditor:
                 good = head.size
 
 
-def _claimed_size(note: str) -> int | None:
+def _read_size(note: str) -> int | None:
     """The size that a tree head names, unverified."""
     size = note.split("\n", 2)[1:2]
     return int(size[0]) if size and _SIZE.fullmatch(size[0]) else None
@@ -323,7 +323,7 @@ class _Tree:
         return value
 
 
-def _parsed(data: bytes) -> tuple[str, int, dict[str, Any]]:
+def _parse(data: bytes) -> tuple[str, int, dict[str, Any]]:
     entry = parse_canonical(data, max_bytes=MAX_ENTRY_BYTES)
     if not isinstance(entry, dict) or set(entry) != {"kind", "at", "body"}:
         raise DataInvalid("an entry is {kind, at, body}")

@@ -203,12 +203,12 @@ class EntryRules:
             **dict.fromkeys(DOCUMENTS, self._owner_document),
             "rotation": self._rotation,
             "succession": self._succession,
-            "release": self._granted,
-            "renewal": self._granted,
+            "release": self._check_grant,
+            "renewal": self._check_grant,
             "manifest": self._manifest,
             "failure": self._failure,
             **dict.fromkeys(KINDS, self._control.problems),
-            "boot": self._booted,
+            "boot": self._check_boot,
             "refusal": self._refusal,
         }.get(kind)
         self._entries += 1
@@ -239,7 +239,7 @@ class EntryRules:
             self._standing.setdefault(signed.digest, (signed, self._entries - 1))
         if signed.decision.ends is not None:
             heapq.heappush(self._ends, (signed.decision.ends, signed.digest))
-        yield from self._repeated("decision", signed.digest)
+        yield from self._check_repeat("decision", signed.digest)
         if kind != signed.entry_kind:
             yield f"it is called {kind} and is signed as {signed.decision.decision}"
         yield from _differences(body, signed.entry)
@@ -250,9 +250,9 @@ class EntryRules:
         owned = OwnedId(manifest.owner_id, manifest.dataset_id)
         key = (owned, manifest.app_id, manifest.compose_hash)
         before = self._datasets.get(key)
-        yield from self._repeated("dataset manifest", envelope.digest)
+        yield from self._check_repeat("dataset manifest", envelope.digest)
         self._owners_of[manifest.dataset_id].add((manifest.owner, manifest.owner_id))
-        yield from self._taken_back([owned], "is registered")
+        yield from self._check_taken_back([owned], "is registered")
         if before is not None and not replaces(manifest, before[1], before[0]):
             yield f"it does not continue the manifest {before[0]} before it"
         yield from self._members.problems(manifest)
@@ -267,7 +267,7 @@ class EntryRules:
     def _owner_document(self, kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         envelope = Envelope.from_dict(body.get("envelope"))
         signed = verify_owned(DOCUMENTS[kind], envelope, self._consortium)
-        yield from self._repeated(kind, signed.digest)
+        yield from self._check_repeat(kind, signed.digest)
         yield from _differences(body, entry_of(signed))
         signed.document.follow(self)
         owner = signed.owner.name
@@ -289,7 +289,7 @@ class EntryRules:
         envelope = Envelope.from_dict(body.get("envelope"))
         predecessor = Consortium.from_dict(body.get("predecessor"))
         found = verify_succession(envelope, predecessor)
-        yield from self._repeated("succession", envelope.digest)
+        yield from self._check_repeat("succession", envelope.digest)
         if at > found.not_after:
             yield "it had ended before it came into force"
         mine = self._consortium.consortium_id
@@ -304,13 +304,13 @@ class EntryRules:
             self._ended = True
         yield from _differences(body, found.entry)
 
-    def _taken_back(self, data: Iterable[OwnedId], what: str) -> Iterator[str]:
+    def _check_taken_back(self, data: Iterable[OwnedId], what: str) -> Iterator[str]:
         withdrawn = self._about[Withdrawal.entry_kind]
         for owned in sorted(withdrawn.keys() & set(data)):
             owner = withdrawn[owned]
             yield f"dataset {owned.dataset_id} {what} although {owner} had withdrawn it"
 
-    def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+    def _check_grant(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)
         target = _target(grant)
         run = self._runs.get(grant.run_id)
@@ -327,14 +327,14 @@ class EntryRules:
             if (why := is_spent(signed, use, reserves)) is not None
         }
         counted = self._tally(target, grant.needs, at, spent)
-        yield from _unapproved("keys were granted", counted)
+        yield from _check_approved("keys were granted", counted)
         until = counted.valid_until
         if not counted.sealed and until is not None and from_rfc3339(grant.not_after) > until + 1:
             yield "its lease ends after the approvals it rests on"
-        yield from self._repeated("receipt", grant.receipt_digest)
+        yield from self._check_repeat("receipt", grant.receipt_digest)
         if run is not None and run[0] != target:
             yield f"run {grant.run_id} began with another recipe"
-        yield from self._anchored(grant)
+        yield from self._check_anchor(grant)
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
@@ -347,10 +347,10 @@ class EntryRules:
             named = (grant.reserved_at, grant.continues, grant.submission_id)
             if grant.data or said or named != (None, None, None):
                 yield "a renewal releases and reserves nothing"
-            yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
-            yield from self._kept_too_long(grant)
+            yield from self._check_taken_back(self._data_of(grant.run_id), "stays in use")
+            yield from self._check_retention(grant)
             return
-        yield from self._repeated("lease", grant.lease_id)
+        yield from self._check_repeat("lease", grant.lease_id)
         yield from self._model_before(grant, begins=begins)
         if begins:
             yield from self._begins(grant, counted, {key: use for key, (_, use) in uses.items()})
@@ -363,11 +363,11 @@ class EntryRules:
         )
         if self._data.setdefault(grant.run_id, grant.data) != grant.data:
             yield f"run {grant.run_id} began with other data, and noise is made from its data"
-        yield from self._taken_back({dataset.owned for dataset in grant.data}, "is used")
-        yield from self._kept_too_long(grant)
+        yield from self._check_taken_back({dataset.owned for dataset in grant.data}, "is used")
+        yield from self._check_retention(grant)
         for dataset in grant.datasets:
-            yield from self._released(dataset, grant, counted)
-        yield from self._reserved(grant)
+            yield from self._check_release(dataset, grant, counted)
+        yield from self._check_reservation(grant)
 
     def _begins(
         self, grant: _Granted, counted: ApprovalTally, uses: Mapping[str, Use]
@@ -379,7 +379,7 @@ class EntryRules:
         )
         self._begun[target].append(Begun(index=self._entries - 1, target=target, reserved=reserves))
         expected = entries_of(counted.approvals, uses, reserves)
-        if [_rounded(use) for use in grant.standing] != [_rounded(use) for use in expected]:
+        if [_round_use(use) for use in grant.standing] != [_round_use(use) for use in expected]:
             yield "it counts its run under standing approvals in another way than the ledger"
         yield from self._members.misread(target, grant.data, grant.series, counted)
 
@@ -396,7 +396,7 @@ class EntryRules:
         if begins and ("manifest continued", continues.manifest_digest) in self._once:
             yield f"run {grant.run_id} was given another model than the newest of its chain"
 
-    def _kept_too_long(self, grant: _Granted) -> Iterator[str]:
+    def _check_retention(self, grant: _Granted) -> Iterator[str]:
         """Yield a problem for each dataset of a run whose retention has ended, or ends earlier."""
         for owned in sorted(self._data_of(grant.run_id)):
             known = self._datasets.get((owned, grant.app_id, grant.compose_hash))
@@ -407,7 +407,7 @@ class EntryRules:
             elif from_rfc3339(grant.not_after) > known[1].last_second + 1:
                 yield f"its lease ends after the retention of {owned.dataset_id}"
 
-    def _anchored(self, grant: _Granted) -> Iterator[str]:
+    def _check_anchor(self, grant: _Granted) -> Iterator[str]:
         """Yield a problem if the newest checkpoint of a run goes back or changes."""
         before, now = self._anchors.get(grant.run_id), grant.checkpoint
         if before is not None and now != before and (now is None or now.counter <= before.counter):
@@ -419,7 +419,7 @@ class EntryRules:
         """The datasets that a run began with."""
         return {dataset.owned for dataset in self._data.get(run_id, ())}
 
-    def _released(
+    def _check_release(
         self, dataset: _Released, grant: _Granted, counted: ApprovalTally
     ) -> Iterator[str]:
         owned = OwnedId(dataset.owner_id, dataset.dataset_id)
@@ -438,7 +438,7 @@ class EntryRules:
             if pinned is not None and pinned != dataset.root:
                 yield f"the approval of {owner} pins another root of {dataset.dataset_id}"
 
-    def _reserved(self, grant: _Granted) -> Iterator[str]:
+    def _check_reservation(self, grant: _Granted) -> Iterator[str]:
         if grant.reserved_at != self._reserved_at.get(grant.run_id):
             yield f"it names another reservation of privacy than run {grant.run_id} has"
         if grant.privacy:
@@ -457,33 +457,35 @@ class EntryRules:
         for run_id in dict.fromkeys((recorded.run_id, *recorded.parties)):
             if run_id not in self._runs:
                 yield f"no keys were released to run {run_id}"
-        yield from self._repeated("manifest", recorded.manifest_digest)
+        yield from self._check_repeat("manifest", recorded.manifest_digest)
         run = self._runs.get(recorded.run_id)
         place = (None if run is None else run[0], number_of(recorded.continues))
         if recorded.continues is not None:
-            yield from self._followed(recorded.continues, place)
+            yield from self._check_continuation(recorded.continues, place)
         self._places[recorded.manifest_digest] = place
 
-    def _followed(self, continues: Continues, place: tuple[Target | None, int]) -> Iterator[str]:
+    def _check_continuation(
+        self, continues: Continues, place: tuple[Target | None, int]
+    ) -> Iterator[str]:
         before = self._places.get(continues.manifest_digest)
         if before is not None and before != (place[0], continues.number - 1):
             yield f"run {continues.number} of a chain follows a manifest of another place in it"
-        yield from self._repeated("manifest continued", continues.manifest_digest)
+        yield from self._check_repeat("manifest continued", continues.manifest_digest)
 
     def _failure(self, kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         failed = load_model(_Failed, body, LedgerInconsistent, kind)
         run = self._runs.get(failed.run_id)
         if run is None or run[1] != failed.lease_id:
             yield f"run {failed.run_id} does not hold the lease that it gives back"
-        yield from self._repeated("lease given back", failed.lease_id)
+        yield from self._check_repeat("lease given back", failed.lease_id)
 
-    def _booted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+    def _check_boot(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         boot = load_model(_Booted, body, LedgerInconsistent, kind)
         target = _target(boot)
         kms = kms_target(app_id=boot.app_id, compose_hash=boot.compose_hash)
         if (boot.action == "boot-kms") != (target == kms):
             yield "a guest was let boot in another role than it was approved for"
-        yield from _unapproved("a guest was let boot", self._tally(target, boot.needs, at))
+        yield from _check_approved("a guest was let boot", self._tally(target, boot.needs, at))
 
     def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         refused = load_model(
@@ -534,7 +536,7 @@ class EntryRules:
             self._tallies[target, needs] = (*seen, counted)
         return counted
 
-    def _repeated(self, what: str, digest: str) -> Iterator[str]:
+    def _check_repeat(self, what: str, digest: str) -> Iterator[str]:
         if (what, digest) in self._once:
             yield f"the {what} {digest} was recorded before"
         self._once.add((what, digest))
@@ -546,12 +548,12 @@ def _target(entry: _Granted | _Booted) -> Target:
     )
 
 
-def _rounded(use: StandingUse) -> tuple[str, str, int, float | None]:
+def _round_use(use: StandingUse) -> tuple[str, str, int, float | None]:
     epsilon = None if use.epsilon is None else round(use.epsilon, 9)
     return use.owner, use.approval, use.run, epsilon
 
 
-def _unapproved(what: str, counted: ApprovalTally) -> Iterator[str]:
+def _check_approved(what: str, counted: ApprovalTally) -> Iterator[str]:
     if counted.revoked:
         yield f"{what} although {', '.join(counted.revoked_by)} had revoked"
     elif counted.sealed and counted.spent:

@@ -36,7 +36,7 @@ class Members:
     def problems(self, manifest: DatasetManifest) -> Iterator[str]:
         """Yield a problem if the next manifest may not be recorded; it is taken in any case."""
         deployment = (manifest.app_id, manifest.compose_hash)
-        known = self._manifests.setdefault(_owned(manifest), {})
+        known = self._manifests.setdefault(_name_owned(manifest), {})
         key = (manifest.owner, manifest.name)
         members = tuple(self._of.get(key, {}).values())
         try:
@@ -88,8 +88,10 @@ class Members:
             if not chain or newest_of(chain) != item:
                 yield f"it states another newest member of {item.owner}/{item.name}"
                 continue
-            wanted = {RunDataset(*_owned(member), member.root) for member in members_read(chain)}
-            members = {_owned(member) for member in chain}
+            wanted = {
+                RunDataset(*_name_owned(member), member.root) for member in members_read(chain)
+            }
+            members = {_name_owned(member) for member in chain}
             if {dataset for dataset in data if dataset.owned in members} != wanted:
                 yield f"its run does not read the whole and newest series {item.name}"
         for approval in counted.approvals:
@@ -99,10 +101,12 @@ class Members:
                 chain = self.chain(target, owner, approved.name)
                 if not chain or member_digest(chain[0]) != approved.first:
                     continue
-                read = {_owned(member) for member in chain} & {dataset.owned for dataset in data}
+                read = {_name_owned(member) for member in chain} & {
+                    dataset.owned for dataset in data
+                }
                 if read and (owner, approved.name) not in named:
                     yield f"it does not state the newest member of {owner}/{approved.name}"
 
 
-def _owned(manifest: DatasetManifest) -> OwnedId:
+def _name_owned(manifest: DatasetManifest) -> OwnedId:
     return OwnedId(manifest.owner_id, manifest.dataset_id)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.errors import SealtrainError
 from sealtrain.ledger.backend import TURN_SECONDS, Backend, LedgerDatabase, Reading
 from sealtrain.ledger.postgres import SCHEMES, Postgres, is_unreachable, unreachable
-from sealtrain.ledger.tree import tampered
+from sealtrain.ledger.tree import report_tampering
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -38,7 +38,7 @@ def _ledger(where: Postgres, patience: float) -> LedgerDatabase:
     def failure(error: Exception) -> SealtrainError:
         if not isinstance(error, psycopg.Error) or is_unreachable(error):
             return unreachable(where.name, error)
-        return tampered(f"PostgreSQL reports {type(error).__name__}")
+        return report_tampering(f"PostgreSQL reports {type(error).__name__}")
 
     return LedgerDatabase(
         name=where.name,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.files import sync
 from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
 from sealtrain.ledger.backend import TURN_SECONDS, Backend, LedgerDatabase, Reading
-from sealtrain.ledger.tree import Growth, tampered
+from sealtrain.ledger.tree import Growth, report_tampering
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -59,7 +59,7 @@ def _ledger(path: Path, patience: float) -> LedgerDatabase:
     def failure(error: Exception) -> SealtrainError:
         name = _name_of(error)
         if name.startswith(_CHANGED):
-            return tampered(f"SQLite reports {name}")
+            return report_tampering(f"SQLite reports {name}")
         return _unreachable(f"ledger {path.name}", "ledger file", name)
 
     try:

@@ -33,9 +33,9 @@ from sealtrain.ledger.tree import (
     another_meta,
     fitting,
     grow,
-    recomputed,
+    recompute,
+    report_tampering,
     subtree,
-    tampered,
 )
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class LedgerStore:
         """
         self._database: LedgerDatabase = backend_of(where).ledger(where, patience)
         self._sql = _Statements(self._database.engine.dialect, self._database.schema)
-        self.kept = KeptTree(self._stored)
+        self.kept = KeptTree(self._read_node)
         """The part of it in memory."""
         self._seen = (0, b"")  # the largest head computed here
         self._reader = _Line(self._database.engine, self._require_seen)
@@ -190,7 +190,7 @@ class LedgerStore:
                 closing(self._database.stream(driver, self._sql.all_entries)) as entries,
                 closing(self._database.stream(driver, self._sql.all_nodes)) as nodes,
             ):
-                return recomputed(entries, nodes)
+                return recompute(entries, nodes)
 
     def next_index(self, driver: Any) -> int:
         """Index of the next entry, for the holder of the ledger's lock.
@@ -224,10 +224,10 @@ class LedgerStore:
         with self.failures():
             return self._reader.first(lambda driver: driver.execute(text, values or {}).fetchall())
 
-    def _stored(self, level: int, place: int) -> bytes:
+    def _read_node(self, level: int, place: int) -> bytes:
         rows = self._rows(self._sql.node, {"level": level, "place": place})
         if not rows:
-            raise tampered(f"stored hash {(level, place)} is missing")
+            raise report_tampering(f"stored hash {(level, place)} is missing")
         return bytes(rows[0][0])
 
     def _prepare(self, meta: dict[str, str], *, any_key: bool) -> str:
@@ -239,7 +239,7 @@ class LedgerStore:
                 for name, value in sorted(meta.items()):
                     driver.execute(self._sql.say, {"name": name, "value": value})
             if next(iter(database.faults(driver)), None) is not None:
-                raise tampered("its tables or its append-only triggers were changed")
+                raise report_tampering("its tables or its append-only triggers were changed")
             said: dict[str, str] = dict(driver.execute(self._sql.said).fetchall())
             made_with = said.get("key_id", meta.get("key_id", ""))
             expected = meta | {"key_id": made_with} if any_key and "key_id" in said else meta

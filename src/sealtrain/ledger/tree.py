@@ -116,7 +116,7 @@ def subtree(start: int, end: int, node: Node) -> bytes:
     return merkle.node_hash(subtree(start, middle, node), subtree(middle, end, node))
 
 
-def recomputed(
+def recompute(
     entries: Iterable[tuple[int, bytes]], stored: Iterator[tuple[int, int, bytes]]
 ) -> int:
     """Compare every stored root with the entries.
@@ -136,15 +136,17 @@ def recomputed(
     def compare(level: int, position: int, value: bytes) -> None:
         found = next(stored, None)
         if found is None or (found[0], found[1]) != (level, position):
-            raise tampered(f"stored hash {(level, position)} is missing or superfluous")
+            raise report_tampering(f"stored hash {(level, position)} is missing or superfluous")
         if found[2] != value:
-            raise tampered(f"stored hash {(level, position)} does not follow from the entries")
+            raise report_tampering(
+                f"stored hash {(level, position)} does not follow from the entries"
+            )
 
     count = 0
     heads: list[tuple[int, bytes]] = []  # roots of the full subtrees so far, tallest first
     for index, data in entries:
         if index != count:
-            raise tampered(f"entry {count} is missing")
+            raise report_tampering(f"entry {count} is missing")
         level, value = 0, merkle.leaf_hash(data)
         compare(level, index, value)
         while heads and heads[-1][0] == level:
@@ -154,7 +156,7 @@ def recomputed(
         heads.append((level, value))
         count += 1
     if next(stored, None) is not None:
-        raise tampered("it holds hashes of entries it does not have")
+        raise report_tampering("it holds hashes of entries it does not have")
     return count
 
 
@@ -169,7 +171,7 @@ def fitting(lengths: Iterable[int], max_bytes: int) -> int:
     return count
 
 
-def tampered(why: str) -> LedgerInconsistent:
+def report_tampering(why: str) -> LedgerInconsistent:
     """The error for a ledger that is not as appending left it."""
     return LedgerInconsistent(
         f"the ledger was changed from outside: {why}",

@@ -123,7 +123,7 @@ class Uses:
                 one.withdrawn_at = one.withdrawn_at or at
                 one.owner = body["owner"]
         elif kind == "release":
-            self._released(at, body)
+            self._note_release(at, body)
         elif kind == "renewal" and body["run_id"] in self._runs:
             run = self._runs[body["run_id"]]
             run.renewals += 1
@@ -139,7 +139,7 @@ class Uses:
                     }
                 )
 
-    def _released(self, at: str, body: dict[str, Any]) -> None:
+    def _note_release(self, at: str, body: dict[str, Any]) -> None:
         listed = ((dataset["dataset_id"], dataset["owner_id"]) for dataset in body["datasets"])
         named = [pair for pair in listed if pair[0] in self._datasets]
         known = self._runs.get(body["run_id"])

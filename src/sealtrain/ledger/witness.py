@@ -193,7 +193,7 @@ class LedgerMemory:
         else:
             older = self._kept.checkpoint
             try:
-                after = _extended(older, newer, path, public_key, origin, rotated_from)
+                after = _extend(older, newer, path, public_key, origin, rotated_from)
             except LedgerInconsistent as error:
                 self._accuse(newer, path, public_key, origin, now, error)
         if self._kept is None or rotated_from or newer != self._kept.checkpoint:
@@ -325,7 +325,7 @@ def _read(path: Path) -> _MemoryFile | None:
     return kept
 
 
-def _extended(
+def _extend(
     older: str,
     newer: str,
     path: Sequence[str] | None,

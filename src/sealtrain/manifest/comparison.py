@@ -3,6 +3,7 @@
 A run is read from its manifest. Without a trust file nothing but the form of a manifest was
 checked, and every row says so. With trust files each manifest is examined in full, against the file
 that names its consortium and recipe, or the first: the numbers of a refused manifest are left out.
+``sealtrain run compare``, its page and the console show what this module found.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ class ComparedRun:
     Attributes:
         place: Where its manifest was read.
         digest: SHA-256 of the manifest file.
-        verdict: ``not-verified`` where no trust file was given.
+        verdict: ``not-verified`` where no trust file was given, or none that names its recipe.
         code: Code of the refusal.
         simulated: The run says or its evidence shows that it was simulated.
+        weak: Verified, and simulated or under a trust file that leaves something open.
         predicate: What the manifest says; ``None`` of a refused one.
     """
 
@@ -53,6 +55,7 @@ class ComparedRun:
     verdict: Verdict
     code: str | None = None
     simulated: bool = False
+    weak: bool = False
     predicate: Predicate | None = None
 
     @property
@@ -159,7 +162,11 @@ class Comparison:
 
 
 def compare_runs(
-    places: Sequence[Path], trusts: Sequence[Trust] = (), *, now: int | None = None
+    places: Sequence[Path],
+    trusts: Sequence[Trust] = (),
+    *,
+    now: int | None = None,
+    foreign: Literal["refused", "not-verified"] = "refused",
 ) -> Comparison:
     """Read runs, and verify each where there is a trust file. Asks no server.
 
@@ -169,6 +176,8 @@ def compare_runs(
         places: Folders of finished runs, or their manifests.
         trusts: What the reader trusts; none to read the manifests unverified.
         now: Seconds since 1970; the system's clock when ``None``.
+        foreign: The verdict about a run whose recipe no trust file names, where nothing else is
+            wrong with its manifest.
 
     Raises:
         UsageError: No run, too many, or one twice.
@@ -185,7 +194,7 @@ def compare_runs(
     at = system_clock() if now is None else now
     found: dict[str, ComparedRun] = {}
     for place in places:
-        run = _run(place, trusts, at)
+        run = _run(place, trusts, at, foreign)
         if run.digest in found:
             raise UsageError(
                 "the same run is named twice",
@@ -202,7 +211,9 @@ def manifest_at(place: Path) -> Path:
     return place / RUN_MANIFEST if place.is_dir() else place
 
 
-def _run(place: Path, trusts: Sequence[Trust], now: int) -> ComparedRun:
+def _run(
+    place: Path, trusts: Sequence[Trust], now: int, foreign: Literal["refused", "not-verified"]
+) -> ComparedRun:
     data = manifest_bytes(manifest_at(place))
     if not trusts:
         read = form.read(data)
@@ -215,14 +226,18 @@ def _run(place: Path, trusts: Sequence[Trust], now: int) -> ComparedRun:
         )
     report = examine(data, _trust_for(data, trusts), artefacts=None, now=now)
     refusal = report.refusal
-    accepted = refusal is None and report.manifest is not None
+    verdict: Verdict = foreign if report.foreign else "refused"
+    if refusal is None and report.manifest is not None:
+        verdict = "verified"
+    said = None if report.manifest is None else report.manifest.predicate
     return ComparedRun(
         place=place,
         digest=report.digest,
-        verdict="verified" if accepted else "refused",
+        verdict=verdict,
         code=None if refusal is None else refusal.code,
         simulated=report.simulated,
-        predicate=report.manifest.predicate if accepted and report.manifest is not None else None,
+        weak=verdict == "verified" and report.weak,
+        predicate=None if verdict == "refused" else said,
     )
 
 

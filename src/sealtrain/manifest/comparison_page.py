@@ -1,13 +1,15 @@
-"""Runs side by side as one self-contained HTML page: a table, curves on shared axes, differences.
+"""Runs side by side as HTML: a table, curves on shared axes, differences.
 
-The page loads nothing and has no script; all text passes through ``markup.tag``. It says of each
-run whether its manifest was verified.
+``render`` makes one self-contained page, which loads nothing and has no script; the console puts
+the same sections on a page of its own. All text passes through ``markup.tag``. Each run stands
+there with the word for whether its manifest was verified.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from sealtrain.manifest.curve import COLOURS, draw_curves
 from sealtrain.manifest.markup import Html, Part, tag
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.sections import table
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 MAX_CURVES: Final = 12
 WORDS: Final = {"verified": "verified", "refused": "refused", "not-verified": "not verified"}
@@ -47,14 +50,29 @@ def render(comparison: Comparison, *, now: int | None = None) -> str:
     body: list[Part] = [
         tag("p", "sealtrain run compare", class_="kicker"),
         tag("h1", f"{len(comparison.runs)} runs side by side"),
-        _warning(comparison),
-        tag("section", tag("h2", "Runs"), _runs(comparison)),
-        *_curves(comparison),
-        _differences(comparison),
+        *sections_of(comparison, advice="Name a trust file (--trust)."),
         _footer(system_clock() if now is None else now),
     ]
     page = tag("html", head, tag("body", tag("main", *body)), lang="en")
     return f"<!doctype html>\n{page}\n"
+
+
+def sections_of(
+    comparison: Comparison, *, advice: str, href: Callable[[ComparedRun], str] | None = None
+) -> list[Part]:
+    """What every page of a comparison has below its heading.
+
+    Args:
+        comparison: From ``comparison.compare_runs``.
+        advice: What a reader does about manifests that were not verified.
+        href: Where a run has a page of its own; ``None`` where none has.
+    """
+    return [
+        *_warnings(comparison, advice),
+        tag("section", tag("h2", "Runs"), _runs(comparison, href)),
+        *_curves(comparison),
+        _differences(comparison),
+    ]
 
 
 def write_page(comparison: Comparison, out: Path) -> None:
@@ -63,9 +81,9 @@ def write_page(comparison: Comparison, out: Path) -> None:
 
 
 def name_of(run: ComparedRun) -> str:
-    """The first characters of a run's id, and its recipe."""
+    """The first characters of a run's id, and its recipe; the folder of a refused one."""
     if run.predicate is None:
-        return f"{run.digest[:8]} (manifest)"
+        return (run.place if run.place.name != RUN_MANIFEST else run.place.absolute().parent).name
     recipe = run.recipe.get("name")
     said = f" {recipe}" if isinstance(recipe, str) else ""
     return f"{run.predicate.run.run_id[:8]}{said}"
@@ -80,38 +98,51 @@ def _own(name: str) -> str:
     return files("sealtrain.manifest").joinpath(name).read_text("utf-8")
 
 
-def _warning(comparison: Comparison) -> Html | None:
-    lines: list[Part] = []
+def _warnings(comparison: Comparison, advice: str) -> list[Part]:
+    found: list[Part] = []
     if any(run.simulated for run in comparison.runs):
-        lines.append(tag("p", SIMULATED_MARKER, class_="word"))
-    if any(run.verdict == "not-verified" for run in comparison.runs):
-        lines.append(
-            tag("p", "Not verified: these are the words of files. Name a trust file (--trust).")
-        )
+        found.append(tag("div", tag("p", SIMULATED_MARKER, class_="word"), class_="verdict open"))
     refused = sum(run.verdict == "refused" for run in comparison.runs)
     if refused:
-        lines.append(tag("p", f"{refused} refused: their numbers are left out."))
-    if not lines:
-        return None
-    return tag("section", *lines, class_="verdict refused" if refused else "verdict open")
+        text = f"{refused} refused: their numbers are left out."
+        found.append(tag("div", tag("p", text), class_="verdict refused"))
+    if any(run.verdict == "not-verified" for run in comparison.runs):
+        text = f"Not verified: these are the words of files. {advice}"
+        found.append(tag("div", tag("p", text), class_="verdict unknown"))
+    return found
 
 
 def _swatch(number: int) -> Html:
     return tag("span", class_=f"swatch run-{number % COLOURS}", aria_hidden="true")
 
 
-def _runs(comparison: Comparison) -> Html:
+def _verdict(run: ComparedRun) -> Html:
+    kinds = {"verified": "warning" if run.weak else "good", "refused": "bad"}
+    words: list[Part] = [WORDS[run.verdict]]
+    if run.verdict in kinds:
+        words = [tag("b", *words)]
+    if run.verdict == "refused":
+        words += [" ", tag("code", run.code)]
+    elif run.code is not None:
+        words.append(": no trust file names its recipe")
+    if run.simulated:
+        words.append(", simulated")
+    kind = kinds.get(run.verdict, "soft")
+    return tag("span", *words, class_=kind, data_verdict=run.verdict, data_code=run.code)
+
+
+def _runs(comparison: Comparison, href: Callable[[ComparedRun], str] | None) -> Html:
     metrics = comparison.metrics
     rows: list[tuple[Part, ...]] = []
     for number, run in enumerate(comparison.runs):
         said = run.predicate
-        verdict = WORDS[run.verdict] + ("" if run.code is None else f": {run.code}")
-        if run.simulated:
-            verdict += ", simulated"
+        name: Part = name_of(run)
+        if href is not None:
+            name = tag("a", name, href=href(run))
         rows.append(
             (
-                tag("span", _swatch(number), name_of(run)),
-                verdict,
+                tag("span", _swatch(number), name),
+                _verdict(run),
                 "" if said is None else said.run.finished_at,
                 "" if said is None else f"{said.run.steps:,}",
                 "" if said is None else f"{said.compute.wall_s:,.0f}",
@@ -123,8 +154,7 @@ def _runs(comparison: Comparison) -> Html:
             )
         )
     columns = ("Run", "Manifest", "Finished", "Steps", "Seconds", "Epsilon", *metrics)
-    shown = table(columns, rows, numbers=range(3, len(columns)))
-    return tag("div", shown, class_="scroll")
+    return table(columns, rows, numbers=range(3, len(columns)), label="Runs")
 
 
 def _curves(comparison: Comparison) -> list[Html]:
@@ -153,7 +183,7 @@ def _differences(comparison: Comparison) -> Html | None:
     return tag(
         "section",
         tag("h2", "Where the recipes differ"),
-        tag("div", table(columns, rows), class_="scroll"),
+        table(columns, rows, label="Where the recipes differ"),
     )
 
 

@@ -108,7 +108,7 @@ class _Kept:
     size: int
 
 
-def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def select_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The receipts of a whole run that its manifest needs (``NeededReleases``)."""
     return NeededReleases(releases).listed
 
@@ -118,7 +118,7 @@ def _receipt(release: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
-def condensed_history(
+def condense_history(
     history: Sequence[dict[str, Any]], limit: int = MAX_POINTS
 ) -> list[dict[str, Any]]:
     """At most ``limit`` points, evenly chosen; the first and the last one stay.

@@ -50,7 +50,7 @@ def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html
         f"{label} from {_short(finite[0][1])} at step {frame.first} to {_short(finite[-1][1])} "
         f"at step {frame.last}"
     )
-    return _chart(description, frame, resumed, [_drawn(points, finite, frame, "")])
+    return _chart(description, frame, resumed, [_draw(points, finite, frame, "")])
 
 
 def draw_curves(runs: Sequence[Points], *, label: str) -> Html | None:
@@ -74,8 +74,7 @@ def draw_curves(runs: Sequence[Points], *, label: str) -> Html | None:
         return None
     frame = _frame_around([point for _, _, finite in shown for point in finite])
     lines = [
-        _drawn(points, finite, frame, f" run-{number % COLOURS}")
-        for number, points, finite in shown
+        _draw(points, finite, frame, f" run-{number % COLOURS}") for number, points, finite in shown
     ]
     described = f"{label} of {len(shown)} runs, step {frame.first} to {frame.last}"
     return _chart(described, frame, [], lines)
@@ -116,7 +115,7 @@ def _frame_around(finite: Sequence[tuple[int, float]]) -> _Frame:
     )
 
 
-def _drawn(
+def _draw(
     points: Points, finite: Sequence[tuple[int, float]], frame: _Frame, run: str
 ) -> tuple[Html, Html]:
     """The line of one run and its end."""

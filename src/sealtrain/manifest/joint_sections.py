@@ -31,7 +31,7 @@ def summary_of(kind: str) -> str:
     return kind if settings is None else settings.summary
 
 
-def decrypted_in(kind: str | None) -> str:
+def say_where_decrypted(kind: str | None) -> str:
     """Where records were in the clear, in one sentence; ``None`` is one guest by itself."""
     if kind is None:
         return DECRYPTED_IN_A_GUEST

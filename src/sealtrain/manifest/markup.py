@@ -17,6 +17,10 @@ class Html(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """The same, for templates that escape whatever is not markup already."""
+        return self
+
 
 Part = Html | str | int | float | None
 """Content of an element; ``None`` adds nothing."""

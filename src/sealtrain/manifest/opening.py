@@ -1,6 +1,6 @@
 """A recipient opens the outputs of a run: exactly the files that its manifest names, and no code.
 
-``named_outputs`` uses the manifest as a list only: its signature shows that it is complete and that
+``open_named`` uses the manifest as a list only: its signature shows that it is complete and that
 its signer held the key it names. ``manifest.verify`` establishes the signer, with a trust file.
 
 Checks, in order (spec/run-manifest.md §2.3):
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20
 
 
-def named_outputs(
+def open_named(
     manifest: bytes, folder: Path, me: Identity
 ) -> tuple[form.Manifest, dict[str, TrainedFile]]:
     """The files that a manifest names, opened in memory one by one.
@@ -67,7 +67,7 @@ def named_outputs(
     return read, open_named_model(folder, model, me.unwrap)
 
 
-def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
+def open_unnamed(folder: Path, me: Identity) -> dict[str, TrainedFile]:
     """The files of a folder without a manifest: all of one run, which may be a forgery.
 
     Args:
@@ -110,7 +110,7 @@ def write_opened(
     """Write the files in the clear into a new folder that only its owner reads.
 
     Args:
-        files: By name, from ``named_outputs`` or ``unnamed_outputs``.
+        files: By name, from ``open_named`` or ``open_unnamed``.
         out: Folder to create; it appears whole or not at all.
         insecure_code: Leave out check 5.
 
@@ -130,7 +130,7 @@ def write_opened(
     return sorted(files)
 
 
-def opened_digests(folder: Path, model: TrainedModel, me: Identity) -> dict[str, str]:
+def digest_opened(folder: Path, model: TrainedModel, me: Identity) -> dict[str, str]:
     """SHA-256 of every output in the clear, by the name that opening gives it.
 
     Args:

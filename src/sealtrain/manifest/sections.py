@@ -356,9 +356,20 @@ def _list(pairs: Iterable[tuple[str, Part]]) -> Html:
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Part]], *, numbers: Sequence[int] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Part]],
+    *,
+    numbers: Sequence[int] = (),
+    label: str | None = None,
 ) -> Html:
-    """A table whose rows stack on a phone; ``numbers`` are the columns to align right."""
+    """A table whose rows stack on a phone.
+
+    Args:
+        columns: Their heads.
+        rows: A cell for each column.
+        numbers: Columns to align right.
+        label: What a table is called that may be wider than its page: a keyboard scrolls it.
+    """
 
     def kind(index: int, cell: Part = None) -> str | None:
         if index in numbers:
@@ -377,7 +388,11 @@ def table(
         )
         for row in rows
     ]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+    reached: dict[str, Part] = (
+        {} if label is None else {"tabindex": 0, "role": "region", "aria_label": label}
+    )
+    whole = tag("table", tag("thead", head), tag("tbody", *body))
+    return tag("div", whole, class_="scroll", **reached)
 
 
 def missing() -> Html:

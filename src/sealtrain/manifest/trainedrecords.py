@@ -1,6 +1,6 @@
 """What became of each training dataset's records, for people who look at a run.
 
-The report, the console and the commands show the same counts in the same words. ``stated_records``
+The report, the console and the commands show the same counts in the same words. ``read_stated``
 reads a manifest of which nothing but the form was checked: it shows what the manifest claims, and
 passes over what no guest writes. Check 15 (``checks.counts``) judges the claim.
 """
@@ -98,7 +98,7 @@ class StatedRecords:
         return [*found, *(f"limit    {name}: {text}" for name, text in self.limits.items())]
 
 
-def stated_records(predicate: Predicate) -> StatedRecords:
+def read_stated(predicate: Predicate) -> StatedRecords:
     """What a manifest claims of the records that trained; nothing of it is verified.
 
     Args:

@@ -47,7 +47,7 @@ _TABLE: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("appraisal", "Measurements satisfy your policy", "evidence:appraisal_fits"),
     ("run-log", "Run log is unbroken", "outcome:run_log_holds"),
     ("recipe", "Recipe is the measured one", "recipe:recipe_is_measured"),
-    ("trust", "It is what you trust", "recipe:trusted_one"),
+    ("trust", "It is what you trust", "recipe:check_trusted"),
     ("datasets", "Datasets are their owners'", "governance:datasets_are_their_owners"),
     ("releases", "Broker released the keys", "releases:receipts_hold"),
     ("approvals", "Enough owners had approved", "governance:approvals_sufficed"),
@@ -155,6 +155,23 @@ class Report:
     def accepted(self) -> bool:
         """No check failed."""
         return self.refusal is None
+
+    @property
+    def foreign(self) -> bool:
+        """The trust file is about another recipe, and nothing else was refused."""
+        failed = [check.name for check in self.checks if check.outcome == "failed"]
+        if self.manifest is None or failed != ["trust"]:
+            return False
+        return self.manifest.predicate.recipe.recipe_hash != self.trust.recipe_hash
+
+    @property
+    def weak(self) -> bool:
+        """The run is simulated, or the trust file leaves something open."""
+        return (
+            self.simulated
+            or bool(limits.left_open(self.trust, artefacts_checked=True))
+            or limits.chain_is_open(self.trust, self.facts.receipts or ())
+        )
 
     def _own_data(self) -> dict[str, Any] | None:
         """Whether owners had to approve the use of their data, and the owners that had not."""

@@ -25,9 +25,15 @@ from sealtrain.consortium.decisions import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.errors import ApprovalUnknown, ConsortiumMismatch
 from sealtrain.errors import UsageError
 from sealtrain.owner.owner_files import AtEach, OwnerFiles, at_each
-from sealtrain.owner.owners_datasets import merged, registered_at
+from sealtrain.owner.owners_datasets import list_registered, merge_answers
 from sealtrain.owner.sealing import require_target
-from sealtrain.owner.standing import StandingRequest, StandingUsed, chains_named, terms_of, used_of
+from sealtrain.owner.standing import (
+    StandingRequest,
+    StandingUsed,
+    chains_named,
+    join_uses,
+    terms_of,
+)
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
@@ -186,7 +192,7 @@ def prepare(
         with watch_ledger(broker, consortium, owner.identity, owner.state) as watch:
             size = 0 if watch.kept.head is None else watch.kept.head.size
             return (
-                registered_at(watch.client, consortium, target, size),
+                list_registered(watch.client, consortium, target, size),
                 [
                     signed
                     for former in (target, *earlier)
@@ -197,7 +203,7 @@ def prepare(
     asked = at_each(owner.brokers, at)
     decided = [signed for _, decisions in asked.done.values() for signed in decisions]
     lifts = _lifts(decided, me, target, lift_revocation=lift_revocation)
-    registered = merged((manifests for manifests, _ in asked.done.values()), me.name)
+    registered = merge_answers((manifests for manifests, _ in asked.done.values()), me.name)
     series = () if standing is None else standing.series
     if series and unpinned:
         raise UsageError(
@@ -236,13 +242,13 @@ def prepare(
 def give(
     owner: OwnerFiles, intent: Intent, *, days: float = 30, until: int | None = None
 ) -> AtEach[ApprovalTally]:
-    """Sign an approval, and hand it to each broker. As ``written`` and ``hand_in``.
+    """Sign an approval, and hand it to each broker. As ``write_decision`` and ``hand_in``.
 
     Args:
         owner: The approving owner, with the brokers to approve at.
         intent: As ``prepare`` returned it.
-        days: As for ``written``.
-        until: As for ``written``.
+        days: As for ``write_decision``.
+        until: As for ``write_decision``.
 
     Returns:
         How far the approval is, at each broker.
@@ -250,10 +256,10 @@ def give(
     Raises:
         SealtrainError: As the two.
     """
-    return hand_in(owner, intent, written(intent, days=days, until=until))
+    return hand_in(owner, intent, write_decision(intent, days=days, until=until))
 
 
-def written(intent: Intent, *, days: float = 30, until: int | None = None) -> Decision:
+def write_decision(intent: Intent, *, days: float = 30, until: int | None = None) -> Decision:
     """An approval as it will be signed; nothing is signed yet.
 
     Args:
@@ -290,7 +296,7 @@ def written(intent: Intent, *, days: float = 30, until: int | None = None) -> De
 
 
 def hand_in(owner: OwnerFiles, intent: Intent, decision: Decision) -> AtEach[ApprovalTally]:
-    """Sign an approval that ``written`` made, and hand it to each broker.
+    """Sign an approval that ``write_decision`` made, and hand it to each broker.
 
     Raises:
         BrokerMismatch: A broker file names another broker than when the owner was asked.
@@ -392,7 +398,7 @@ def standing(
             needs = needs_of(lock.recipe)
             tally = client.approvals_status(target, consortium, system_clock(), needs=needs)
             said = client.standing(target)
-            return used_of(tally, [(use.approval, use.runs, use.epsilon) for use in said])
+            return join_uses(tally, [(use.approval, use.runs, use.epsilon) for use in said])
 
     return at_each(brokers, at)
 

@@ -31,7 +31,7 @@ def _silent(_total: int) -> AbstractContextManager[Progress]:
     return nullcontext(lambda _added: None)
 
 
-def fetched(
+def fetch_outputs(
     url: str,
     compose_hash: str,
     completed: Completed,

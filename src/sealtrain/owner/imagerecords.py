@@ -95,10 +95,10 @@ def image_records(
     """
     own = own_record(owner.identity, owner.keys.name, lock)
     files = [*([own] if own.exists() or own.is_symlink() else []), *others]
-    return verified_records(files, lock, consortium, now=now)
+    return verify_records(files, lock, consortium, now=now)
 
 
-def verified_records(
+def verify_records(
     files: Iterable[Path], lock: Lock, consortium: Consortium, *, now: int
 ) -> tuple[SignedImageVerification, ...]:
     """The newest record of each owner among some files, by name. Arguments as ``image_records``."""

@@ -48,7 +48,7 @@ def lock_for(
         SealtrainError: As ``recipe.lock.lock_recipe`` and ``client.hub.bring_models``.
     """
     wanted = load_recipe(recipe)
-    hub = _brought(wanted, recipe.parent, on_step)
+    hub = _bring_models(wanted, recipe.parent, on_step)
     require_fitness(wanted, recipe.parent, [owner.name for owner in consortium.owners])
     locked = lock_recipe(
         recipe,
@@ -61,7 +61,9 @@ def lock_for(
     return locked
 
 
-def _brought(recipe: Recipe, base_dir: Path, on_step: Callable[[str], None]) -> dict[str, HubPin]:
+def _bring_models(
+    recipe: Recipe, base_dir: Path, on_step: Callable[[str], None]
+) -> dict[str, HubPin]:
     """Commits and licences of the recipe's models of the hub, whose files are in place then."""
     if not recipe.hub_models:
         return {}

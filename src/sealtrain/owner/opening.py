@@ -17,8 +17,8 @@ from sealtrain.client.connection import own_key
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.errors import UsageError
 from sealtrain.manifest.files import manifest_bytes
-from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
-from sealtrain.manifest.trainedrecords import StatedRecords, stated_records
+from sealtrain.manifest.opening import open_named, open_unnamed, refuse_code, write_opened
+from sealtrain.manifest.trainedrecords import StatedRecords, read_stated
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.sealing.description import MANIFEST_NAME
@@ -212,7 +212,7 @@ def _model_at(sealed: Path, me: Identity, run: RunManifest) -> ModelFiles:
     if run.unnamed:
         if run.path is not None or run.trust is not None:
             raise UsageError("--no-manifest goes with neither --manifest nor --trust")
-        return ModelFiles(files=unnamed_outputs(folder, me))
+        return ModelFiles(files=open_unnamed(folder, me))
     path = run.path or run_folder / RUN_MANIFEST
     if not path.exists():
         raise UsageError(
@@ -225,7 +225,7 @@ def _model_at(sealed: Path, me: Identity, run: RunManifest) -> ModelFiles:
         trust = run.trust if isinstance(run.trust, Trust) else load_trust(run.trust)
         verified = verify_manifest(data, trust, artefacts=run_folder, now=system_clock())
         checks = len(verified.checks)
-    read, files = named_outputs(data, folder, me)
+    read, files = open_named(data, folder, me)
     of_run = read.predicate.run
     return ModelFiles(
         files=files,
@@ -233,7 +233,7 @@ def _model_at(sealed: Path, me: Identity, run: RunManifest) -> ModelFiles:
         finished_at=of_run.finished_at,
         checks=checks,
         simulated=read.predicate.simulated or read.predicate.deployment.platform == "simulator",
-        records=stated_records(read.predicate),
+        records=read_stated(read.predicate),
     )
 
 

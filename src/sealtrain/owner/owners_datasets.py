@@ -30,7 +30,7 @@ _MOST_DATASETS: Final = 4096
 """Of each owner: one that registers more hides some of its own, and nothing of another."""
 
 
-def registered_at(
+def list_registered(
     client: BrokerClient, consortium: Consortium, target: Target, size: int
 ) -> list[DatasetManifest]:
     """Manifests of the datasets that a broker has for a recipe, in the order of owner and name.
@@ -88,7 +88,7 @@ def registered_at(
     )
 
 
-def merged(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetManifest, ...]:
+def merge_answers(answers: Iterable[list[DatasetManifest]], me: str) -> tuple[DatasetManifest, ...]:
     """What several brokers have, each dataset once and as it was signed last.
 
     Args:

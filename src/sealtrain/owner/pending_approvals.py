@@ -107,7 +107,7 @@ class _ToldFile(StrictModel):
 
 
 class ToldApprovals:
-    """The memory: which approvals were told of. Get it from ``told_approvals``."""
+    """The memory: which approvals were told of. Get it from ``open_told``."""
 
     def __init__(self, path: Path, kept: _ToldFile) -> None:
         self._path = path
@@ -164,7 +164,7 @@ class ToldApprovals:
 
 
 @contextmanager
-def told_approvals(path: Path) -> Iterator[ToldApprovals]:
+def open_told(path: Path) -> Iterator[ToldApprovals]:
     """The memory in a file, for this process alone; an empty one where there is no file.
 
     Raises:

@@ -47,7 +47,7 @@ from sealtrain.consortium.series import members_read
 from sealtrain.consortium.standing_approval import Reserve
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.owner.ledger_audit import Progress, audit_served, require_holds
-from sealtrain.owner.standing import StandingUsed, used_of
+from sealtrain.owner.standing import StandingUsed, join_uses
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.recipe.lock import Lock
 from sealtrain.release.checks import objections
@@ -394,7 +394,7 @@ def _ask(
         remembered=bool(notes),
         valid_until=tally.valid_until,
         retention=tuple(_list_retained(run, standing, now)),
-        standing=used_of(
+        standing=join_uses(
             tally,
             [(signed.digest, use.runs, use.most) for signed, use in standing.uses(target)],
         ),

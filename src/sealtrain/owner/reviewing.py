@@ -14,8 +14,8 @@ from sealtrain.attest.open_values import open_values
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.tiers import TIERS, WORDS
 from sealtrain.consortium.series import block_of, members_read
-from sealtrain.owner.standing import counted_apart, words_of_chain
-from sealtrain.recipe.backends import processes_of
+from sealtrain.owner.standing import describe_apart, words_of_chain
+from sealtrain.recipe.epochs import steps_in_words
 
 if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
@@ -54,7 +54,13 @@ def facts(
     yield from uses(lock.recipe, registered)
     if recipe.schedule is not None:
         yield "schedule", recipe.schedule.in_words
-    yield "trains", _training(recipe, lock)
+    counts = _count_records(recipe, registered)
+    trained = [
+        count
+        for count, dataset in zip(counts, recipe.datasets, strict=True)
+        if dataset.role == "train"
+    ]
+    yield "trains", _training(recipe, lock, _sum_known(trained))
     for name, text in lock.origins.items():
         yield ("base" if name == "model" else name), text
     if lock.scripts:
@@ -79,8 +85,8 @@ def facts(
     if recipe.validation is not None:
         yield "rules", "every record is held against the recipe's rules first: sealtrain validate"
     yield "runs on", machines(lock, verified)
-    yield "you accept", accepted_tier(lock)
-    yield from left_open(lock)
+    yield "you accept", describe_tier(lock)
+    yield from describe_open(lock)
     count = len(lock.environment.packages)
     yield (
         "code",
@@ -105,7 +111,7 @@ def uses(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tupl
             yield "WARNING", f"this purpose is none of those for {manifest.name}; {refused}"
 
 
-def _training(recipe: Any, lock: Lock) -> str:
+def _training(recipe: Any, lock: Lock, records: int | None) -> str:
     how = "whole" if recipe.peft is None else f"by {recipe.peft.title}"
     what = _PHASES[recipe.phase]
     model = recipe.model
@@ -117,34 +123,19 @@ def _training(recipe: Any, lock: Lock) -> str:
     pinned = "" if lock.model.sha256 is None else f" ({lock.model.sha256[:16]}…)"
     if recipe.phase == "evaluate":
         return f"{what}, {base}{pinned}"
-    batch = recipe.trainer.per_device_train_batch_size * recipe.trainer.gradient_accumulation_steps
     merged = " and merged into it" if getattr(recipe.peft, "merge", False) else ""
-    return (
-        f"{what}, {how}{merged}, from {base}{pinned}; {recipe.trainer.max_steps} steps of "
-        f"{batch * processes_of(recipe)} records"
-    )
+    return f"{what}, {how}{merged}, from {base}{pinned}; {steps_in_words(recipe, records)}"
 
 
 def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
     columns = ", ".join(recipe.columns.names)
-    known: dict[tuple[str, str], list[DatasetManifest]] = {}
-    for manifest in registered:
-        known.setdefault((manifest.owner, manifest.name), []).append(manifest)
-    counts: list[int | None] = []
-    label = "reads"
-    for dataset in recipe.datasets:
-        there = known.get((dataset.owner, dataset.name), [])
-        if dataset.series is not None:
-            there = _read_of_series(there)
-        each = [dataset.records for dataset in there if dataset.records is not None]
-        single = len(there) == 1 or (dataset.series is not None and there)
-        records = sum(each) if single and len(each) == len(there) else None
+    counts, label = _count_records(recipe, registered), "reads"
+    for dataset, records in zip(recipe.datasets, counts, strict=True):
         told = f"{records} records" if records is not None else "records not told"
-        if registered and not there:
+        if registered and not _registered_as(dataset, registered):
             told = "not registered yet"
         if not registered:
             told = ""
-        counts.append(records)
         parts = [dataset.role, "series" if dataset.series is not None else "", told]
         if dataset.weight != 1:
             parts.append(f"weight {dataset.weight:g}")
@@ -154,8 +145,36 @@ def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tup
             parts.append(_flat(dataset.columns))
         yield label, f"{dataset.owner}/{dataset.name} ({', '.join(filter(None, parts))})"
         label = ""
-    total = "" if None in counts or not counts else f"; {sum(filter(None, counts))} records in all"
+    known = _sum_known(counts)
+    total = "" if known is None else f"; {known} records in all"
     yield "columns", f"{columns} of each, and no other{total}"
+
+
+def _count_records(recipe: Recipe, registered: Sequence[DatasetManifest]) -> list[int | None]:
+    """Records of each dataset of a recipe, as registered; ``None`` where they are not known."""
+    counts: list[int | None] = []
+    for dataset in recipe.datasets:
+        there = _registered_as(dataset, registered)
+        each = [manifest.records for manifest in there if manifest.records is not None]
+        single = len(there) == 1 or (dataset.series is not None and there)
+        counts.append(sum(each) if single and len(each) == len(there) else None)
+    return counts
+
+
+def _sum_known(counts: Sequence[int | None]) -> int | None:
+    """All records, where the records of each dataset are known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _registered_as(dataset: Any, registered: Sequence[DatasetManifest]) -> list[DatasetManifest]:
+    """What is registered under a dataset's name; of a series the members that a run would read."""
+    there = [
+        manifest
+        for manifest in registered
+        if (manifest.owner, manifest.name) == (dataset.owner, dataset.name)
+    ]
+    return there if dataset.series is None else _read_of_series(there)
 
 
 def _read_of_series(members: list[DatasetManifest]) -> list[DatasetManifest]:
@@ -222,7 +241,7 @@ def machines(lock: Lock, verified: Sequence[SignedImageVerification]) -> str:
     return f"{named}{simulated}{gpu}{size}{keys}{unpinned}{first}{image}"
 
 
-def accepted_tier(lock: Lock) -> str:
+def describe_tier(lock: Lock) -> str:
     """What a machine must prove at least, and by whose word, in plain words."""
     lowest = lock.recipe.hardware.tier
     if lock.recipe.hardware.platforms == ("simulator",):
@@ -231,7 +250,7 @@ def accepted_tier(lock: Lock) -> str:
     return f"tier {lowest}: {WORDS[lowest]}{weaker}"
 
 
-def left_open(lock: Lock) -> Iterator[tuple[str, str]]:
+def describe_open(lock: Lock) -> Iterator[tuple[str, str]]:
     """What the recipe leaves open of machines, and what the policy among its parties does."""
     hardware = lock.recipe.hardware
     if hardware.key_provider != "none" and hardware.key_provider_id is None:
@@ -272,7 +291,7 @@ def approval_lines(intent: Intent) -> Iterator[str]:
     if intent.standing is not None:
         terms = intent.standing
         budget = "" if terms.epsilon is None else f", within epsilon {terms.epsilon:g} in all"
-        apart = counted_apart(len(intent.brokers))
+        apart = describe_apart(len(intent.brokers))
         yield f"  standing: at most {terms.runs} run{'' if terms.runs == 1 else 's'}{budget}{apart}"
     for chain in intent.chains.values():
         yield f"  series {words_of_chain(chain)}"
@@ -280,7 +299,7 @@ def approval_lines(intent: Intent) -> Iterator[str]:
         yield f"  you take back {len(intent.lifts)} revocation(s) of this recipe"
 
 
-def outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]:
+def name_outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]:
     """The dataset that a recipe reads whose retention ends first, where an approval lasts longer.
 
     Args:
@@ -302,9 +321,7 @@ def outlasted(registered: Sequence[DatasetManifest], ends: int) -> Iterator[str]
 
 
 def _flat(value: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key} {shortened(item)}" for key, item in value.items() if not is_empty(item)
-    )
+    return ", ".join(f"{key} {shorten(item)}" for key, item in value.items() if not is_empty(item))
 
 
 def is_empty(value: object) -> bool:
@@ -317,7 +334,7 @@ def text_of(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def shortened(value: object) -> str:
+def shorten(value: object) -> str:
     """A value of a recipe in at most 72 characters."""
     text = text_of(value)
     if "\n" in text:

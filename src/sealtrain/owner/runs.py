@@ -121,14 +121,14 @@ class RunDesk:
             consortium_id=self.consortium_id,
             target=target,
             name=name,
-            ticket=given(ticket),
+            ticket=drop_unset(ticket),
             submitter=signer.key_id,
             signed_at=self.clock(),
             not_after=not_after,
         )
         posted = self.post(document)
         if posted.submission_id != document.submission_id:
-            raise _contradicted("submission", posted.submission_id, document.submission_id)
+            raise _refuse_contradiction("submission", posted.submission_id, document.submission_id)
         return document, posted
 
     def stop(self, submission_id: str) -> Posted:
@@ -158,9 +158,9 @@ class RunDesk:
         body = entry["body"]
         recorded = (entry["kind"], proof.index, body.get("submission_id"), body.get("digest"))
         if recorded != (document.entry_kind, posted.index, posted.submission_id, posted.digest):
-            raise _contradicted("entry", recorded, document.entry_kind)
+            raise _refuse_contradiction("entry", recorded, document.entry_kind)
         if posted.first and posted.digest != envelope.digest:
-            raise _contradicted("digest", posted.digest, envelope.digest)
+            raise _refuse_contradiction("digest", posted.digest, envelope.digest)
         return posted
 
     def find(self, name: str) -> ShownSubmission:
@@ -190,7 +190,7 @@ class RunDesk:
         """
         entry: Any = verify_proof(self.client.ledger_proof(index), self.key, origin=self.origin)
         if entry["kind"] != kind:
-            raise _contradicted("kind of the entry", entry["kind"], kind)
+            raise _refuse_contradiction("kind of the entry", entry["kind"], kind)
         return dict(entry["body"])
 
     def submission(self, shown: ShownSubmission) -> Submission:
@@ -202,7 +202,7 @@ class RunDesk:
         body = self.proven(shown.index, Submission.entry_kind)
         found = Submission.from_bytes(Envelope.from_dict(body["envelope"]).payload)
         if found.submission_id != shown.submission_id or found.name != shown.name:
-            raise _contradicted("submission", found.submission_id, shown.submission_id)
+            raise _refuse_contradiction("submission", found.submission_id, shown.submission_id)
         return found
 
     def store_of(self, shown: ShownSubmission) -> str:
@@ -252,7 +252,7 @@ class RunDesk:
         body = self.proven(manifest.index, "manifest")
         runs = [body["run_id"], *body.get("parties", ())]
         if run_id not in runs or body["manifest_digest"] != manifest.digest:
-            raise _contradicted("manifest", body["manifest_digest"], manifest.digest)
+            raise _refuse_contradiction("manifest", body["manifest_digest"], manifest.digest)
         outputs = body.get("outputs")
         return Completed(
             run_id=run_id,
@@ -276,7 +276,7 @@ class RunDesk:
                         return
             if (start := page.end) is None:
                 break
-        raise _contradicted("run of the submission", run_id, "one that a run event names")
+        raise _refuse_contradiction("run of the submission", run_id, "one that a run event names")
 
     def _require_released(self, shown: ShownSubmission, run_id: str) -> None:
         """Return if the run got its keys for this submission, as its guest said under evidence."""
@@ -285,7 +285,9 @@ class RunDesk:
             body = self.proven(entry.index, "release")
             if (body["run_id"], body["submission_id"]) == (run_id, shown.submission_id):
                 return
-        raise _contradicted("submission of the run", run_id, "a release for this submission")
+        raise _refuse_contradiction(
+            "submission of the run", run_id, "a release for this submission"
+        )
 
     @property
     def _signer(self) -> Ed25519Signer:
@@ -310,7 +312,7 @@ def desk(
         yield RunDesk(client=client, pin=pin, signer=signer, clock=clock)
 
 
-def given(ticket: RunTicket) -> dict[str, JsonValue]:
+def drop_unset(ticket: RunTicket) -> dict[str, JsonValue]:
     """A ticket as a submission holds it: without the fields that are not given."""
     import json
 
@@ -318,7 +320,7 @@ def given(ticket: RunTicket) -> dict[str, JsonValue]:
     return found
 
 
-def named_by_content(stem: str, target: Target, ticket: RunTicket) -> str:
+def name_by_content(stem: str, target: Target, ticket: RunTicket) -> str:
     """A name that the same target and ticket always get.
 
     Args:
@@ -326,7 +328,7 @@ def named_by_content(stem: str, target: Target, ticket: RunTicket) -> str:
         target: The document.
         ticket: For its guest.
     """
-    asked: Mapping[str, JsonValue] = {**target.to_dict(), "ticket": given(ticket)}
+    asked: Mapping[str, JsonValue] = {**target.to_dict(), "ticket": drop_unset(ticket)}
     return f"{stem[:50].rstrip('-')}-{sha256_hex(canonical_json(dict(asked)))[:8]}"
 
 
@@ -400,7 +402,7 @@ class Waiting:
         if word is not None:
             body = self.desk.proven(word.index, "run-event")
             if body["submission_id"] != shown.submission_id or body["event"] != word.event:
-                raise _contradicted("run event", body["event"], word.event)
+                raise _refuse_contradiction("run event", body["event"], word.event)
         code = None if word is None else word.code
         raise RunNotCompleted(
             f"the run {shown.name} ended without a manifest: {shown.state}",
@@ -411,7 +413,7 @@ class Waiting:
         )
 
 
-def _contradicted(what: str, got: object, expected: object) -> AnswerInvalid:
+def _refuse_contradiction(what: str, got: object, expected: object) -> AnswerInvalid:
     return AnswerInvalid(
         "the ledger contradicts what the broker answered", check=what, got=got, expected=expected
     )

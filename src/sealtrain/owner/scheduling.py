@@ -222,7 +222,7 @@ def _decide(board: Board, name: str, code: str | None) -> Submitted:
     return Submitted(state="skipped", skips=code)
 
 
-def said(decided: Decided) -> str:
+def describe_decision(decided: Decided) -> str:
     """A decision for people."""
     how = "submitted" if decided.code is None else f"skipped: {decided.code}"
     return f"due {to_rfc3339(decided.due)}  {how}"

@@ -61,7 +61,7 @@ class StandingUsed:
             words += f", ε {self.epsilon_used:g} of {self.terms.epsilon:g}"
         if self.terms.series:
             words += f", series {', '.join(series.name for series in self.terms.series)}"
-        return words + counted_apart(self.brokers)
+        return words + describe_apart(self.brokers)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -77,7 +77,7 @@ class StandingUsed:
         }
 
 
-def counted_apart(brokers: int) -> str:
+def describe_apart(brokers: int) -> str:
     """What several brokers mean for a number of runs; nothing where one broker counts.
 
     Args:
@@ -91,7 +91,7 @@ def counted_apart(brokers: int) -> str:
     )
 
 
-def used_of(
+def join_uses(
     tally: ApprovalTally, used: Iterable[tuple[str, int, float]]
 ) -> tuple[StandingUsed, ...]:
     """The standing approvals of a tally, those that are spent too, each with its use.

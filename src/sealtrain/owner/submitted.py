@@ -16,9 +16,9 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.filenames import slug
 from sealtrain.client.ticket import RunTicket, load_ticket
 from sealtrain.keys.identity import Identity
-from sealtrain.owner.fetching import fetched
+from sealtrain.owner.fetching import fetch_outputs
 from sealtrain.owner.run import Run
-from sealtrain.owner.runs import Completed, Waiting, desk, named_by_content
+from sealtrain.owner.runs import Completed, Waiting, desk, name_by_content
 
 if TYPE_CHECKING:
     from sealtrain.recipe.lock import LockedRecipe
@@ -75,7 +75,7 @@ class SubmittedRun:
         """
         given = ticket if isinstance(ticket, RunTicket) else load_ticket(ticket)
         stem = slug(locked.recipe.name, "run")
-        chosen = name or named_by_content(stem, locked.target, given)
+        chosen = name or name_by_content(stem, locked.target, given)
         with desk(broker, _identity(identity).signer, clock=clock) as asked:
             asked.submit(
                 target=locked.target, name=chosen, ticket=given, not_after=clock() + within
@@ -155,7 +155,7 @@ class SubmittedRun:
             shown = asked.find(self.name)
             completed = asked.require_completed(shown)
             url = store or asked.store_of(shown)
-        fetched(url, shown.compose_hash, completed, out)
+        fetch_outputs(url, shown.compose_hash, completed, out)
         return Run(folder=out)
 
 

@@ -151,12 +151,12 @@ class TrackioTracker:
             )
             there = client.predict(project=self.project, api_name="/get_runs_for_project")
             before = any(found.get("id") == run.manifest for found in there)
-            have = self._held(client, run) if before else 0
+            have = self._count_points(client, run) if before else 0
             if have >= len(run.points):
                 return Tracked(place=run.manifest, sent=0, before=before)
             for batch in _batches(list(self._entries(run))):
                 client.predict(logs=batch, hf_token=None, api_name="/bulk_log")
-            have = self._held(client, run)
+            have = self._count_points(client, run)
         if have < len(run.points):
             raise StorageUnreachable(
                 "the tracker did not keep every value",
@@ -167,7 +167,7 @@ class TrackioTracker:
             )
         return Tracked(place=run.manifest, sent=run.values, before=before)
 
-    def _held(self, client: Any, run: TrackedRun) -> int:
+    def _count_points(self, client: Any, run: TrackedRun) -> int:
         """The number of its points that the server has."""
         summary = client.predict(
             project=self.project, run_id=run.manifest, api_name="/get_run_summary"

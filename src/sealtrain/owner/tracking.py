@@ -123,7 +123,7 @@ class Tracker(Protocol):
         ...
 
 
-def tracked_run(verified: VerifiedManifest) -> TrackedRun:
+def track_verified(verified: VerifiedManifest) -> TrackedRun:
     """What a verified manifest lets out.
 
     Args:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from sealtrain.recipe.axolotlkeys import (
     ADAPTER,
     AS_TRUE,
+    ATTENTION,
     DEFAULTS,
     FLAGS,
     HARMLESS_FALSE,
@@ -49,6 +50,7 @@ _LONG: Final = (
     "trainer.max_length"
 )
 _ORDER: Final = "the order of records is sealtrain's own, by trainer.seed"
+_WARMUP: Final = 0.03
 _PACKED: Final = "records share rows as TRL packs them (bfd), not in Axolotl's batches"
 
 
@@ -61,14 +63,15 @@ class Wanted:
         train: ``OWNER.NAME`` of the datasets to train on.
         test: ``OWNER.NAME`` of the datasets to measure on.
         recipients: Owners that the model is sealed to; the owners of the data when empty.
-        records: Number of records to train on, which turns epochs into steps; ``None`` where
-            ``max_steps`` or ``steps`` is written.
+        records: Number of records to train on, which turns epochs into steps; ``None`` to leave
+            epochs as they are.
         steps: ``max_steps``, where the file has epochs.
         base: Path of the base model in place of ``base_model``.
         prepared: Records hold prompts or messages as Axolotl's strategies would make them.
         own_files: The model's folder has the chat template, the tokens, rows and settings that the
             file names, and needs no code of its own.
         whole_base: A frozen base is held whole where the file quantizes it as no recipe does.
+        template: Text of the file that TRL's ``chat_template_path`` names.
         without: Keys to leave out although training without them is another training.
     """
 
@@ -82,6 +85,7 @@ class Wanted:
     prepared: bool = False
     own_files: bool = False
     whole_base: bool = False
+    template: str | None = None
     without: Collection[str] = ()
 
 
@@ -196,7 +200,7 @@ class _Translation:
         if rl is not None and peft is not None and peft.pop("lora_dropout", None) is not None:
             del self.translated["lora_dropout"]
             self.left_out["lora_dropout"] = "TRL switches dropout off where preferences are learned"
-        self._rest()
+        self._rest(model)
         if self.refused:
             raise RecipeInvalid(
                 "the Axolotl file asks for what a recipe cannot say",
@@ -258,6 +262,9 @@ class _Translation:
         whole = self.todo.get("bfloat16") is True and self.take("bfloat16", "model.dtype")
         if whole or self.config.get("bf16") in (True, "auto", "True"):
             model["dtype"] = "bfloat16"
+        for key, means in ATTENTION.items():
+            if self.todo.get(key) in means:
+                model["attn_implementation"] = means[self.take(key, "model.attn_implementation")]
         return model
 
     def _columns(self, rl: str | None) -> dict[str, str]:
@@ -397,7 +404,10 @@ class _Translation:
             trainer.setdefault("metric_for_best_model", "eval_loss")
         self._steps(trainer)
         if "warmup_steps" not in trainer and _is_count(trainer.get("max_steps")):
-            trainer["warmup_steps"] = min(int(0.03 * trainer["max_steps"]), 100)
+            trainer["warmup_steps"] = min(int(_WARMUP * trainer["max_steps"]), 100)
+        elif "warmup_steps" not in trainer and "num_train_epochs" in trainer:
+            trainer["warmup_steps"] = _WARMUP
+            self.notes.append("warmup_steps is a fraction of all steps; Axolotl takes 100 at most")
         return trainer
 
     def _flags(self, trainer: dict[str, Any], rl: str | None) -> None:
@@ -430,7 +440,10 @@ class _Translation:
             self.left_out["train_on_inputs"] = "records have no prompt to leave out of the loss"
 
     def _steps(self, trainer: dict[str, Any]) -> None:
-        epochs = self.take("num_epochs", "trainer.max_steps")
+        counted = self.wanted.steps is not None or self.wanted.records is not None
+        counted = counted or "max_steps" in trainer
+        place = "trainer.max_steps" if counted else "trainer.num_train_epochs"
+        epochs = self.take("num_epochs", place)
         if self.wanted.steps is not None:
             trainer["max_steps"] = self.wanted.steps
         if "max_steps" in trainer:
@@ -440,20 +453,17 @@ class _Translation:
                 "num_epochs",
                 "packed rows are not known before training; write max_steps, or say --steps N",
             )
+            return
+        epochs = 1 if epochs is None else epochs
+        batches = [
+            trainer.get(place, 1)
+            for place in ("per_device_train_batch_size", "gradient_accumulation_steps")
+        ]
+        if not all(_is_count(number) for number in (epochs, *batches)):
+            self.refuse("num_epochs", "epochs and sizes of batches are numbers above 0")
         elif self.wanted.records is None:
-            self.refuse(
-                "num_epochs",
-                "a stream of several owners has no epochs; say --record-count N or write max_steps",
-            )
+            trainer["num_train_epochs"] = epochs
         else:
-            batches = [
-                trainer.get(place, 1)
-                for place in ("per_device_train_batch_size", "gradient_accumulation_steps")
-            ]
-            epochs = 1 if epochs is None else epochs
-            if not all(_is_count(number) for number in (epochs, *batches)):
-                self.refuse("num_epochs", "epochs and sizes of batches are numbers above 0")
-                return
             records = epochs * self.wanted.records
             trainer["max_steps"] = max(1, math.ceil(records / math.prod(batches)))
 
@@ -492,12 +502,18 @@ class _Translation:
             }
         return peft
 
-    def _rest(self) -> None:
+    def _rest(self, model: dict[str, Any]) -> None:
         for key in ("test_datasets", "val_set_size"):
             if self.todo.get(key) and self.wanted.test:
                 self.take(key, "datasets")
         template = self.take("chat_template", "model's tokenizer")
-        if template not in (None, "tokenizer_default") and not self.wanted.own_files:
+        jinja = self.todo.get("chat_template_jinja")
+        if template == "jinja" and isinstance(jinja, str) and not self.wanted.own_files:
+            self.translated["chat_template"] = "model.chat_template"
+            model["chat_template"] = self.take("chat_template_jinja", "model.chat_template").split(
+                "\n"
+            )
+        elif template not in (None, "tokenizer_default") and not self.wanted.own_files:
             self.refuse("chat_template", f"{template!r}; {OWN_FILES}")
         for key in OF_FILES:
             if self.wanted.own_files:

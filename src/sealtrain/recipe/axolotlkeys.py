@@ -19,9 +19,9 @@ FLAGS: Final[Mapping[str, str]] = {
 }
 """Keys that are true or false, or a word that means so (``AS_TRUE``)."""
 RENAMED: Final[Mapping[str, str]] = {
-    use.axolotl: name
+    str(use.axolotl): name
     for name, use in SETTINGS.items()
-    if use.axolotl is not None and use.axolotl not in FLAGS
+    if use.axolotl not in (None, "num_epochs", *FLAGS)
 } | {
     "neftune_alpha": "neftune_noise_alpha",
     "sequence_len": "max_length",
@@ -54,6 +54,12 @@ DEFAULTS: Final[dict[str, Any]] = {
     "optim": "adamw_torch_fused",
 }
 """What Axolotl does without these keys, where a recipe's own defaults differ."""
+ATTENTION: Final[Mapping[str, Mapping[Any, str]]] = {
+    "attn_implementation": {"eager": "eager", "sdpa": "sdpa"},
+    "eager_attention": {True: "eager"},
+    "sdp_attention": {True: "sdpa"},
+}
+"""Keys and values that a recipe has; the others call kernels that no guest holds."""
 OPTIMIZERS: Final = {
     "adamw_8bit": "adamw_bnb_8bit",
     "adamw_torch_4bit": "adamw_torch_fused",

@@ -30,16 +30,26 @@ FUNCTIONS: Final = "functions"
 def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
     """What a column of this type holds; ``None`` for neither.
 
-    The content of a message is text: content in parts is not rendered. What else a message holds is
+    The content of a message is text: content in parts is not rendered; that no message has a text
+    is said of the records. What else a message holds is
     of types that a record in JSON can have, or times, decimals and bytes.
     """
     if _is_text(found):
         return "text"
     if is_list_of_structs(found):
         types = {field.name: field.type for field in found.value_type}
-        if all(name in types and _is_text(types[name]) for name in ("role", "content")):
+        if all(name in types and _may_be_text(types[name]) for name in ("role", "content")):
             return "messages"
     return None
+
+
+def holds_tools(found: pa.DataType) -> bool:
+    """Whether a column can hold the function schemas of records; empty lists are some, too."""
+    import pyarrow as pa
+
+    listed = pa.types.is_list(found) or pa.types.is_large_list(found)
+    empty = listed and pa.types.is_null(found.value_type)
+    return bool(empty or _is_text(found) or is_list_of_structs(found))
 
 
 def is_list_of_structs(found: pa.DataType) -> bool:
@@ -159,9 +169,13 @@ def _names_all_calls(turns: pa.StructArray) -> bool:
     calls = turns.field("tool_calls")
     if pa.types.is_null(calls.type):
         return True
-    if not pa.types.is_list(calls.type) or not pa.types.is_struct(calls.type.value_type):
+    if not pa.types.is_list(calls.type):
         return False
     called = calls.flatten()
+    if not len(called):
+        return True
+    if not pa.types.is_struct(called.type):
+        return False
     if called.null_count or called.type.get_field_index("function") < 0:
         return False
     function = called.field("function")
@@ -223,6 +237,13 @@ def _own_keys(value: Any) -> Any:
     if isinstance(value, list):
         return [_own_keys(item) for item in value]
     return value
+
+
+def _may_be_text(found: pa.DataType) -> bool:
+    """Whether a part of messages is text, or null in each of them."""
+    import pyarrow as pa
+
+    return _is_text(found) or bool(pa.types.is_null(found))
 
 
 def _is_text(found: pa.DataType) -> bool:

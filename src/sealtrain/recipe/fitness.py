@@ -31,6 +31,7 @@ from sealtrain.recipe.basemodel import MADE, BaseFacts, base_facts
 from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.metricnames import find_unmeasured, find_untested, list_metrics
+from sealtrain.recipe.modelspec import Model
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.records import CONVERSATIONS
 from sealtrain.recipe.templatemarks import (
@@ -120,17 +121,17 @@ def misfits_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any])
     spoken = [name for name, value in record.items() if name != TOOLS and isinstance(value, list)]
     if recipe.scripts or recipe.phase not in CONVERSATIONS or not spoken:
         return []
-    tokenizers = {"model.tokenizer": recipe.model.tokenizer}
-    tokenizers |= {
-        f"{name}.model.tokenizer": model.tokenizer for name, model in recipe.further_models.items()
-    }
+    models: dict[str, Model] = {"model": recipe.model}
+    models |= {f"{name}.model": model for name, model in recipe.further_models.items()}
     found = [
-        _no_template(f"columns.{spoken[0]}", getattr(tokenizer, "path", None), of=field)
-        for field, tokenizer in tokenizers.items()
-        if not _writes_conversations(tokenizer, base_dir)
+        _no_template(
+            f"columns.{spoken[0]}", getattr(model.tokenizer, "path", None), of=f"{field}.tokenizer"
+        )
+        for field, model in models.items()
+        if not _writes_conversations(model, base_dir)
     ]
-    for field, tokenizer in tokenizers.items():
-        found += _changing_template(field, tokenizer, base_dir)
+    for field, model in models.items():
+        found += _changing_template(field, model, base_dir)
     return found
 
 
@@ -214,17 +215,19 @@ def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
 
 
 def _find_unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
-    """Of a saved tokenizer that has a template at all."""
-    path = getattr(recipe.model.tokenizer, "path", None)
-    if path is None or not getattr(recipe.trainer, "assistant_only_loss", False):
+    """Of the recipe's own template, or a saved tokenizer that has a template at all."""
+    path: str | None = getattr(recipe.model.tokenizer, "path", None)
+    if not getattr(recipe.trainer, "assistant_only_loss", False):
         return
-    template = chat_template(base_dir / path)
+    template, place = recipe.model.template, "model.chat_template"
+    if template is None and path is not None:
+        template, place = chat_template(base_dir / path), path
     if template is None or has_marks(template, list_templates()):
         return
     yield Misfit(
         field="trainer.assistant_only_loss",
         message="the chat template does not mark the assistant's turns",
-        got=path,
+        got=place,
         expected=f"{MARKS} around them",
         hint="add the marks to the template, or leave assistant_only_loss out",
     )
@@ -283,31 +286,32 @@ def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
 
 def _without_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     """Of a saved tokenizer; a sealed one is opened by the guest alone."""
-    tokenizer = recipe.model.tokenizer
     if recipe.columns.kind != "messages":
         return
-    if not _writes_conversations(tokenizer, base_dir):
-        yield _no_template("columns.messages", getattr(tokenizer, "path", None))
-    yield from _changing_template("model.tokenizer", tokenizer, base_dir)
+    if not _writes_conversations(recipe.model, base_dir):
+        yield _no_template("columns.messages", getattr(recipe.model.tokenizer, "path", None))
+    yield from _changing_template("model", recipe.model, base_dir)
 
 
-def _changing_template(field: str, tokenizer: Any, base_dir: Path) -> Iterator[Misfit]:
-    """Of a saved tokenizer; the guest judges a sealed one."""
-    path = getattr(tokenizer, "path", None)
-    if path is None:
-        return
-    for template in chat_templates(base_dir / path).values():
-        name = changing_name(template)
-        if name is not None:
-            yield _of_model(field, changing_template(name))
-            return
+def _changing_template(field: str, model: Model, base_dir: Path) -> Iterator[Misfit]:
+    """Of the recipe's own template or a saved tokenizer's; the guest judges a sealed one."""
+    path, own = getattr(model.tokenizer, "path", None), model.template
+    if own is not None:
+        templates, field = [own], f"{field}.chat_template"
+    else:
+        templates = [] if path is None else [*chat_templates(base_dir / path).values()]
+        field = f"{field}.tokenizer"
+    names = (changing_name(template) for template in templates)
+    name = next((name for name in names if name is not None), None)
+    if name is not None:
+        yield _of_model(field, changing_template(name))
 
 
-def _writes_conversations(tokenizer: Any, base_dir: Path) -> bool:
+def _writes_conversations(model: Model, base_dir: Path) -> bool:
     """Whether it has a chat template; of a sealed tokenizer nothing is known."""
-    if getattr(tokenizer, "kind", None) == "sealed":
+    if model.template is not None or getattr(model.tokenizer, "kind", None) == "sealed":
         return True
-    path = getattr(tokenizer, "path", None)
+    path = getattr(model.tokenizer, "path", None)
     return path is not None and has_template(base_dir / path)
 
 

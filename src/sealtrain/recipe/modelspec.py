@@ -18,7 +18,14 @@ from pydantic import (
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import OwnerName, StrictModel
-from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, describe_keyword, later
+from sealtrain.recipe.fields import (
+    RecipePath,
+    Visible,
+    by_key,
+    check_plain_json,
+    describe_keyword,
+    later,
+)
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _PART = "[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
@@ -70,6 +77,9 @@ def refuse_foreign_code(value: JsonValue, *, own: bool = False) -> None:
             refuse_foreign_code(item, own=own)
 
 
+MAX_TEMPLATE_LINES: Final = 2000
+TemplateLine = Annotated[Visible, StringConstraints(max_length=4096)]
+"""A line of a chat template, without its line feed."""
 _OTHER_ATTENTION: Final = {
     "flash_attention_2": "it needs a library that no guest holds; sdpa calls PyTorch's own kernels",
     "flash_attention_3": "it needs a library that no guest holds; sdpa calls PyTorch's own kernels",
@@ -84,8 +94,8 @@ def _of_torch(value: Any) -> Any:
     return value
 
 
-class _Attends(StrictModel):
-    """How a model computes attention."""
+class _AnyModel(StrictModel):
+    """How a model computes attention, and how its tokenizer writes conversations."""
 
     attn_implementation: Annotated[Literal["eager", "sdpa"] | None, BeforeValidator(_of_torch)] = (
         later(
@@ -93,6 +103,19 @@ class _Attends(StrictModel):
             description="As Transformers names it; null for what it takes for the architecture.",
         )
     )
+    chat_template: (
+        Annotated[tuple[TemplateLine, ...], Field(min_length=1, max_length=MAX_TEMPLATE_LINES)]
+        | None
+    ) = later(
+        default=None,
+        description="Lines of the Jinja template that writes conversations; null for the "
+        "tokenizer's own.",
+    )
+
+    @property
+    def template(self) -> str | None:
+        """The recipe's own chat template as a text; ``None`` for the tokenizer's own."""
+        return None if self.chat_template is None else "\n".join(self.chat_template)
 
 
 class BytesTokenizer(StrictModel):
@@ -119,7 +142,7 @@ Tokenizer = Annotated[
 ]
 
 
-class ModelFromFolder(_Attends):
+class ModelFromFolder(_AnyModel):
     """Weights saved by Transformers, as safetensors only."""
 
     kind: ClassVar[Literal["folder"]] = "folder"
@@ -159,7 +182,7 @@ class ModelFromHub(ModelFromFolder):
         return self.revision if _COMMIT.fullmatch(self.revision) else None
 
 
-class ModelFromConfig(_Attends):
+class ModelFromConfig(_AnyModel):
     """A model that starts from random weights: architecture and seed."""
 
     kind: ClassVar[Literal["config"]] = "config"
@@ -184,7 +207,7 @@ class ModelFromConfig(_Attends):
         return sha256_hex(canonical_json(start))
 
 
-class SealedModel(_Attends):
+class SealedModel(_AnyModel):
     """Weights that their owner sealed: the recipe's one dataset of role ``model``."""
 
     kind: ClassVar[Literal["sealed"]] = "sealed"

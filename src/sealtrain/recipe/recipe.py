@@ -19,6 +19,7 @@ from sealtrain.recipe.backends import (
 )
 from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.epochs import unfit_for_epochs
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.kinds import Collaboration
 from sealtrain.recipe.modelspec import Model, ModelFromFolder, ModelFromHub
@@ -26,6 +27,7 @@ from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, find_broken_promise
 from sealtrain.recipe.schedule import Schedule, unfit_to_continue
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, find_name_fault
+from sealtrain.recipe.templatemarks import find_template_fault
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS, TrainerArguments
 from sealtrain.recipe.validation import Validation
@@ -152,6 +154,13 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _template_writes_conversations(self) -> Self:
+        problem = None if self.model.chat_template is None else find_template_fault(self)
+        if problem is not None:
+            raise ValueError(f"model.chat_template {problem}")
+        return self
+
+    @model_validator(mode="after")
     def _audit_is_possible(self) -> Self:
         problem = find_audit_fault(self)
         if problem is not None:
@@ -170,6 +179,14 @@ class Recipe(StrictModel):
         problem = unfit_for_fp16(self) if getattr(self.trainer, "fp16", False) else None
         if problem is not None:
             raise ValueError(f"trainer.fp16 {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _epochs_have_records(self) -> Self:
+        epochs = self.trainer.num_train_epochs
+        problem = None if epochs is None else unfit_for_epochs(self)
+        if problem is not None:
+            raise ValueError(f"trainer.num_train_epochs {problem}")
         return self
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ from sealtrain.recipe.conversations import (
     all_speak,
     conversation_fault,
     has_parts,
+    holds_tools,
     is_list_of_structs,
     kind_of,
     read_rows,
@@ -38,6 +39,12 @@ from sealtrain.recipe.conversations import (
 )
 from sealtrain.recipe.errors import DatasetUnknown, ValidationFailed
 from sealtrain.recipe.labels import find_label
+from sealtrain.recipe.learningmarks import (
+    find_broken_mark,
+    learned_turns,
+    mark_hint,
+    may_be_marked,
+)
 from sealtrain.recipe.missing import missing_values, rules_of
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.recordvalues import (
@@ -250,8 +257,9 @@ class RecordCheck:
         )
 
     def _as_read(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Opened:
-        """Labels as the recipe lists them, and images as bytes."""
+        """Labels as the recipe lists them, images as bytes, and a column of gaps with its type."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         change: dict[str, Callable[[pa.Array], pa.Array]] = {}
         for column in self._columns:
@@ -260,6 +268,9 @@ class RecordCheck:
                 empty = column.called in self._filled
                 change[column.name] = partial(self._name_labels, empty_is_missing=empty)
                 kind = pa.string()
+            elif self._is_gap(column, found):
+                kind = pa.float64() if column.kind == "number" else pa.string()
+                change[column.name] = partial(pc.cast, target_type=kind)
             elif column.kind == "text" and column.called in self._filled:
                 change[column.name] = _without_empty
                 kind = found
@@ -346,6 +357,7 @@ class RecordCheck:
             (column, schema.field(column.name).type)
             for column in self._columns
             if not _fits(schema.field(column.name).type, column.kind)
+            and not self._is_gap(column, schema.field(column.name).type)
         ]
         if not wrong:
             return
@@ -381,6 +393,12 @@ class RecordCheck:
             expected=", ".join(f"{column.title}: {_EXPECTED[column.kind]}" for column, _ in wrong),
             hint=hint,
         )
+
+    def _is_gap(self, column: _Column, found: pa.DataType) -> bool:
+        """Whether no record has a value in a column, and the recipe says what that means."""
+        import pyarrow as pa
+
+        return bool(pa.types.is_null(found)) and column.called in self._filled
 
     def _reads_tools(self, schema: pa.Schema) -> None:
         """Refuse tools that a template would not get: unread ones, and ones beside plain text."""
@@ -524,7 +542,10 @@ class RecordCheck:
     def _render(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
         import pyarrow as pa
 
-        if kind_of(batch.schema.field(0).type) != "messages" or all_speak(batch.column(0)):
+        if kind_of(batch.schema.field(0).type) != "messages":
+            return
+        self._require_obeyed_marks(column, batch, first)
+        if all_speak(batch.column(0)):
             return
         faults = [conversation_fault(row[column.name]) for row in read_rows(batch)]
         fault = next((fault for fault in faults if fault is not None), None)
@@ -533,6 +554,23 @@ class RecordCheck:
                 column, pa.array([fault is not None for fault in faults]), first,
                 why=fault, expected="messages of a role, each with text or a tool call",
                 hint="leave such records out, or complete them, before sealing",
+            )  # fmt: skip
+
+    def _require_obeyed_marks(self, column: _Column, batch: pa.RecordBatch, first: int) -> None:
+        import pyarrow as pa
+
+        field = "prompt" if column.called == getattr(self._recipe.columns, "prompt", None) else ""
+        learned = learned_turns(self._recipe, field or column.kind)
+        if learned == "none" or not may_be_marked(batch.schema.field(0).type):
+            return
+        marks = [find_broken_mark(row[column.name], learned) for row in read_rows(batch)]
+        mark = next((mark for mark in marks if mark is not None), None)
+        if mark is not None:
+            raise self._refusal(
+                column, pa.array([mark is not None for mark in marks]), first,
+                why=f"marks a message as not to be learned, by {mark},",
+                expected="messages that are learned as the recipe says",
+                hint=mark_hint(learned),
             )  # fmt: skip
 
     def _usable(self, column: _Column, values: pa.Array, first: int) -> None:
@@ -693,7 +731,7 @@ def _fits(found: pa.DataType, kind: _Kind) -> bool:
     if kind in ("text", "messages"):
         return kind_of(found) == kind
     if kind == "tools":
-        return kind_of(found) == "text" or is_list_of_structs(found)
+        return holds_tools(found)
     if kind == "either":
         return kind_of(found) is not None
     if kind == "number":

@@ -17,7 +17,7 @@ import re
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.files import read_bounded
@@ -28,6 +28,8 @@ MARKS: Final = "{% generation %} … {% endgeneration %}"
 _MARK: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DEFAULT: Final = "default"
 _FURTHER: Final = "additional_chat_templates"
+_WRITING: Final = ("dpo", "reward", "rlhf", "sft")
+"""Phases that write conversations by the tokenizer's template; `vlm` reads the processor's."""
 _ASKS: Final = re.compile(r"\bstrftime_now\s+is\s+(?:not\s+)?defined\b")
 _CHANGING: Final = {
     "strftime_now": re.compile(r"\bstrftime_now\b"),
@@ -75,6 +77,22 @@ def chat_templates(folder: Path) -> dict[str, str]:
         and isinstance(entry.get("name"), str)
         and isinstance(entry.get("template"), str)
     }
+
+
+def find_template_fault(recipe: Any) -> str | None:
+    """Why a ``Recipe`` has no use for a chat template of its own; ``None`` if it has."""
+    if recipe.phase not in _WRITING or recipe.columns.kind in ("image", "tabular"):
+        return f"is not for phase {recipe.phase}, which writes no conversation by the tokenizer"
+    if recipe.phase == "sft" and recipe.columns.kind != "messages":
+        return "is not for columns without messages, which no template writes"
+    if recipe.scripts:
+        return "does not reach into a script of your own; set tokenizer.chat_template there"
+    if recipe.backend.name in ("axolotl", "unsloth"):
+        return (
+            f"is not for backend {recipe.backend.name}, which opens the tokenizer by itself; save "
+            "the template with the tokenizer"
+        )
+    return None
 
 
 @lru_cache(maxsize=32)

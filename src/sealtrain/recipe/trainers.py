@@ -43,8 +43,15 @@ class TrainerArguments(StrictModel):
 
     words_instead: ClassVar[Mapping[str, str]] = words_instead.TRAINER
 
-    max_steps: Steps = Field(
-        description="Optimizer steps. Streams of several owners have no natural epoch."
+    max_steps: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
+        default=0, description="Optimizer steps; 0 where num_train_epochs is written instead."
+    )
+    num_train_epochs: float | None = later(
+        default=None,
+        gt=0,
+        le=10_000,
+        description="How often training reads each sealed record; the guest counts the records, "
+        "and the steps follow.",
     )
     per_device_train_batch_size: Batch = 8
     per_device_eval_batch_size: Batch = 8
@@ -65,7 +72,7 @@ class TrainerArguments(StrictModel):
         Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")], int | float
     ] = Field(default={}, max_length=8)
     warmup_steps: float = Field(
-        default=0, ge=0, le=10_000_000, description="Steps, or below 1 a fraction of max_steps."
+        default=0, ge=0, le=10_000_000, description="Steps, or below 1 a fraction of all steps."
     )
     optim: Annotated[
         Literal[
@@ -122,6 +129,14 @@ class TrainerArguments(StrictModel):
     early_stopping_threshold: float = Field(
         default=0.0, ge=0, le=1_000_000, description="What counts as better must exceed this."
     )
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.max_steps and self.num_train_epochs is not None:
+            raise ValueError("max_steps and num_train_epochs exclude each other")
+        if not self.max_steps and self.num_train_epochs is None:
+            raise ValueError("write max_steps, or num_train_epochs")
+        return self
 
     @model_validator(mode="after")
     def _warmup_is_steps_or_fraction(self) -> Self:

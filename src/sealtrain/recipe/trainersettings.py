@@ -34,6 +34,7 @@ class SettingUse:
 
 SETTINGS: Final[Mapping[str, SettingUse]] = {
     "max_steps": SettingUse("max_steps", "kept"),
+    "num_train_epochs": SettingUse("num_epochs", "ours", transformers=False),
     "per_device_train_batch_size": SettingUse("micro_batch_size", "kept"),
     "per_device_eval_batch_size": SettingUse("eval_batch_size", "handed"),
     "gradient_accumulation_steps": SettingUse("gradient_accumulation_steps", "kept"),

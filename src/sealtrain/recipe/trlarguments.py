@@ -56,7 +56,8 @@ _NO_WEIGHT: Final = (
     (r"model_revision|lora_task_type", "the lock has the digests of the base that lies there"),
 )  # fmt: skip
 _WHY: Final = {
-    "chat_template_path": "put it into the tokenizer of the model's folder, and say --own-files",
+    "chat_template_path": "is no file of a template beside this one; put it there, or into the "
+    "tokenizer of the model's folder, and say --own-files",
     "load_in_8bit": "a frozen base is held in four bits, or whole, if you say --whole-base",
     "trust_remote_code": "code of the model's folder is never run; say --own-files where "
     "transformers itself has this architecture",
@@ -105,13 +106,22 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
         refused["model_name_or_path"] = "no folder beside the recipe; --base-model PATH names one"
         path = "model"
     dtype = take("dtype", "model.dtype", take("torch_dtype", "model.dtype", "float32"))
+    model = {"path": path.removeprefix("./").rstrip("/"), "dtype": dtype}
+    if todo.get("attn_implementation") in ("eager", "sdpa"):
+        model["attn_implementation"] = take("attn_implementation", "model.attn_implementation")
+    if wanted.template is not None and "chat_template_path" in todo:
+        take("chat_template_path", "model.chat_template")
+        model["chat_template"] = wanted.template.split("\n")
     arguments = dict(_DEFAULTS[trainer])
     columns = _columns(todo, translated, refused, trainer)
     checkpointing = take("gradient_checkpointing", "trainer.activation_checkpointing", default=True)
     arguments["activation_checkpointing"] = checkpointing is not False
     if not todo.get("fp16"):
         arguments["bf16"] = take("bf16", "trainer.bf16", default=True)
-    epochs = take("num_train_epochs", "trainer.max_steps", _EPOCHS)
+    counted = wanted.steps is not None or wanted.records is not None
+    counted = counted or todo.get("max_steps", -1) != -1
+    place = "trainer.max_steps" if counted else "trainer.num_train_epochs"
+    epochs = take("num_train_epochs", place, _EPOCHS)
     warmup = take("warmup_ratio", "trainer.warmup_steps")
     if warmup is not None:
         arguments["warmup_steps"] = warmup
@@ -151,7 +161,7 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
         recipe=write_translation(
             wanted,
             phase=trainer,
-            model={"path": path.removeprefix("./").rstrip("/"), "dtype": dtype},
+            model=model,
             datasets=[*list_datasets(wanted.train, "train"), *list_datasets(wanted.test, "test")],
             columns=columns,
             trainer=arguments,
@@ -188,23 +198,20 @@ def _steps(arguments: dict[str, Any], epochs: Any, wanted: Wanted, refused: dict
         arguments["max_steps"] = wanted.steps
     if "max_steps" in arguments:
         return
+    sizes = [
+        epochs,
+        arguments.get("per_device_train_batch_size", 8),
+        arguments.get("gradient_accumulation_steps", 1),
+    ]
     if arguments.get("packing"):
         refused["num_train_epochs"] = (
             "packed rows are not known before training; write max_steps, or say --steps N"
         )
+    elif not all(isinstance(size, int | float) and 0 < size < 1e9 for size in sizes):
+        refused["num_train_epochs"] = "epochs and sizes of batches are numbers above 0"
     elif wanted.records is None:
-        refused["num_train_epochs"] = (
-            "a stream of several owners has no epochs; say --record-count N, or write max_steps"
-        )
+        arguments["num_train_epochs"] = epochs
     else:
-        sizes = [
-            epochs,
-            arguments.get("per_device_train_batch_size", 8),
-            arguments.get("gradient_accumulation_steps", 1),
-        ]
-        if not all(isinstance(size, int | float) and 0 < size < 1e9 for size in sizes):
-            refused["num_train_epochs"] = "epochs and sizes of batches are numbers above 0"
-            return
         steps = math.ceil(wanted.records / (sizes[1] * sizes[2]))  # TRL begins an epoch anew
         arguments["max_steps"] = max(1, math.ceil(sizes[0] * steps))
 

@@ -14,8 +14,8 @@ _FED: Final = "a process of the guest decrypts and feeds records; leave it out"
 
 TRAINER: Final[Mapping[str, str]] = {
     "attn_implementation": "write it under model",
-    "chat_template": "put it into the tokenizer of the model's folder",
-    "chat_template_path": "put it into the tokenizer of the model's folder",
+    "chat_template": "write it under model, as a list of lines",
+    "chat_template_path": "write the file's lines as model.chat_template",
     "dataloader_num_workers": _FED,
     "dataloader_pin_memory": _FED,
     "dataloader_prefetch_factor": _FED,
@@ -29,7 +29,6 @@ TRAINER: Final[Mapping[str, str]] = {
     "group_by_length": "records come in the order that data_seed draws; packing saves padding",
     "hub_model_id": _NO_TRACKER,
     "logging_dir": _NO_TRACKER,
-    "num_train_epochs": "write max_steps: records times epochs, divided by the records of a step",
     "optim_args": "write the optimizer's settings by their own names, such as adam_beta1",
     "output_dir": "the run chooses where it writes; leave it out",
     "push_to_hub": _NO_TRACKER,

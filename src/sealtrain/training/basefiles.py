@@ -316,6 +316,7 @@ def _add_tokenizer(
         whole[_TOKENIZER_CONFIG] = _json(settings) if changed else before
         moved = changed.keys() <= {"chat_template"}
         why = "holds-template" if moved else "special-tokens"
+        why = "recipe-template" if moved and recipe.model.template is not None else why
         states[_TOKENIZER_CONFIG] = ("changed", why) if changed else _KEPT
     if _TOKENIZER in base.names:
         before = base.read(_TOKENIZER)
@@ -326,12 +327,13 @@ def _add_tokenizer(
     for name in base.names:
         superseded = name == _SPECIAL_MAP and changed.keys() - {"chat_template"}
         if superseded or name == _TEMPLATE or name.startswith(_TEMPLATES):
-            states[name] = ("left-out", "in-tokenizer-config")
+            replaced = recipe.model.template is not None and name != _SPECIAL_MAP
+            states[name] = ("left-out", "replaced" if replaced else "in-tokenizer-config")
         elif name in _VOCABULARIES or ("/" not in name and name.endswith(_VOCABULARY_SUFFIXES)):
             whole[name], states[name] = base.read(name), _KEPT
     if _TEMPLATE in base.names and any(name in base.names for name in _PROCESSORS[:2]):
         # A processor reads its template from its own file, never from the tokenizer's settings.
-        template = base.read(_TEMPLATE).decode()
+        template = recipe.model.template or base.read(_TEMPLATE).decode()
         whole.setdefault(_TEMPLATE_SETTINGS, _json({"chat_template": template}))
 
 
@@ -343,6 +345,8 @@ def _list_changed_settings(
     for token in ("eos_token", "pad_token"):
         if getattr(recipe.trainer, token, None) is not None:
             changed[token] = str(getattr(tokenizer, token))
+    if recipe.model.template is not None:
+        return changed | {"chat_template": recipe.model.template}
     templates = {
         PurePosixPath(name).stem: base.read(name).decode()
         for name in base.names

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.conversations import read_rows
+from sealtrain.recipe.learningmarks import require_obeyed_marks
 from sealtrain.recipe.records import one_kind_only
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
@@ -62,13 +63,13 @@ def census(
         from sealtrain.training.inputs.images import image_judge
 
         names = {name: name for name in recipe.columns.names}
-        count = partial(_tally_of, image_judge(recipe, base, tokenizer()), texts=False)
+        count = partial(_tally_of, recipe, image_judge(recipe, base, tokenizer()), texts=False)
     elif recipe.backend.name == "axolotl":
         from sealtrain.training.backends.axolotl import row_judge
 
-        count = partial(_tally_of, row_judge(recipe, base, tokenizer()))
+        count = partial(_tally_of, recipe, row_judge(recipe, base, tokenizer()))
     elif recipe.phase != "cpt":
-        count = partial(_tally_of, judge_for(recipe, tokenizer()), labels=labels)
+        count = partial(_tally_of, recipe, judge_for(recipe, tokenizer()), labels=labels)
     found = []
     for source in trained:
         tally = count(read_all([source], list(names), names=names))
@@ -89,6 +90,7 @@ def collect_labels(records: Sequence[dict[str, Any]], parts: Sequence[Part]) -> 
 
 
 def _tally_of(
+    recipe: Recipe,
     judge: Judge,
     batches: Iterable[pa.RecordBatch],
     *,
@@ -101,6 +103,7 @@ def _tally_of(
     while chunk := list(islice(rows, _AT_ONCE)):
         if texts:
             require_texts(chunk)
+            require_obeyed_marks(recipe, chunk)
         parts = judge(chunk)
         tally.add(parts)
         if labels is not None:

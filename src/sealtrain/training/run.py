@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.base.collector import pause_collection
 from sealtrain.base.stages import Stage, say_stages, unsaid
+from sealtrain.recipe.epochs import with_steps
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
 from sealtrain.training.model_files import Trained, model_files
 from sealtrain.training.telemetry.bar import progress_bar
@@ -131,6 +132,8 @@ def train(
         ExtraMissing: The recipe's backend is not installed.
     """
     checkpoints, reporting = checkpoints or Checkpoints(), reporting or Reporting()
+    trained_on = (source.dataset for source in inputs.sources if source.role == "train")
+    recipe = with_steps(recipe, (sum(dataset.batch_rows) for dataset in trained_on))
     from sealtrain.training.backends.ready import make_ready
     from sealtrain.training.distributed.machinery import machinery_of
 

@@ -32,7 +32,7 @@ from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.errors import ExtraMissing, SealtrainError
 from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain_rehearsal.simulator.pki import SimulatedPki
 from sealtrain_rehearsal.simulator.server import running
@@ -626,9 +626,7 @@ def test_accelerators_are_compared_with_their_lines(
     with_gpus(monkeypatch, gpus)
     there = seen(make(tmp_path, *files, "dev/nvidiactl"), driver=driver)
     policy = insecure_simulator_policy(PKI.root_der, tee="tdx", gpu=gpus.policy())
-    given = Attachments(
-        collateral=beside.collateral, gpu_collateral=simulated_collateral(gpus, NOW)
-    )
+    given = Attachments(collateral=beside.collateral, gpu_collateral=simulate_collateral(gpus, NOW))
     found = {each.name: each for each in policy_findings(there, policy, given, NOW)}
     assert [name for name, each in found.items() if each.level == "refused"] == []
     for name in ("gpu_count", "mode", "cc", "devtools", "reference_values", "driver_versions"):

@@ -22,7 +22,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import UsageError
 from sealtrain_rehearsal.simulator.gpu import SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
 GPUS = SimulatedGpus(b"simulated GPUs of a fetcher", count=2, mode="mpt")
 EVIDENCE = GPUS.evidence(NONCE)
@@ -40,7 +40,7 @@ class Vendor:
         self.asked: list[str] = []
         self.bodies: list[Any] = []
         self.instead: Callable[[str], Reply | None] = lambda path: None
-        known = simulated_collateral(GPUS, NOW)
+        known = simulate_collateral(GPUS, NOW)
         self.rims = {f"/v1/rim/{name}": name for name in known.rims}
         self.collateral = known
         self.issued = {

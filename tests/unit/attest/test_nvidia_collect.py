@@ -21,7 +21,7 @@ from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mod
 from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.errors import ExtraMissing
 from sealtrain_rehearsal.simulator.gpu import DRIVER_VERSION, SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py (the extra train)")
 
@@ -122,7 +122,7 @@ def test_codes_of_the_binding_are_those_that_are_read() -> None:
 def test_collected_evidence_verifies(driver: Driver) -> None:
     evidence = collect_gpus(driver, NONCE)
     gpus = driver.gpus
-    found = judged_by(gpus, evidence, simulated_collateral(gpus, NOW), revocation="require")
+    found = judged_by(gpus, evidence, simulate_collateral(gpus, NOW), revocation="require")
     assert list(found.devices) == ["gpu0"]
     assert found.gpu_claims.driver_version == DRIVER_VERSION
     assert evidence == gpus.evidence(NONCE)
@@ -138,7 +138,7 @@ def test_a_machine_with_switches_takes_their_reports_along() -> None:
 
     evidence = collect_gpus(driver, NONCE, switches=switches)
     assert [one.kind for one in evidence.devices] == ["gpu", "gpu", "switch"]
-    found = judged_by(gpus, evidence, simulated_collateral(gpus, NOW))
+    found = judged_by(gpus, evidence, simulate_collateral(gpus, NOW))
     assert found.mode == "protected_pcie"
 
 

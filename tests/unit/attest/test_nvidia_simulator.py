@@ -15,14 +15,14 @@ from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.errors import DataInvalid, SealtrainError, TrustInvalid
 from sealtrain_rehearsal.simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
 GPUS = machine()
-COLLATERAL = simulated_collateral(GPUS, NOW)
+COLLATERAL = simulate_collateral(GPUS, NOW)
 
 
 def judged(gpus: SimulatedGpus, evidence: GpuEvidence, **changes: Any) -> VerifiedGpus:
-    return judged_by(gpus, evidence, simulated_collateral(gpus, NOW), **changes)
+    return judged_by(gpus, evidence, simulate_collateral(gpus, NOW), **changes)
 
 
 def test_an_honest_machine_is_accepted_with_everything_required() -> None:
@@ -72,7 +72,7 @@ def test_serial_numbers_are_those_the_names_repeat() -> None:
 
 
 def test_a_revoked_device_is_refused() -> None:
-    revoked = simulated_collateral(GPUS, NOW, revoked=x509.ReasonFlags.certificate_hold)
+    revoked = simulate_collateral(GPUS, NOW, revoked=x509.ReasonFlags.certificate_hold)
     with pytest.raises(CertificateRevoked):
         judged_by(GPUS, GPUS.evidence(NONCE), revoked, revocation="require")
 

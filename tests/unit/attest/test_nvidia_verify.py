@@ -43,10 +43,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import load_model
 from sealtrain.errors import TrustInvalid
 from sealtrain_rehearsal.simulator.gpu import DRIVER_VERSION, GPU_VBIOS, SWITCH_VBIOS, SimulatedGpus
-from sealtrain_rehearsal.simulator.gpu_collateral import simulated_collateral
+from sealtrain_rehearsal.simulator.gpu_collateral import simulate_collateral
 
 GPUS = machine()
-COLLATERAL = simulated_collateral(GPUS, NOW)
+COLLATERAL = simulate_collateral(GPUS, NOW)
 EVIDENCE = GPUS.evidence(NONCE)
 
 
@@ -371,6 +371,6 @@ def test_simulated_and_real_trust_do_not_mix() -> None:
 
 def test_one_gpu_alone_needs_no_switch() -> None:
     alone = SimulatedGpus(b"one simulated GPU by itself")
-    found = judged_by(alone, alone.evidence(NONCE), simulated_collateral(alone, NOW))
+    found = judged_by(alone, alone.evidence(NONCE), simulate_collateral(alone, NOW))
     assert found.mode == "single"
     assert list(found.devices) == ["gpu0"]

@@ -64,6 +64,22 @@ def test_the_fast_way_writes_what_the_library_for_rfc_8785_writes(value: object)
     assert canonical_json(value) == rfc8785.dumps(value)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.floats(allow_nan=False, allow_infinity=False) | st.floats(1e-5, 1e-3) | st.floats(1e15, 1e17)
+)
+def test_a_number_is_written_as_the_library_for_rfc_8785_writes_it(value: float) -> None:
+    for deep in (value, [value, 0.5], {"a": {"b": [value, {"c": 0.5, "\u00e9": value}]}}):
+        assert canonical_json(deep) == rfc8785.dumps(deep)
+
+
+def test_an_odd_number_below_every_split_is_written_the_same() -> None:
+    value: object = [5e-05, *range(1000)]
+    for _ in range(60):
+        value = [value]
+    assert canonical_json(value) == rfc8785.dumps(value)
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

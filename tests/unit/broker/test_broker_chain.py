@@ -17,7 +17,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.broker.serve import chain_gate
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
-from sealtrain_chain.chain_condition import opened_gate
+from sealtrain_chain.chain_condition import open_gate
 
 
 def consortium() -> Consortium:
@@ -63,7 +63,7 @@ def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         chain = chain_file(*OWNERS, url=url)
         failures: list[ChainUnreachable] = []
-        with opened_gate(chain, clock=system_clock, monotonic=time.monotonic) as gate:
+        with open_gate(chain, clock=system_clock, monotonic=time.monotonic) as gate:
 
             def ask() -> None:
                 try:
@@ -88,7 +88,7 @@ def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
 
 def test_a_broker_whose_chain_cannot_be_read_is_not_ready(tmp_path: Path) -> None:
     with (
-        opened_gate(chain_file(*OWNERS), clock=system_clock, monotonic=time.monotonic) as gate,
+        open_gate(chain_file(*OWNERS), clock=system_clock, monotonic=time.monotonic) as gate,
         release_world(tmp_path, chain=gate) as world,
         pytest.raises(ChainUnreachable),
     ):

@@ -33,7 +33,7 @@ from sealtrain_together.pads.guest.workload import PadStandIns
 if not COLLECTING:
     from pads_world import accelerating, dealing, tiny_model, trained
 
-    from sealtrain_together.pads.protect import protected_layers, quantise
+    from sealtrain_together.pads.protect import list_protected, quantise
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 STEPS = 2
@@ -91,7 +91,7 @@ def test_pads_are_made_as_the_recipe_says_and_the_log_holds_together(
             run.record("checkpoint.sealed", {})
             standins.take_out(model)
             run.keeping.log()
-    assert protected_layers(model) == []
+    assert list_protected(model) == []
     assert list(tmp_path.iterdir()) == []
     run.record("training.finished", {})
     found = read_pad_use(run.entries, how)

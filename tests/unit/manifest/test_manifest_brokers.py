@@ -15,7 +15,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt
 from sealtrain.errors import LeaseStale
-from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.condense import select_releases
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine
@@ -224,7 +224,7 @@ def test_each_brokers_chain_is_kept_short_by_itself(world: World) -> None:
     counts: list[tuple[int, int]] = []
 
     def short(listed: list[Any]) -> list[Any]:
-        kept = needed_releases(listed)
+        kept = select_releases(listed)
         counts.append((len(listed), len(kept)))
         return kept
 

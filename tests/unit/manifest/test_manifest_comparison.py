@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +143,22 @@ def test_lines_share_their_axes(runs: Compared) -> None:
 def called(*words: object) -> tuple[int, Any]:
     done = CliRunner().invoke(app, ["run", "compare", *map(str, words), "--json"])
     return done.exit_code, json.loads(done.stdout)
+
+
+def test_runs_are_verified_without_loading_a_client_of_any_network(runs: Compared) -> None:
+    words = ["run", "compare", runs.first, "--trust", runs.trust_files[0]]
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['sealtrain', *{[str(word) for word in words]!r}]\n"
+        "try:\n    runpy.run_module('sealtrain', run_name='__main__')\n"
+        "except SystemExit as done:\n    assert not done.code\n"
+        "print(sorted({'httpx2', 'sealtrain.base.http', 'torch'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "verified" in done.stdout
 
 
 def test_the_command_shows_what_was_chosen_and_ends_by_what_was_found(

@@ -17,8 +17,8 @@ from sealtrain.consortium.receipts import Lease, ReleaseReceipt
 from sealtrain.errors import LimitExceeded
 from sealtrain.manifest.condense import (
     NeededReleases,
-    condensed_history,
-    needed_releases,
+    condense_history,
+    select_releases,
 )
 from sealtrain.manifest.verify import examine
 
@@ -50,7 +50,7 @@ def verdict_of(world: World, listed: list[dict[str, Any]]) -> str | None:
 @pytest.mark.claim("C266")
 def test_the_last_renewal_of_a_lease_is_kept_and_the_manifest_still_verifies(world: World) -> None:
     recorded = world.record(*renewals(world, every=10, lease=100))
-    kept = needed_releases(recorded)
+    kept = select_releases(recorded)
     assert len(recorded) == 58
     assert kept == [recorded[0], recorded[-1]]
     assert verdict_of(world, kept) is None
@@ -69,9 +69,9 @@ def test_a_run_keeps_as_few_receipts_on_its_way_as_at_its_end(world: World) -> N
     kept: list[dict[str, Any]] = []
     asked = NeededReleases()
     for number, one in enumerate(recorded, 1):
-        kept = needed_releases([*kept, one])
+        kept = select_releases([*kept, one])
         asked.add([one])
-        assert kept == needed_releases(recorded[:number]) == asked.listed
+        assert kept == select_releases(recorded[:number]) == asked.listed
         assert len(kept) <= 2
 
 
@@ -92,7 +92,7 @@ def test_each_guest_and_each_lease_keeps_a_renewal(world: World) -> None:
         for place, (lease, turn, run) in enumerate(product((1, 2), (0, 1, 2, 3), runs))
     ]
     recorded = world.record(*receipts)
-    kept = needed_releases(recorded)
+    kept = select_releases(recorded)
     assert kept == [recorded[place] for place in (0, 1, 6, 7, 8, 9, 14, 15)]
 
 
@@ -105,19 +105,19 @@ def test_every_release_stays(world: World) -> None:
         )
 
     recorded = world.record(*(released(RELEASED + 5 * n, f"lease {n}") for n in range(4)))
-    assert needed_releases(recorded) == recorded
-    assert needed_releases([]) == []
-    assert needed_releases(recorded[:1]) == recorded[:1]
+    assert select_releases(recorded) == recorded
+    assert select_releases([]) == []
+    assert select_releases(recorded[:1]) == recorded[:1]
 
 
 def test_a_long_history_is_thinned_evenly() -> None:
     history = [{"step": step, "values": {"loss": 1.0}} for step in range(100_001)]
-    kept = condensed_history(history)
+    kept = condense_history(history)
     steps = [point["step"] for point in kept]
     assert len(steps) == 2000
     assert (steps[0], steps[-1]) == (0, 100_000)
     assert steps == sorted(set(steps))
-    assert condensed_history(history[:2000]) == history[:2000]
+    assert condense_history(history[:2000]) == history[:2000]
 
 
 def one_of(world: World, kind: str) -> dict[str, Any]:

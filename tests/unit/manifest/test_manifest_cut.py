@@ -16,7 +16,7 @@ from sealtrain.consortium.consents import Consent, ConsentedDataset
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.owner_document import sign_owned
 from sealtrain.errors import RunMismatch, SignatureInvalid
-from sealtrain.manifest.checks.collaborations.cut import CutTerms, received
+from sealtrain.manifest.checks.collaborations.cut import CutTerms, check_received
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.recipe.collaborations.cut import Cut
 from sealtrain.signing.target import Target
@@ -108,7 +108,7 @@ def log() -> list[dict[str, Any]]:
 
 
 def test_an_honest_log_says_what_came() -> None:
-    found = received(log(), TERMS)
+    found = check_received(log(), TERMS)
     assert (sorted(found.consents), found.rows, found.entries) == ([A, B], 64, 12)
 
 
@@ -200,10 +200,10 @@ def counted(**parts: int) -> dict[str, Any]:
 def test_as_many_records_count_as_train_as_their_owner_consented_to_send() -> None:
     hidden = {"event": "data.counted", "fields": {dataset(A).dataset_id: None}}
     for honest in (counted(), hidden):
-        assert received([*log(), honest], TERMS).rows == 64
+        assert check_received([*log(), honest], TERMS).rows == 64
     for lie in (counted(whole=38, empty=0), counted(truncated=2, empty=2)):
         with pytest.raises(ClaimContradicted, check=carries(check="collaboration")):
-            received([*log(), lie], TERMS)
+            check_received([*log(), lie], TERMS)
 
 
 @pytest.mark.parametrize(("change", "said"), CONTRADICTIONS)
@@ -213,7 +213,7 @@ def test_a_log_that_contradicts_is_refused(
     entries = log()
     change(entries)
     with pytest.raises(ClaimContradicted, check=carries(**said)):
-        received(entries, TERMS)
+        check_received(entries, TERMS)
 
 
 @pytest.mark.parametrize(
@@ -231,16 +231,16 @@ def test_a_consent_to_something_else_or_forged_is_refused(
     entries = log()
     entries[2]["fields"]["consent"] = given
     with pytest.raises(kind):
-        received(entries, TERMS)
+        check_received(entries, TERMS)
 
 
 def test_parties_of_the_manifest_are_those_who_consented() -> None:
     with pytest.raises(ClaimContradicted, check=carries(check="collaboration")):
-        received(log(), replace(TERMS, parties={A: UNTIL}))
+        check_received(log(), replace(TERMS, parties={A: UNTIL}))
     with pytest.raises(ClaimContradicted, check=carries(check="collaboration")):
-        received(log(), replace(TERMS, owners=(A, B, "hospital-c")))
+        check_received(log(), replace(TERMS, owners=(A, B, "hospital-c")))
 
 
 def test_an_owner_may_keep_its_number_of_records_private() -> None:
     terms = replace(TERMS, datasets=(dataset(A, None), dataset(B)))
-    assert received(log(), terms).rows == 64
+    assert check_received(log(), terms).rows == 64

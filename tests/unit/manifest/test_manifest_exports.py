@@ -27,12 +27,12 @@ from sealtrain.manifest.exports.cyclonedx import cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of, plain
 from sealtrain.manifest.exports.model_signing import (
+    hash_opened,
     load_signing_key,
     model_signature,
-    opened_files,
 )
 from sealtrain.manifest.exports.training_summary import training_summary
-from sealtrain.manifest.opening import opened_digests
+from sealtrain.manifest.opening import digest_opened
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.recipe.lockfile import Lock
@@ -276,11 +276,11 @@ def test_the_stock_verifier_accepts_the_opened_model_and_no_other(
     curve: Any, world: World, account: ModelFacts, opened: Path, tmp_path: Path
 ) -> None:
     private, public = key_file(tmp_path, ec.generate_private_key(curve()))
-    sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[0]))
+    sealed = digest_opened(world.artefacts / "model", world.model, identity(OWNERS[0]))
     assert sealed == {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
     signature = tmp_path / "model.sig"
     signature.write_bytes(
-        model_signature(account.name, opened_files(opened, sealed), load_signing_key(private))
+        model_signature(account.name, hash_opened(opened, sealed), load_signing_key(private))
     )
     accepted = stock(opened, signature, public)
     assert accepted.returncode == 0, accepted.stdout + accepted.stderr
@@ -310,23 +310,23 @@ def test_the_signature_is_plain_ecdsa_over_the_envelope(curve: Any, tmp_path: Pa
 def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
     world: World, account: ModelFacts, opened: Path
 ) -> None:
-    sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[1]))
+    sealed = digest_opened(world.artefacts / "model", world.model, identity(OWNERS[1]))
     (opened / "extra.py").write_text("import os")
     with pytest.raises(SubjectMismatch, check=carries(check="model", got="extra.py")):
-        opened_files(opened, sealed)
+        hash_opened(opened, sealed)
     (opened / "extra.py").unlink()
     (opened / "config.json").write_bytes(b"{}")
     with pytest.raises(SubjectMismatch, match=r"config\.json"):
-        opened_files(opened, sealed)
+        hash_opened(opened, sealed)
     (opened / "config.json").unlink()
     (opened / "config.json").symlink_to(opened / "model.safetensors")
     with pytest.raises(SubjectMismatch):
-        opened_files(opened, sealed)
+        hash_opened(opened, sealed)
 
 
 def test_only_a_recipient_can_sign(world: World, account: ModelFacts) -> None:
     with pytest.raises(NoStanza):
-        opened_digests(world.artefacts / "model", world.model, identity(OWNERS[2]))
+        digest_opened(world.artefacts / "model", world.model, identity(OWNERS[2]))
 
 
 def test_other_keys_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from world import OWNERS
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.checks.parties import stays_of
-from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.condense import select_releases
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import model_facts_of
 from sealtrain.manifest.exports.training_summary import training_summary
@@ -86,5 +86,5 @@ def test_renewals_are_left_out_of_each_partys_chain_by_itself(world: World) -> N
         for name in OWNERS[:2]
     ]
     listed = world.record(*first, *renewals)
-    kept = needed_releases(listed)
+    kept = select_releases(listed)
     assert kept == [*listed[:2], *listed[-2:]]

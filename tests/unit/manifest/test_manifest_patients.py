@@ -13,7 +13,7 @@ from manifest_world import FEDERATED, NOW, RELEASED, World, limits_of, make_join
 from world import OWNERS
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, merged_rounds
+from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, check_rounds
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import model_facts_of
@@ -119,7 +119,7 @@ def again(entries: Entries) -> None:
 
 
 def test_an_honest_log_is_accepted() -> None:
-    found = merged_rounds(log(), terms())
+    found = check_rounds(log(), terms())
     assert found.hiding.patients == PLAN["patients"]
     assert found.hiding.plan is not None
     assert found.hiding.plan.epsilon == PLAN["epsilon"]
@@ -157,24 +157,24 @@ def test_a_log_of_less_privacy_is_refused(
     entries = log()
     change(entries)
     with pytest.raises(ClaimContradicted, check=carries(field=field)) as caught:
-        merged_rounds(entries, terms())
+        check_rounds(entries, terms())
     assert (caught.value.got or caught.value.check) == where
 
 
 def test_noise_that_the_recipe_names_is_the_noise_that_was_planned() -> None:
-    merged_rounds(log(), terms(PROMISED | {"noise_multiplier": 0.8}))
+    check_rounds(log(), terms(PROMISED | {"noise_multiplier": 0.8}))
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 5")):
-        merged_rounds(log(), terms(PROMISED | {"noise_multiplier": 0.9}))
+        check_rounds(log(), terms(PROMISED | {"noise_multiplier": 0.9}))
 
 
 def test_noise_may_not_be_planned_for_a_recipe_that_promises_none() -> None:
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 2")):
-        merged_rounds(log(), terms(None))
+        check_rounds(log(), terms(None))
     entries = log()
     for one in entries:
         one["fields"].pop("patients", None)
     with pytest.raises(ClaimContradicted, check=carries(check="run log entry 5", field="patients")):
-        merged_rounds(entries, terms(None))
+        check_rounds(entries, terms(None))
 
 
 # The whole manifest.

@@ -10,7 +10,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, merged_rounds
+from sealtrain.manifest.checks.collaborations.federated import FederatedTerms, check_rounds
 from sealtrain.manifest.errors import ClaimContradicted
 
 pytestmark = pytest.mark.claim("C76")
@@ -114,7 +114,7 @@ def much_later(entries: Entries) -> None:
 
 
 def test_a_log_that_holds_together_is_summed_up() -> None:
-    found = merged_rounds(good(), terms())
+    found = check_rounds(good(), terms())
     assert found.merged == (PARTIES, PARTIES[:2], PARTIES[1:])
     assert (found.refused, found.left, found.state) == (1, 1, digest(3))
 
@@ -125,11 +125,11 @@ def test_a_party_whose_owner_keeps_the_number_gives_none() -> None:
         if one["fields"].get("party") == "clinic-c" and "records" in one["fields"]:
             one["fields"]["records"] = None
     records = {**dict.fromkeys(PARTIES, 10), "clinic-c": None}
-    assert merged_rounds(entries, terms(records=records)).left == 1
+    assert check_rounds(entries, terms(records=records)).left == 1
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 5")):
-        merged_rounds(entries, terms())
+        check_rounds(entries, terms())
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 5")):
-        merged_rounds(good(), terms(records=records))
+        check_rounds(good(), terms(records=records))
 
 
 @pytest.mark.parametrize(
@@ -181,17 +181,17 @@ def test_a_log_that_does_not_is_refused(
     entries = good()
     change(entries)
     with pytest.raises(ClaimContradicted, check=carries(field=field)) as caught:
-        merged_rounds(entries, terms())
+        check_rounds(entries, terms())
     assert (caught.value.got or caught.value.check) == where
 
 
 def test_a_round_of_too_few_is_refused() -> None:
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 2")):
-        merged_rounds(good(), terms(min_parties=3))
+        check_rounds(good(), terms(min_parties=3))
     entries = good()
     fields(entries, "federation.begun")["min_parties"] = 3
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 16")):
-        merged_rounds(entries, terms(min_parties=3))
+        check_rounds(entries, terms(min_parties=3))
 
 
 def test_the_manifest_names_those_who_took_part_and_nobody_else() -> None:
@@ -200,6 +200,6 @@ def test_the_manifest_names_those_who_took_part_and_nobody_else() -> None:
         ClaimContradicted,
         check=carries(check="rounds", got="clinic-a, clinic-b, clinic-c, clinic-d"),
     ):
-        merged_rounds(good(), terms(windows=windows))
+        check_rounds(good(), terms(windows=windows))
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 10")):
-        merged_rounds(good(), terms(windows=dict.fromkeys(PARTIES[:2], (BEGAN, BEGAN + 60))))
+        check_rounds(good(), terms(windows=dict.fromkeys(PARTIES[:2], (BEGAN, BEGAN + 60))))

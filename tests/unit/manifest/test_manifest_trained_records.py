@@ -14,7 +14,7 @@ from world import OWNERS, digest, identity
 
 from sealtrain.cli import app
 from sealtrain.manifest import form
-from sealtrain.manifest.trainedrecords import StatedRecords, records_in_words, stated_records
+from sealtrain.manifest.trainedrecords import StatedRecords, read_stated, records_in_words
 
 pytestmark = pytest.mark.claim("C582")
 
@@ -24,7 +24,7 @@ HALF = {"records": 152, "whole": 70, "truncated": 6, "filtered": 0, "empty": 76}
 
 
 def stated(manifest: bytes) -> StatedRecords:
-    return stated_records(form.read(manifest).predicate)
+    return read_stated(form.read(manifest).predicate)
 
 
 def every(counts: dict[str, int] | None) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def test_what_no_guest_writes_is_passed_over(world: World, honest: bytes, fields
     entry = {"seq": 9, "at": predicate.run.finished_at, "event": "data.counted", "fields": fields}
     log = predicate.run_log.model_copy(update={"entries": (*predicate.run_log.entries, entry)})
     lock = {**predicate.recipe.lock, "recipe": {"datasets": [fields, {"role": "train"}]}}
-    found = stated_records(predicate.model_copy(update={"run_log": log}))
+    found = read_stated(predicate.model_copy(update={"run_log": log}))
     assert [one.counts for one in found.datasets] == [None] * len(OWNERS)
-    assert not stated_records(
+    assert not read_stated(
         predicate.model_copy(
             update={
                 "recipe": predicate.recipe.model_copy(update={"lock": lock}),

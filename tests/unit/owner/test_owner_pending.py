@@ -24,7 +24,7 @@ from sealtrain.cli import app
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import ConfigError, Unreachable, UsageError
-from sealtrain.owner.pending_approvals import MAX_ATTEMPTS, pending_at, told_approvals
+from sealtrain.owner.pending_approvals import MAX_ATTEMPTS, open_told, pending_at
 from sealtrain.owner.webhook import BODY, Webhook, read_webhook
 
 pytestmark = pytest.mark.claim("C682")
@@ -186,7 +186,7 @@ def test_each_approval_is_told_of_once_over_restarts(tmp_path: Path) -> None:
         ([a, b], "called"), ([a, b], "nothing-new"), ([b], "nothing-new"), ([], "nothing-new"),
         ([a], "nothing-new"), ([a, c], "called"),
     ):  # fmt: skip
-        with told_approvals(path) as told:
+        with open_told(path) as told:
             assert told.tell(pending, calls) == state
     assert len(set(calls.ids)) == len(calls.ids) == 2
     assert path.stat().st_mode & 0o777 == 0o600
@@ -196,9 +196,9 @@ def test_a_call_that_failed_is_repeated_with_its_id_so_often_and_no_more(tmp_pat
     path, calls = tmp_path / "told.json", Calls(fails=MAX_ATTEMPTS + 5)
     a = "aa" * 32
     for _ in range(MAX_ATTEMPTS):
-        with told_approvals(path) as told, pytest.raises(Unreachable):
+        with open_told(path) as told, pytest.raises(Unreachable):
             told.tell([a], calls)
-    with told_approvals(path) as told:
+    with open_told(path) as told:
         assert told.tell([a], calls) == "given-up"
         assert told.tell([a], calls) == "nothing-new"
     assert (len(calls.ids), len(set(calls.ids))) == (MAX_ATTEMPTS, 1)
@@ -207,7 +207,7 @@ def test_a_call_that_failed_is_repeated_with_its_id_so_often_and_no_more(tmp_pat
 def test_what_was_answered_before_its_call_succeeded_is_not_told_of(tmp_path: Path) -> None:
     calls = Calls(fails=1)
     a, b = "aa" * 32, "bb" * 32
-    with told_approvals(tmp_path / "told.json") as told:
+    with open_told(tmp_path / "told.json") as told:
         with pytest.raises(Unreachable):
             told.tell([a], calls)
         assert told.tell([], calls) == "nothing-new"
@@ -221,19 +221,19 @@ def test_one_watcher_has_a_memory_and_a_spoilt_one_is_refused(tmp_path: Path) ->
 
     def take() -> None:
         try:
-            with told_approvals(path):
+            with open_told(path):
                 pass
         except UsageError as error:
             refused.append(type(error))
 
-    with told_approvals(path):
+    with open_told(path):
         other = threading.Thread(target=take)
         other.start()
         other.join(20)
     assert refused == [UsageError]
     for text in ("", "{}", "[" * 5000, '{"version":1,"told":["x"],"calling":null}'):
         path.write_text(text)
-        with pytest.raises(ConfigError), told_approvals(path):
+        with pytest.raises(ConfigError), open_told(path):
             pass
 
 

@@ -17,7 +17,7 @@ from sealtrain.cli import app
 from sealtrain.errors import ExtraMissing, Refused, UsageError
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.owner.trackers import MlflowTracker, TrackioTracker
-from sealtrain.owner.tracking import require_tracker, tracked_run
+from sealtrain.owner.tracking import require_tracker, track_verified
 
 pytestmark = pytest.mark.claim("C681")
 
@@ -29,7 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def test_only_released_values_and_digests_leave(world: World) -> None:
     data = world.manifest()
-    run = tracked_run(verify_manifest(data, world.trust(), artefacts=None, now=NOW))
+    run = track_verified(verify_manifest(data, world.trust(), artefacts=None, now=NOW))
     facts = world.facts["run"]
     curve = [point for point in run.points if not point.final]
     assert [{"step": p.step, "values": p.values} for p in curve] == facts["history"]
@@ -95,7 +95,7 @@ def test_names_and_trackers_that_are_none_are_refused(world: World, tmp_path: Pa
 
 
 def test_without_the_client_library_the_extra_is_named(world: World) -> None:
-    run = tracked_run(verify_manifest(world.manifest(), world.trust(), artefacts=None, now=NOW))
+    run = track_verified(verify_manifest(world.manifest(), world.trust(), artefacts=None, now=NOW))
     for module, tracker in (
         ("mlflow", MlflowTracker(server="http://127.0.0.1:9", experiment="x")),
         ("trackio", TrackioTracker(server="http://127.0.0.1:9", project="x")),

@@ -66,6 +66,25 @@ def test_a_lora_becomes_the_recipe_that_says_the_same() -> None:
     assert recipe.release_policy.model.recipients == ("clinic-a", "clinic-b")
 
 
+def test_epochs_stay_epochs_where_no_number_of_records_is_told() -> None:
+    made = imported(records=None)
+    trainer = parse_recipe(made.recipe).trainer
+    assert (trainer.num_train_epochs, trainer.max_steps) == (3, 0)
+    assert trainer.warmup_steps == 0.03
+    assert made.translated["num_epochs"] == "trainer.num_train_epochs"
+
+
+def test_a_template_that_the_file_spells_out_goes_under_the_model() -> None:
+    spelt = {
+        "datasets": [{"path": "x", "type": "chat_template"}],
+        "chat_template": "jinja",
+        "chat_template_jinja": "a\n{{ messages }}",
+    }
+    made = imported(spelt)
+    assert made.recipe["model"]["chat_template"] == ["a", "{{ messages }}"]
+    assert made.translated["chat_template_jinja"] == "model.chat_template"
+
+
 def test_every_key_is_accounted_for() -> None:
     made = imported()
     said = {key for key, value in LORA.items() if value is not None}

@@ -84,6 +84,8 @@ def test_what_an_option_answers_for_is_refused_without_it(missing: str) -> None:
         ({"optimizer": "adamw_8bit"}, ("trainer", "optim"), "adamw_bnb_8bit"),
         ({"optimizer": "paged_adamw"}, ("trainer", "optim"), "paged_adamw_32bit"),
         ({"optimizer": "adamw_torch_4bit"}, ("trainer", "optim"), "adamw_torch_fused"),
+        ({"attn_implementation": "sdpa"}, ("model", "attn_implementation"), "sdpa"),
+        ({"eager_attention": True}, ("model", "attn_implementation"), "eager"),
         ({"gradient_checkpointing": "offload"}, ("trainer", "activation_checkpointing"), True),
         ({"num_epochs": 4, "sample_packing": True}, ("trainer", "max_steps"), 100),
         (

@@ -8,6 +8,7 @@ import pytest
 from collecting import COLLECTING
 
 from sealtrain.recipe.conversations import all_speak, conversation_fault
+from sealtrain.recipe.learningmarks import find_broken_mark, may_be_marked
 
 if not COLLECTING:
     import pyarrow as pa
@@ -61,3 +62,31 @@ def test_what_a_template_would_leave_out_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["texts", "a call", "calls beside each other"])
 def test_a_column_is_judged_as_a_whole_where_nothing_is_odd(name: str) -> None:
     assert all_speak(pa.array([GOOD[name]]))
+
+
+SAYS = {"role": "assistant", "content": "b"}
+MARKS: dict[str, tuple[list[dict[str, Any]], str | None, str | None]] = {
+    "no mark": ([ASKED, SAYS], None, None),
+    "learn": ([ASKED, SAYS | {"weight": 1, "train": True, "masked": False}], None, None),
+    "nothing left out": ([ASKED, SAYS | {"train_detail": [], "loss": None}], None, None),
+    "of a question": ([ASKED | {"weight": 0.0}, SAYS | {"weight": 1.0}], "weight", None),
+    "of an answer": ([ASKED, SAYS | {"weight": 0}], "weight", "weight"),
+    "half": ([ASKED, SAYS | {"weight": 0.5}], "weight", "weight"),
+    "do not train": ([ASKED, SAYS | {"train": False}, ASKED, SAYS], "train", "train"),
+    "no loss": ([ASKED, SAYS | {"loss": False}], "loss", "loss"),
+    "masked": ([ASKED | {"masked": True}, SAYS], "masked", None),
+    "a span": (
+        [ASKED, SAYS | {"train_detail": [{"train": False}]}],
+        "train_detail",
+        "train_detail",
+    ),
+}
+
+
+@pytest.mark.claim("C700")
+@pytest.mark.parametrize("name", MARKS)
+def test_a_mark_that_the_run_would_not_obey_is_found(name: str) -> None:
+    turns, everything, assistant = MARKS[name]
+    found = [find_broken_mark(turns, learned) for learned in ("all", "assistant", "none")]
+    assert found == [everything, assistant, None]
+    assert may_be_marked(pa.array([turns]).type) == (name != "no mark")

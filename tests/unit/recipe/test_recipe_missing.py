@@ -158,3 +158,22 @@ def test_a_constant_beyond_a_column_of_half_precision_is_refused_at_home(
         return
     with pytest.raises(SchemaMismatch, check=carries(check="columns", column="size")):
         check(opened)
+
+
+def test_a_column_of_gaps_alone_is_sealed_with_the_type_that_the_recipe_reads() -> None:
+    recipe = classify(missing=RULES | {"finding": {"constant": "benign"}}, **TELLS)
+    gaps = {"size": pa.nulls(2), "spread": pa.nulls(2), "finding": pa.nulls(2)}
+    check = RecordCheck(recipe, recipe.datasets[0])
+    batch = pa.record_batch(gaps)
+    schema, batches = check((batch.schema, iter([batch])))
+    [passed] = batches
+    kinds = {"size": pa.float64(), "spread": pa.float64(), "finding": pa.string()}
+    assert {field.name: field.type for field in passed.schema} == kinds
+    assert {field.name: field.type for field in schema} == kinds
+    for column in gaps:
+        fewer = {name: rule for name, rule in RULES.items() if name != column}
+        if column != "finding":
+            fewer["finding"] = {"constant": "benign"}
+        check = RecordCheck(classify(missing=fewer, **TELLS), recipe.datasets[0])
+        with pytest.raises(SchemaMismatch, check=carries(check="columns")):
+            check((batch.schema, iter([batch])))

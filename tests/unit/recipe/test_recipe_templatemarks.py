@@ -21,6 +21,7 @@ from sealtrain.recipe.templatemarks import (
     list_templates,
 )
 from sealtrain.training.data.conversations import check_template, check_tokenizer
+from sealtrain.training.models.base import build_tokenizer
 
 PLAIN = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
 MARKED = PLAIN.replace("{{ m['role']", "{{ m['role'] }}{% generation %}{{ m['role']").replace(
@@ -202,3 +203,95 @@ def test_preferences_in_conversations_need_a_template_that_stays(
     [found] = misfits_of_record(recipe, tmp_path, spoken)
     assert (found.field, found.got) == ("model.tokenizer", "strftime_now")
     assert not misfits_of_record(recipe, tmp_path, {"prompt": "x", "chosen": "y", "rejected": "z"})
+
+
+class TestTemplateOfTheRecipe:
+    """``model.chat_template``: a list of lines, judged as the template of a saved tokenizer is."""
+
+    LINES = ("{% for m in messages %}", "{{ m['role'] + ': ' + m['content'] }}", "{% endfor %}")
+
+    def recipe(self, sft: dict[str, Any], template: Any = LINES, **changed: Any) -> Any:
+        whole = {
+            "columns": {"messages": "messages"},
+            "model": sft["model"] | {"chat_template": template},
+            "release_policy": sft["release_policy"] | {"metrics": ["loss"]},
+        }
+        return parse_recipe(sft | whole | changed)
+
+    @pytest.mark.claim("C740")
+    def test_the_lock_has_each_line_and_each_line_is_in_the_hash(
+        self, sft: dict[str, Any], lock_of: Any
+    ) -> None:
+        locked = [
+            lock_of(self.recipe(sft, lines).to_dict())
+            for lines in (list(self.LINES), [*self.LINES[:2], "{% endfor %} "])
+        ]
+        assert locked[0].lock.recipe.model.chat_template == self.LINES
+        assert locked[0].lock.recipe.model.template == "\n".join(self.LINES)
+        assert locked[0].recipe_hash != locked[1].recipe_hash
+        assert b"chat_template" not in lock_of(sft).lock_bytes
+
+    def test_it_stands_in_for_the_template_that_a_tokenizer_lacks(
+        self, sft: dict[str, Any], tmp_path: Path
+    ) -> None:
+        without = self.recipe(sft, None)
+        assert [found.field for found in misfits(without, tmp_path, without.owners)] == [
+            "columns.messages"
+        ]
+        recipe = self.recipe(sft)
+        assert misfits(recipe, tmp_path, recipe.owners) == []
+        tokenizer = build_tokenizer(recipe, tmp_path)
+        check_template(tokenizer)
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        written = tokenizer.apply_chat_template(turns, tokenize=False)
+        assert written == "user: a\nassistant: b\n"
+
+    @pytest.mark.claim("C647", "C740")
+    @pytest.mark.parametrize(
+        "line", ["{{ strftime_now('%d') }}", "{{ lipsum() }}", "{{ x|random }}"]
+    )
+    def test_a_template_that_changes_by_itself_is_refused_at_the_desk_and_in_the_guest(
+        self, sft: dict[str, Any], tmp_path: Path, line: str
+    ) -> None:
+        recipe = self.recipe(sft, [*self.LINES, line])
+        (found,) = misfits(recipe, tmp_path, recipe.owners)
+        assert found.field == "model.chat_template"
+        with pytest.raises(ModelInvalid, check=carries(check="tokenizer", got=found.got)):
+            check_template(build_tokenizer(recipe, tmp_path))
+
+    def test_a_template_of_the_base_does_not_excuse_the_recipe_s(
+        self, sft: dict[str, Any], tmp_path: Path
+    ) -> None:
+        base(tmp_path, MARKED)
+        learns_answers = {"trainer": sft["trainer"] | {"assistant_only_loss": True}}
+        model = {"path": "base", "chat_template": [PLAIN]}
+        recipe = self.recipe(sft, model=model, **learns_answers)
+        found = misfits(recipe, tmp_path, recipe.owners)
+        assert [(one.field, one.got) for one in found] == [
+            ("trainer.assistant_only_loss", "model.chat_template")
+        ]
+        marked = self.recipe(sft, model=model | {"chat_template": [MARKED]}, **learns_answers)
+        assert misfits(marked, tmp_path, marked.owners) == []
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"columns": {"text": "prompt"}},
+            {"columns": {"prompt": "prompt", "completion": "completion"}},
+            {"phase": "cpt", "columns": {"text": "prompt"}},
+            {"scripts": ["train.py"]},
+            {"model": {"path": "base", "chat_template": ["x"]}, "peft": None,
+             "backend": {"name": "axolotl"}},
+            {"model": {"path": "base", "chat_template": ["x"]}, "peft": None,
+             "backend": {"name": "unsloth"}},
+            {"model": {"path": "base", "chat_template": []}},
+            {"model": {"path": "base", "chat_template": "x"}},
+            {"model": {"path": "base", "chat_template": ["two\nlines"]}},
+            {"model": {"path": "base", "chat_template": ["a\u202eb"]}},
+        ],
+    )  # fmt: skip
+    def test_where_no_conversation_is_written_it_is_refused_by_name(
+        self, sft: dict[str, Any], changed: dict[str, Any]
+    ) -> None:
+        with pytest.raises(RecipeInvalid, match="chat_template"):
+            self.recipe(sft, **changed)

@@ -50,6 +50,16 @@ def test_arguments_become_the_recipe_that_says_the_same() -> None:
     assert {"dataset_name", "output_dir", "report_to", "trust_remote_code"} <= made.left_out.keys()
 
 
+def test_epochs_stay_epochs_where_no_number_of_records_is_told() -> None:
+    made = imported(records=None)
+    assert made.recipe["trainer"]["num_train_epochs"] == 2
+    assert "max_steps" not in made.recipe["trainer"]
+    assert made.translated["num_train_epochs"] == "trainer.num_train_epochs"
+    assert imported().translated["num_train_epochs"] == "trainer.max_steps"
+    nothing = imported({"num_train_epochs": None}, records=None)
+    assert nothing.recipe["trainer"]["num_train_epochs"] == 3  # TRL's own
+
+
 def test_what_trl_does_without_an_argument() -> None:
     made = imported({"learning_rate": None, "use_peft": None, "lora_r": None,
                      "lora_target_modules": None})  # fmt: skip
@@ -99,7 +109,6 @@ def test_four_bits_and_every_linear_layer() -> None:
         ({"chat_template_path": "org/model"}, {}),
         ({"load_in_8bit": True}, {}),
         ({"packing": True}, {}),
-        ({}, {"records": None}),
         ({"dataset_text_field": None}, {}),
         ({"lora_target_modules": None}, {}),
         ({"use_peft": None, "load_in_4bit": True}, {}),
@@ -129,6 +138,15 @@ def test_an_argument_that_would_change_the_result_is_refused(
 )
 def test_the_word_of_the_refusal_takes_it(changed: dict[str, Any], wanted: dict[str, Any]) -> None:
     imported(changed, **wanted)
+
+
+def test_a_template_s_file_and_a_way_of_attention_go_under_the_model() -> None:
+    spoken = {"dataset_text_field": None, "assistant_only_loss": True}
+    made = imported(spoken | {"chat_template_path": "chat.jinja"}, template="a\n{{ messages }}")
+    assert made.recipe["model"]["chat_template"] == ["a", "{{ messages }}"]
+    assert made.recipe["model"]["attn_implementation"] == "sdpa"
+    assert made.translated["chat_template_path"] == "model.chat_template"
+    assert "attn_implementation" in imported({"attn_implementation": "flash_attention_2"}).left_out
 
 
 def test_files_of_both_tools_are_told_apart() -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from carrying import carries
 from pyarrow import parquet
-from sealing_world import CANARY, json_lines
+from sealing_world import CANARY, json_lines, sealed_folder
 
 from sealtrain.errors import DataInvalid, FormatUnknown, LimitExceeded, UsageError
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
@@ -205,6 +205,25 @@ def test_nulls_and_empty_lists_of_one_file_take_the_type_of_another(
         write(tmp_path, f"{number}.jsonl", json_lines(rows)) for number, rows in enumerate(files)
     ]
     assert read(*paths).to_pylist() == [row for rows in files for row in rows]
+
+
+@pytest.mark.claim("C511")
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_what_no_record_says_a_type_of_is_sealed_without_one(tmp_path: Path, form: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"a": {"k": None, "l": []}, "m": [{"calls": None, "l": [None, None]}], "t": "x"},
+        {"a": {"k": None, "l": [None]}, "m": [], "t": "y"},
+        {"a": None, "m": [{"calls": None, "l": []}, {"calls": None, "l": None}], "t": "z"},
+    ]
+    text = json_lines(rows) if form == "jsonl" else json.dumps(rows)
+    path = write(tmp_path, f"a.{form}", text)
+    found = read(path)
+    found.validate(full=True)
+    assert found.to_pylist() == rows
+    nothing = pa.list_(pa.null())
+    assert found.schema.field("a").type == pa.struct({"k": pa.null(), "l": nothing})
+    with sealed_folder(path, tmp_path / "sealed").open() as opened:
+        assert opened.batch(0).to_pylist() == rows
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from variants import variants
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ValidationFailed
 from sealtrain.recipe.schema import Recipe
+from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.census import census
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, learns
 from sealtrain.training.inputs.learnablerows import judge_rows
@@ -333,6 +334,101 @@ def test_pairs_of_equal_answers_are_left_out_where_only_their_difference_teaches
     assert counted(recipe, sealed, base_dir) == [RecordTally(whole=learned, empty=4 - learned)] * 2
     trained = rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)
     assert len(trained) == 2 * learned
+
+
+@pytest.mark.claim("C618")
+@pytest.mark.parametrize("spoken", [False, True])
+def test_pairs_that_are_equal_once_they_are_cut_are_left_out(
+    spoken: bool, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training_world import write_records
+
+    def pair(chosen: str, rejected: str) -> dict[str, Any]:
+        if not spoken:
+            return {"prompt": "a?", "chosen": chosen, "rejected": rejected}
+        said = {"chosen": chosen, "rejected": rejected}
+        return {"prompt": [{"role": "user", "content": "a?"}]} | {
+            name: [{"role": "assistant", "content": text}] for name, text in said.items()
+        }
+
+    same = " yes" * LENGTH
+    made = [pair(same + "1", same + "2"), pair("1" + same, "2" + same), pair(" y", " n")]
+    sealed = dict(seal_records(write_records(tmp_path, made=lambda *_: made), tmp_path))
+    recipe = preferring(
+        "dpo", columns=PAIRS, trainer=trainer_of(max_length=60), model={"path": "base"}
+    )
+    expected = RecordTally(whole=1, truncated=1, empty=1)
+    assert counted(recipe, sealed, base_dir) == [expected] * 2
+    assert len(rows_trained(recipe, sealed, base_dir, tmp_path, monkeypatch)) == 4
+
+
+@pytest.mark.claim("C618")
+@pytest.mark.parametrize("phase", ["dpo", "reward"])
+def test_tools_count_towards_the_length_of_a_pair(
+    phase: str, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training_world import write_records
+
+    template = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}" + TEMPLATE
+    write_base(tmp_path / "tooled", LLAMA)
+    settings = tmp_path / "tooled" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_bytes()) | {"chat_template": template}))
+
+    def pairs(_count: int, _label: str) -> list[dict[str, Any]]:
+        def said(text: str) -> list[dict[str, str]]:
+            return [{"role": "assistant", "content": text}]
+
+        asked = {"prompt": [{"role": "user", "content": "a?"}]}
+        row = asked | {"chosen": said("y"), "rejected": said("n")}
+        long = [{"type": "function", "function": {"name": "n" * 90}}]
+        return [row | {"tools": long}, row | {"tools": []}]
+
+    sealed = dict(seal_records(write_records(tmp_path, made=pairs), tmp_path))
+    recipe = preferring(
+        phase,
+        columns=PAIRS | {"tools": "tools"},
+        trainer=trainer_of(max_length=60),
+        model={"path": "tooled"},
+    )
+    out = {"filtered": 1} if phase == "reward" else {"empty": 1}
+    assert counted(recipe, sealed, tmp_path) == [RecordTally(whole=1, **out)] * 2
+    assert len(rows_trained(recipe, sealed, tmp_path, tmp_path, monkeypatch)) == 2
+
+
+@pytest.mark.claim("C700")
+@pytest.mark.parametrize("marked", ["question", "answer", "prompt", "chosen"])
+def test_a_message_that_is_not_to_be_learned_is_not(
+    marked: str, base_dir: Path, tmp_path: Path
+) -> None:
+    from training_world import write_records
+
+    turns = {"question": {"role": "user", "content": "a?"}}
+    turns["answer"] = {"role": "assistant", "content": "y"}
+    if marked in turns:
+        turns[marked] = turns[marked] | {"weight": 0}
+        row: dict[str, Any] = {"messages": list(turns.values())}
+    else:
+        other = {"role": "assistant", "content": "n"}
+        row = {"prompt": [turns["question"]], "chosen": [turns["answer"]], "rejected": [other]}
+        row[marked] = [row[marked][0] | {"weight": 0}]
+    sealed = dict(seal_records(write_records(tmp_path, made=lambda *_: [row] * 2), tmp_path))
+    recipes = [preferring("dpo", columns=PAIRS, model={"path": "base"})]
+    if marked in turns:
+        recipes = [
+            sft(
+                columns={"messages": "messages"},
+                trainer=trainer_of(max_length=None, assistant_only_loss=alone),
+                model={"path": "base"},
+            )
+            for alone in (False, True)
+        ]
+    for recipe in recipes:
+        alone = getattr(recipe.trainer, "assistant_only_loss", True)
+        if marked == "prompt" or (marked == "question" and alone):
+            assert counted(recipe, sealed, base_dir)
+            continue
+        with pytest.raises(RecordInvalid, check=carries(check="columns", got="weight")):
+            counted(recipe, sealed, base_dir)
 
 
 @pytest.mark.claim("C618")

@@ -24,7 +24,7 @@ from training_world import (
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
-from sealtrain.training.data.rendered_record import Rendered, explain_unrendered, render_record
+from sealtrain.training.inputs.rendered_record import Rendered, explain_unrendered, render_record
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = pytest.mark.claim("C580")
@@ -252,3 +252,14 @@ def test_a_cut_is_counted(base_dir: Path) -> None:
 def test_tokens_of_a_script_are_not_shown() -> None:
     assert explain_unrendered(trained("sft", columns={"text": "prompt"})) is None
     assert explain_unrendered(cpt(columns={"tokens": "tokens"})) is not None
+
+
+@pytest.mark.claim("C618")
+@pytest.mark.parametrize("phase", ["dpo", "reward"])
+def test_a_pair_without_a_difference_is_shown_as_left_out(phase: str, base_dir: Path) -> None:
+    recipe = preferring(phase, trainer={"max_length": 60})
+    tokenizer = build_tokenizer(recipe, base_dir)
+    for chosen, use in (("yes", "left-out"), ("no", None)):
+        pair = {"prompt": "a?", "chosen": chosen, "rejected": "yes"}
+        shown = render_record(recipe, tokenizer, pair)
+        assert all(({*part.uses} == {"left-out"}) == (use is not None) for part in shown)

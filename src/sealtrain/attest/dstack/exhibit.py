@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import Claim, Group, raising
 from sealtrain.attest.dstack import appraise as dstack
-from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.policy import AgentPolicy, DstackPolicy
 from sealtrain.attest.dstack.tee import DstackEvidence
 from sealtrain.attest.dstack.verify import (
@@ -32,6 +31,9 @@ from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier, verifier_of
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import EvidenceRefused
+
+if TYPE_CHECKING:
+    from sealtrain.attest.dstack.client import DstackClient
 
 Joined = TypeVar("Joined", bound=MeasuredQuote)
 
@@ -181,6 +183,8 @@ def _own_fields(evidence: DstackEvidence) -> list[Field]:
 
 def _show(place: Path, report_data: bytes) -> tuple[StatementExhibit, Attachments]:
     """The agent's statement; on a rented machine in the form of its kind."""
+    from sealtrain.attest.dstack.client import DstackClient  # an HTTP client: a verifier loads none
+
     client = DstackClient(str(place))
     found = client.get_statement(report_data)
     if found is not None and found.kind != "tdx":

@@ -10,7 +10,6 @@ from pathlib import Path
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.claims import single
 from sealtrain.attest.dstack import appraise as dstack
-from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import agent_facts, agent_fields, agent_quote
 from sealtrain.attest.facts import SignedFacts, Situation
 from sealtrain.attest.field import Field
@@ -98,6 +97,8 @@ def _own_fields(evidence: GcpEvidence) -> list[Field]:
 
 
 def _show(place: Path, report_data: bytes) -> tuple[GcpStatement, Attachments]:
+    from sealtrain.attest.dstack.client import DstackClient  # an HTTP client: a verifier loads none
+
     found = DstackClient(str(place)).statement_of("gcp-tdx", report_data)
     quote = parse_quote(canonical_quote(found.statement))
     shown = gcp_tpm(found)

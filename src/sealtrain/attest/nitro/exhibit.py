@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import Claim, claim_unchecked, compare_commitment, single
-from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.facts import MeasuredDocument, SignedFacts, Situation
 from sealtrain.attest.field import CPU, Field, rows_of, time_of
@@ -35,6 +35,9 @@ from sealtrain.attest.roots import root_name
 from sealtrain.attest.tee import Shown
 from sealtrain.attest.verifier import Verifier
 from sealtrain.base.encoding import to_base64
+
+if TYPE_CHECKING:
+    from sealtrain.attest.dstack.client import DstackClient
 
 _AWS = "AWS Nitro Enclaves Root G1"
 _OF_A_TPM = b"\x6dnitrotpm_pcrs"

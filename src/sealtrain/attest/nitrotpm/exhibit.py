@@ -10,7 +10,6 @@ from pathlib import Path
 from sealtrain.attest.bundle import Attachments
 from sealtrain.attest.certificates import certificate_fields
 from sealtrain.attest.claims import raising, single
-from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.exhibit import log_fields
 from sealtrain.attest.dstack.parse import AgentStatement
 from sealtrain.attest.dstack.verify import LOG, boot_measurements, describe_unmeasured
@@ -130,6 +129,8 @@ def _own_fields(evidence: NitroTpmEvidence) -> list[Field]:
 
 
 def _show(place: Path, report_data: bytes) -> tuple[NitroTpmStatement, Attachments]:
+    from sealtrain.attest.dstack.client import DstackClient  # an HTTP client: a verifier loads none
+
     found = DstackClient(str(place)).statement_of("aws-nitro-tpm", report_data)
     document = parse_document(found.statement, NITRO_TPM)
     statement = NitroTpmStatement(

@@ -146,12 +146,12 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
             found = admission.owner(request, role)
             data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
-            def acted() -> Response:
+            def act_and_answer() -> Response:
                 broker().owners.admit(found, data)
                 return answer(act(_parse(asked, data)))
 
             lane = lanes.owners if found.is_owner else lanes.controllers
-            return await lane.run(found.owner, acted)
+            return await lane.run(found.owner, act_and_answer)
 
         app.add_api_route(
             path,

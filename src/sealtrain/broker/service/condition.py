@@ -22,13 +22,13 @@ class Condition:
         Raises:
             Unreachable: A database, the disk, the collateral or the chain cannot be used.
         """
-        for look in self._needed().values():
+        for look in self._list_checks().values():
             look()
 
     def failing(self) -> dict[str, str]:
         """Everything the broker needs to decide and that fails now: name → the error found."""
         found: dict[str, str] = {}
-        for name, look in self._needed().items():
+        for name, look in self._list_checks().items():
             try:
                 look()
             except (Unreachable, Refused) as error:
@@ -39,9 +39,9 @@ class Condition:
         """Sizes of its databases: name → description and number; only those that can be read."""
         found: dict[str, tuple[str, int]] = {}
         with suppress(Unreachable, Refused):
-            found["ledger_entries"] = ("Entries of the ledger.", self._measured())
+            found["ledger_entries"] = ("Entries of the ledger.", self._measure())
         with suppress(Unreachable):
-            challenges, leases, decisions = self._counted()
+            challenges, leases, decisions = self._count()
             found["leases"] = ("Leases that are live.", leases)
             found["challenges_used"] = ("Used challenges that are remembered.", challenges)
             found["decisions"] = ("Decisions of owners.", decisions)
@@ -51,22 +51,22 @@ class Condition:
     def ledger_size(self) -> int:
         """Entries of the ledger, or the last number read."""
         with suppress(Unreachable, Refused):
-            self._measured()
+            self._measure()
         return self._size
 
-    def _needed(self) -> dict[str, Callable[[], object]]:
+    def _list_checks(self) -> dict[str, Callable[[], object]]:
         chain = {} if self._parts.chain is None else {"chain": self._parts.chain.ready}
         return {
-            "database": self._counted,
-            "ledger": self._measured,
+            "database": self._count,
+            "ledger": self._measure,
             **self._parts.surroundings,
             **chain,
         }
 
-    def _measured(self) -> int:
+    def _measure(self) -> int:
         self._size = self._parts.ledger.size
         return self._size
 
-    def _counted(self) -> tuple[int, int, int]:
+    def _count(self) -> tuple[int, int, int]:
         with self._parts.store.reading() as transaction:
             return transaction.counts(self._parts.clock())

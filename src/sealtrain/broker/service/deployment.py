@@ -91,7 +91,7 @@ class BrokerDocument(StrictModel):
     database: bool
 
     @model_validator(mode="after")
-    def _served(self) -> Self:
+    def _check_served(self) -> Self:
         """Refuse what no broker would serve."""
         if self.image is None and self.platform != "simulator":
             raise ValueError(f"image is required on {self.platform}, as name@sha256:…")

@@ -17,7 +17,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.service.throttle import Shares
-from sealtrain.broker.store.nonces import replayed
+from sealtrain.broker.store.nonces import report_replay
 from sealtrain.signing.errors import RequestStale
 from sealtrain.signing.http_signature import SignedHead, verify_head
 
@@ -87,7 +87,7 @@ class Owners:
         )
         signed = head.request
         if (signed.key_id, signed.nonce) in self._spent:
-            raise replayed(signed.nonce)
+            raise report_replay(signed.nonce)
         signer = self._parts.controllers.signers(role)[signed.key_id]
         return OwnersRequest(owner=signer.name, is_owner=signer.owner, head=head)
 

@@ -70,7 +70,7 @@ class RunControl:
             Refused: One of its checks fails.
         """
         envelope = document.envelope()
-        found, signer = self._verified(Submission, document)  # 1. and the first half of 2.
+        found, signer = self._verify(Submission, document)  # 1. and the first half of 2.
         ticket = load_model(RunTicket, found.ticket, TicketInvalid, "run ticket")
         if ticket.role == BROKER_ROLE:
             raise TicketInvalid(
@@ -99,7 +99,7 @@ class RunControl:
             Refused: One of its checks fails.
         """
         digest = document.envelope().digest
-        event, signer = self._verified(RunEvent, document)  # 1. 2.
+        event, signer = self._verify(RunEvent, document)  # 1. 2.
         with self._parts.store.transaction() as transaction:
             state = self._state(transaction, event.submission_id)  # 3.
             recorded = transaction.submissions.recorded(digest)
@@ -119,7 +119,7 @@ class RunControl:
             Refused: Not signed by its submitter or an owner, or it has ended.
         """
         digest = document.envelope().digest
-        stop, signer = self._verified(RunStop, document)
+        stop, signer = self._verify(RunStop, document)
         with self._parts.store.transaction() as transaction:
             state = self._state(transaction, stop.submission_id)
             recorded = transaction.submissions.recorded(digest)
@@ -216,7 +216,7 @@ class RunControl:
             found.append((index, data))
         return found, indices[limit] if len(indices) > limit else None
 
-    def _verified(
+    def _verify(
         self, cls: type[Control], document: EnvelopeDocument
     ) -> tuple[Control, ControllerKey]:
         role: Literal["submitter", "runner"] = "runner" if cls is RunEvent else "submitter"

@@ -97,10 +97,10 @@ class Nonces:
                 nonces.insert().values(key_id=key_id, nonce=nonce, forget_after=forget_after)
             )
         except sa.exc.IntegrityError as error:
-            raise replayed(nonce) from error
+            raise report_replay(nonce) from error
 
 
-def replayed(nonce: str) -> RequestReplayed:
+def report_replay(nonce: str) -> RequestReplayed:
     """The error for a request whose nonce was used before."""
     return RequestReplayed(
         "the request is a replay: its nonce was used before",

@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from sealtrain.errors import ImageRefused
@@ -19,12 +20,27 @@ NETWORK: Final = "network"
 CONFIG_LIMITS: Final = {DOCUMENT: 256 << 10, TICKET: 1 << 20, NETWORK: 256}
 """Files of a config drive, and how many bytes each has at most."""
 CONFIG_SERIAL: Final = "sealtrain-config"
+SCRATCH_SERIAL: Final = "sealtrain-scratch"
+SCRATCH_KEY_BYTES: Final = 64
+COMMAND_USER: Final = 65532
+"""Runs the document's command, which keeps the keys, and alone uses the agent's socket."""
+SCRIPT_USER: Final = 65531
+"""Runs the recipe's code (``guest.sandbox.users``)."""
 ROOT_PARTITION: Final = "sealtrain-root"
 _ROOT: Final = re.compile(r"[0-9a-f]{64}")
 _BLOCKS: Final = re.compile(r"[1-9][0-9]{0,9}")
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
 BLOCK: Final = 4096
 _SECTORS: Final = BLOCK // 512
+
+
+class GuestState(StrEnum):
+    """What a guest says of itself to its operator."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +112,27 @@ def choose_device(described: Mapping[str, str], wanted: str, what: str) -> str:
     return found[0]
 
 
+def choose_scratch(described: Mapping[str, str]) -> str | None:
+    """The disk for files of the run; ``None`` where the operator gave none: they stay in memory.
+
+    Raises:
+        ImageRefused: There is more than one.
+    """
+    if SCRATCH_SERIAL not in described.values():
+        return None
+    return choose_device(described, SCRATCH_SERIAL, "scratch disk")
+
+
+def crypt_table(device: str, key: bytes) -> str:
+    """The parameters of dm-crypt's target: AES-256-XTS in sectors of 4096 bytes.
+
+    Args:
+        device: As ``major:minor``.
+        key: 64 bytes.
+    """
+    return f"aes-xts-plain64 {key.hex()} 0 {device} 0 1 sector_size:{BLOCK}"
+
+
 def partition_name(uevent: str) -> str:
     """The name of a partition by its ``uevent`` of sysfs; empty for a whole disk."""
     return next(
@@ -116,6 +153,12 @@ class Network:
     address: bytes
     mask: bytes
     gateway: bytes
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether the gateway is in the network that address and mask name."""
+        both = zip(self.address, self.gateway, self.mask, strict=True)
+        return all((own ^ other) & mask == 0 for own, other, mask in both)
 
 
 def parse_network(text: bytes) -> Network:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,15 +17,32 @@ from typing import Final
 from sealtrain.attest.tpm.device import open_tpm
 from sealtrain.errors import ImageRefused
 from sealtrain.guest.boot import kernel
+from sealtrain.guest.boot.address_lease import exchange_on, lease_address
 from sealtrain.guest.boot.decisions import (
+    BLOCK,
+    COMMAND_USER,
     CONFIG_LIMITS,
     CONFIG_SERIAL,
     DOCUMENT,
     ROOT_PARTITION,
+    SCRATCH_KEY_BYTES,
     choose_device,
+    choose_scratch,
+    crypt_table,
     parse_parameters,
     partition_name,
 )
+from sealtrain.guest.boot.empty_files import write_empty_files
+from sealtrain.guest.boot.handed_in import (
+    HOST,
+    HOST_PORT,
+    METADATA,
+    SERVICES,
+    ask_service,
+    read_archive,
+    receive_archive,
+)
+from sealtrain.guest.boot.locks import lock_kernel
 from sealtrain.image.disk.cpio import read_files
 
 DOCUMENT_PCR: Final = 14
@@ -35,8 +53,13 @@ PYTHON: Final = "/usr/bin/python3.11"
 SECOND: Final = "sealtrain.guest.boot.second"
 _BLOCKS: Final = Path("/sys/class/block")
 _ROOT: Final = "/root"
+_CARDS: Final = Path("/sys/class/net")
+_VENDOR: Final = Path("/sys/class/dmi/id/sys_vendor")
 _PATIENCE_S: Final = 30
-_LOCKED: Final = ("modules_disabled", "kexec_load_disabled")
+_CONFIG_PATIENCE_S: Final = 10
+"""A disk is there when its driver is: this is for slow machines."""
+_HOST_PATIENCE_S: Final = 5
+SCRATCH: Final = "/run-data"
 
 
 def main() -> None:
@@ -46,15 +69,16 @@ def main() -> None:
         mount_kernel_files()
         step = "modules"
         load_modules(Path("/modules"))
-        step = "config drive"
-        handed = read_config_drive()
+        step = "what the operator hands in"
+        handed = read_handed_in()
         step = "measurement"
         measure_document(handed[DOCUMENT])
         step = "root"
         mount_root()
+        step = "scratch disk"
+        mount_scratch()
         step = "locks"
-        for name in _LOCKED:
-            Path(f"/proc/sys/kernel/{name}").write_text("1")
+        lock_kernel(Path("/"))
         step = "hand over"
         hand_over(handed)
     except BaseException as error:
@@ -87,23 +111,87 @@ def load_modules(folder: Path) -> None:
         kernel.load_module(folder / f"{name}.ko")
 
 
-def read_config_drive() -> dict[str, bytes]:
-    """The files that the operator hands in.
+def read_handed_in() -> dict[str, bytes]:
+    """The operator's files: of a config drive; else of the host by vsock; else of the cloud.
 
     Raises:
-        ImageRefused: There is not exactly one config drive, or it holds something else.
+        ImageRefused: None of them hands in anything, or it is something else.
     """
-
-    def serials() -> dict[str, str]:
-        places = ((path, path / "serial") for path in _BLOCKS.iterdir())
-        return {path.name: _text(file) for path, file in places}
-
-    name = _await(serials, CONFIG_SERIAL, "config drive")
-    with Path("/dev", name).open("rb", buffering=0) as disk:
-        handed = read_files(disk, CONFIG_LIMITS)
+    if _appears(CONFIG_SERIAL):
+        handed = read_config_drive()
+    else:
+        archive = _ask_host()
+        handed = read_archive(_ask_cloud() if archive is None else archive)
     if DOCUMENT not in handed:
-        raise ImageRefused("the config drive has no deployment document", check=DOCUMENT)
+        raise ImageRefused("the operator hands in no deployment document", check=DOCUMENT)
     return handed
+
+
+def _appears(serial: str) -> bool:
+    end = time.monotonic() + _CONFIG_PATIENCE_S
+    while serial not in _serials().values():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _ask_host() -> bytes | None:
+    """The archive of the machine's host; ``None`` where it hands in none this way."""
+    if not Path("/dev/vsock").exists():
+        return None
+    with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_HOST_PATIENCE_S)
+        try:
+            connection.connect((HOST, HOST_PORT))
+        except OSError:
+            return None
+        return receive_archive(connection)
+
+
+def _ask_cloud() -> bytes:
+    """The archive of the cloud's metadata service, over the first network card."""
+    service = SERVICES.get(vendor := _text(_VENDOR))
+    card = first_card()
+    if service is None or card is None:
+        raise ImageRefused(
+            "the operator hands in nothing",
+            check="config drive",
+            got=f"none; vendor {vendor[:40]!r}",
+            expected=CONFIG_SERIAL,
+        )
+    kernel.raise_network("lo", None)
+    lease_network(card)
+    return ask_service(service, lambda: socket.create_connection(METADATA, _HOST_PATIENCE_S))
+
+
+def first_card() -> str | None:
+    """The first network card of the machine."""
+    cards = sorted(path.name for path in _CARDS.iterdir() if (path / "device").exists())
+    return cards[0] if cards else None
+
+
+def lease_network(card: str) -> None:
+    """Have the network lease a card its address.
+
+    Raises:
+        ImageRefused: It leases none.
+    """
+    kernel.raise_network(card, None)
+    own = bytes.fromhex((_CARDS / card / "address").read_text().strip().replace(":", ""))
+    network = lease_address(exchange_on(card), own, os.urandom(4))
+    kernel.raise_network(card, network)
+
+
+def read_config_drive() -> dict[str, bytes]:
+    """The files of the config drive.
+
+    Raises:
+        ImageRefused: There is not exactly one, or it holds something else.
+    """
+    name = _await(_serials, CONFIG_SERIAL, "config drive")
+    with Path("/dev", name).open("rb", buffering=0) as disk:
+        return read_files(disk, CONFIG_LIMITS)
 
 
 def measure_document(document: bytes) -> None:
@@ -137,21 +225,44 @@ def mount_root() -> None:
 
     name = _await(names, ROOT_PARTITION, "root partition")
     table = parameters.verity_table((_BLOCKS / name / "dev").read_text().strip())
-    kernel.map_verity("sealtrain", parameters.sectors, table)
-    device = Path("/dev/dm-0")
-    for _ in range(_PATIENCE_S * 10):
-        if device.exists():
-            break
-        time.sleep(0.1)
+    device = kernel.map_device("sealtrain-root", parameters.sectors, "verity", table)
+    _await_file(device)
     flags = kernel.READ_ONLY | kernel.NO_DEVICES | kernel.NO_SUID
     kernel.mount(str(device), _ROOT, "erofs", flags)
 
 
+def mount_scratch() -> None:
+    """Where the operator gave a disk for it, put the run's files on it, encrypted.
+
+    The key is drawn here and told to the kernel: the disk is empty to everyone after this boot.
+
+    Raises:
+        ImageRefused: There are two such disks, or it is too small.
+    """
+    name = choose_scratch(_serials())
+    if name is None:
+        return
+    blocks = int((_BLOCKS / name / "size").read_text()) * 512 // BLOCK
+    table = crypt_table((_BLOCKS / name / "dev").read_text().strip(), os.urandom(SCRATCH_KEY_BYTES))
+    device = kernel.map_device(
+        "sealtrain-scratch", blocks * (BLOCK // 512), "crypt", table, writable=True
+    )
+    _await_file(device)
+    with device.open("r+b", buffering=0) as file:
+        write_empty_files(file, blocks, COMMAND_USER)
+        os.fsync(file.fileno())
+    safe = kernel.NO_SUID | kernel.NO_DEVICES
+    kernel.mount(str(device), f"{_ROOT}{SCRATCH}", "ext4", safe)
+    say("SEALTRAIN-SCRATCH encrypted")
+
+
 def hand_over(handed: Mapping[str, bytes]) -> None:
     """Leave the initrd, and become the second program."""
-    HANDED_OVER.mkdir(mode=0o755)
+    HANDED_OVER.mkdir(mode=0o700)
     for name, data in handed.items():
         (HANDED_OVER / name).write_bytes(data)
+        os.chown(HANDED_OVER / name, COMMAND_USER, COMMAND_USER)
+    os.chown(HANDED_OVER, COMMAND_USER, COMMAND_USER)
     for place in ("/proc", "/sys", "/dev", "/run"):
         kernel.mount(place, f"{_ROOT}{place}", None, kernel.MOVE)
     os.chdir(_ROOT)
@@ -169,6 +280,18 @@ def _await(describe: Callable[[], dict[str, str]], wanted: str, what: str) -> st
     while wanted not in (found := describe()).values() and time.monotonic() < end:
         time.sleep(0.1)
     return choose_device(found, wanted, what)
+
+
+def _await_file(device: Path) -> None:
+    """Until the kernel has made a device's file; what opens it says where it has not."""
+    end = time.monotonic() + _PATIENCE_S
+    while not device.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def _serials() -> dict[str, str]:
+    """The kernel's name of each disk → its serial number."""
+    return {path.name: _text(path / "serial") for path in _BLOCKS.iterdir()}
 
 
 def _text(path: Path) -> str:

@@ -24,11 +24,13 @@ _NOT_NEEDED: Final = (17, 19)
 _DM_IOCTL: Final = struct.Struct("<3IIIIiIIIQ128s129s7x")
 _DM_TARGET: Final = struct.Struct("<QQiI16s")
 _DM_CREATE, _DM_SUSPEND, _DM_LOAD = 3, 6, 9
-_DM_READ_ONLY, _DM_UDEV_OFF = 1, 0
+_DM_READ_ONLY, _DM_SECRET = 1, 1 << 15
 _DM_SPACE: Final = 4096
+_DM_DEVICE_AT: Final = 40
 _SET_ADDRESS, _SET_MASK, _SET_FLAGS, _ADD_ROUTE = 0x8916, 0x891C, 0x8914, 0x890B
+_GET_ADDRESS: Final = 0x8915
 _UP_AND_RUNNING: Final = 0x41
-_ROUTE_UP_GATEWAY: Final = 3
+_ROUTE_GATEWAY, _ROUTE_HOST = 3, 5
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,28 +63,45 @@ def switch_off() -> None:
     _LIBC.reboot(_POWER_OFF)
 
 
-def map_verity(name: str, sectors: int, table: str) -> None:
-    """Make a read-only device-mapper device of one verity target (``dm-0`` is the first).
+def map_device(name: str, sectors: int, kind: str, table: str, *, writable: bool = False) -> Path:
+    """Make a device-mapper device of one target.
+
+    Args:
+        name: As the kernel knows it.
+        sectors: Its size, in sectors of 512 bytes.
+        kind: Of the target, such as ``verity``.
+        table: Its parameters; the kernel wipes its copies of them.
+        writable: It can be written to.
+
+    Returns:
+        Its file, which the kernel makes a little later.
 
     Raises:
         OSError: The kernel refused.
     """
     parameters = table.encode() + b"\0"
     parameters += bytes(-len(parameters) % 8)
-    target = _DM_TARGET.pack(0, sectors, 0, _DM_TARGET.size + len(parameters), b"verity")
+    target = _DM_TARGET.pack(0, sectors, 0, _DM_TARGET.size + len(parameters), kind.encode())
+    flags = _DM_SECRET if writable else _DM_SECRET | _DM_READ_ONLY
     with Path("/dev/mapper/control").open("r+b", buffering=0) as control:
         _mapper(control.fileno(), _DM_CREATE, name)
-        _mapper(control.fileno(), _DM_LOAD, name, flags=_DM_READ_ONLY, targets=target + parameters)
-        _mapper(control.fileno(), _DM_SUSPEND, name)  # without the flag: resume
+        _mapper(control.fileno(), _DM_LOAD, name, flags=flags, targets=target + parameters)
+        answer = _mapper(control.fileno(), _DM_SUSPEND, name)  # without the flag: resume
+    (number,) = struct.unpack_from("<Q", answer, _DM_DEVICE_AT)
+    return Path(f"/dev/dm-{number & 0xFF | number >> 12 & 0xFFF00}")
 
 
-def _mapper(control: int, command: int, name: str, *, flags: int = 0, targets: bytes = b"") -> None:
+def _mapper(
+    control: int, command: int, name: str, *, flags: int = 0, targets: bytes = b""
+) -> bytearray:
     head = _DM_IOCTL.pack(
         4, 0, 0, _DM_SPACE, _DM_IOCTL.size, 1 if targets else 0, 0, flags, 0, 0, 0,
         name.encode(), b"",
     )  # fmt: skip
     request = 3 << 30 | _DM_IOCTL.size << 16 | 0xFD << 8 | command
-    fcntl.ioctl(control, request, bytearray((head + targets).ljust(_DM_SPACE, b"\0")))
+    space = bytearray((head + targets).ljust(_DM_SPACE, b"\0"))
+    fcntl.ioctl(control, request, space)
+    return space
 
 
 def raise_network(card: str, network: Network | None) -> None:
@@ -101,12 +120,31 @@ def raise_network(card: str, network: Network | None) -> None:
             ask(_SET_MASK, _internet(network.mask))
         ask(_SET_FLAGS, struct.pack("<h", _UP_AND_RUNNING))
         if network is not None:
-            anywhere = _internet(bytes(4))
-            route = struct.pack(
-                "<Q16s16s16sH6xQQQ", 0, anywhere, _internet(network.gateway), anywhere,
-                _ROUTE_UP_GATEWAY, 0, 0, 0,
-            )  # fmt: skip
-            fcntl.ioctl(handle, _ADD_ROUTE, route.ljust(120, b"\0"))
+            anywhere, gateway = _internet(bytes(4)), _internet(network.gateway)
+            if not network.has_gateway:  # some clouds lease an address that is a network by itself
+                _add_route(handle, gateway, anywhere, _internet(b"\xff" * 4), _ROUTE_HOST, card)
+            _add_route(handle, anywhere, gateway, anywhere, _ROUTE_GATEWAY, card)
+
+
+def _add_route(
+    handle: socket.socket, to: bytes, gateway: bytes, mask: bytes, flags: int, card: str
+) -> None:
+    """Add a route by a card (``struct rtentry`` of 64 bits)."""
+    name = ctypes.create_string_buffer(card.encode())
+    route = struct.pack(
+        "<Q16s16s16sH6x24xQ24x", 0, to, gateway, mask, flags, ctypes.addressof(name)
+    )
+    fcntl.ioctl(handle, _ADD_ROUTE, route)
+
+
+def has_address(card: str) -> bool:
+    """Whether a network card has an address already."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        try:
+            fcntl.ioctl(handle, _GET_ADDRESS, struct.pack("<16s24x", card.encode()))
+        except OSError:
+            return False
+    return True
 
 
 def _internet(address: bytes) -> bytes:

@@ -7,43 +7,64 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sealtrain.attest.tpm.device import DEVICES, open_tpm
+from sealtrain.errors import ImageRefused
 from sealtrain.guest.boot import kernel
-from sealtrain.guest.boot.decisions import DOCUMENT, NETWORK, parse_network
-from sealtrain.guest.boot.first import HANDED_OVER, say
-
-USER: Final = 65532
-_CARDS: Final = Path("/sys/class/net")
+from sealtrain.guest.boot.decisions import (
+    COMMAND_USER,
+    DOCUMENT,
+    NETWORK,
+    SCRIPT_USER,
+    GuestState,
+    parse_network,
+)
+from sealtrain.guest.boot.first import HANDED_OVER, SCRATCH, first_card, lease_network, say
+from sealtrain.guest.boot.health import HealthPage, listen_everywhere
 
 
 def main() -> None:
     """Prepare the machine, start the document's command, and switch off when it ends."""
-    step = "memory"
+    step, health = "memory", HealthPage()
     try:
         mount_memory()
         step = "network"
         set_network(HANDED_OVER / NETWORK)
+        step = "health"
+        for listener in listen_everywhere():
+            health.serve(listener)
+        _enter(health, GuestState.STARTING)
         step = "TPM"
         show_registers()
         step = "agent"
         document = (HANDED_OVER / DOCUMENT).read_bytes()
         serve_agent(document)
         step = "command"
-        code = start(command_of(document))
+        words = command_of(document)
+        _enter(health, GuestState.RUNNING)
+        code = start(words)
         say(f"SEALTRAIN-ENDED {code}")
+        _enter(health, GuestState.ENDED)
     except BaseException as error:
+        _enter(health, GuestState.STOPPED)
         say(f"SEALTRAIN-STOPPED {step}: {type(error).__name__}: {error}")
     time.sleep(1)
     kernel.switch_off()
 
 
+def _enter(health: HealthPage, state: GuestState) -> None:
+    health.state = state
+    say(f"SEALTRAIN-STATE {state}")
+
+
 def mount_memory() -> None:
-    """Everything that can be written: in memory, and gone with it."""
+    """Everything that can be written: in memory and gone with it, unless a disk is there for it."""
     safe = kernel.NO_SUID | kernel.NO_DEVICES
-    for place, mode in (("/tmp", "1777"), ("/run-data", "1777")):  # noqa: S108  # a mount point
-        kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode}")
+    own = f"uid={COMMAND_USER},gid={COMMAND_USER}"
+    for place, mode in (("/tmp", "711"), (SCRATCH, "700")):  # noqa: S108  # a mount point
+        if not os.path.ismount(place):
+            kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode},{own}")
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         Path("/dev", name).symlink_to(f"/proc/self/{target}")
     shared = Path("/dev/shm")  # noqa: S108  # a mount point
@@ -52,14 +73,18 @@ def mount_memory() -> None:
 
 
 def set_network(file: Path) -> None:
-    """Loopback, and the first network card where the config drive has an address."""
+    """Loopback, and the first network card: the operator's address, or one that is leased."""
     kernel.raise_network("lo", None)
-    if not file.exists():
+    card = first_card()
+    if card is None:
         return
-    network = parse_network(file.read_bytes())
-    cards = sorted(path.name for path in _CARDS.iterdir() if (path / "device").exists())
-    if cards:
-        kernel.raise_network(cards[0], network)
+    if file.exists():
+        kernel.raise_network(card, parse_network(file.read_bytes()))
+    elif not kernel.has_address(card):
+        try:
+            lease_network(card)
+        except ImageRefused as error:
+            say(f"SEALTRAIN-NETWORK none: {error.message}")
 
 
 def show_registers() -> None:
@@ -82,7 +107,7 @@ def serve_agent(document: bytes) -> None:
         with open_tpm(next(device for device in DEVICES if device.exists())) as tpm:
             return vtpm_shown(tpm, report_data, log)
 
-    GuestAgent(Path(AGENT_SOCKET), answers(document, attest), USER).start()
+    GuestAgent(Path(AGENT_SOCKET), answers(document, attest), COMMAND_USER).start()
 
 
 def command_of(document: bytes) -> Sequence[str]:
@@ -93,11 +118,14 @@ def command_of(document: bytes) -> Sequence[str]:
 
 
 def start(words: Sequence[str]) -> int:
-    """Run a command as the user of the image, and wait for it."""
+    """Run a command as the user of the image, which may start another one's; wait for it."""
+    from sealtrain.guest.sandbox.users import LENT, WORKLOAD_USER, change_user
+
     environment = dict(os.environ, HOME="/run-data", PYTHONDONTWRITEBYTECODE="1")
+    environment[WORKLOAD_USER] = str(SCRIPT_USER)
     done = subprocess.run(  # noqa: S603  # of the measured document
-        words, check=False, cwd="/run-data", env=environment,
-        user=USER, group=USER, extra_groups=[], stdin=subprocess.DEVNULL,
+        words, check=False, cwd="/run-data", env=environment, stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: change_user(COMMAND_USER, LENT),
     )  # fmt: skip
     return done.returncode
 

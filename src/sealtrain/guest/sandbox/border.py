@@ -33,6 +33,7 @@ from sealtrain.guest.sandbox.programs import Programs, questions
 from sealtrain.guest.sandbox.rehearsal import insecure_loud
 from sealtrain.guest.sandbox.scratch import Scratch, scratch
 from sealtrain.guest.sandbox.seccomp import refuse_calls
+from sealtrain.guest.sandbox.users import MAY_SIGNAL, give_up_capabilities, workload_user
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.output import OutputTally
@@ -109,6 +110,8 @@ class Room:
         landlock, seccomp, older = 0, False, other_threads()
         if self._alone:
             leave_no_memory()
+            if workload_user() is not None:  # a keeper, which was lent more than it needs now
+                give_up_capabilities(MAY_SIGNAL)
             places = [address_of(url) for url in outbound().places(ways.urls)]
             names = not all(is_number(host) for host, _port in places)
             landlock = restrict(

@@ -84,7 +84,7 @@ class PinnedFinder(DistributionFinder):
         self._importable = importable
         self._library = tuple(_library())
         own = tuple(own_folders(importable.own).values())
-        self._home = str(own[0].parent)
+        self._homes = tuple(dict.fromkeys(str(folder.parent) for folder in own))
         self._own_files = frozenset(_own_files(own))
         self._distributions = dict(importable.distributions)
         with contextlib.suppress(PackageNotFoundError):
@@ -97,7 +97,7 @@ class PinnedFinder(DistributionFinder):
         parent, _, name = fullname.rpartition(".")
         if not parent:
             return self._of_interpreter(fullname) or self._find(
-                fullname, name, (self._home, *self._importable.roots)
+                fullname, name, (*self._homes, *self._importable.roots)
             )
         return self._find(fullname, name, path or ())
 

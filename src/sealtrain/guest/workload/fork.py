@@ -7,7 +7,8 @@ the interpreter. Before, the workload gives up what would stay:
    nowhere, so that no object that still owns it closes another's;
 2. the environment, but for settings of libraries.
 
-Every capability of the kernel's goes too, once it has its memory (``give_up_capabilities``).
+Every capability of the kernel's goes too, once it has its memory (``give_up_capabilities``). On a
+guest's disk of our own it becomes another user without a network first (``sandbox.users``).
 
 It ends with the keeper, and all that it forked ends with it: it is a group of processes that the
 kernel's filter lets none of them leave, and one signal reaches a whole group, also processes that
@@ -25,7 +26,6 @@ import re
 import select
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -35,10 +35,10 @@ from typing import Final, NoReturn
 from sealtrain.base.processes import fork
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.seccomp import refuse_calls
+from sealtrain.guest.sandbox.users import MAY_SIGNAL, become_user, give_up_capabilities
 from sealtrain.guest.workload.channel import ChannelEnds, connections
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_CAPABILITIES_VERSION: Final = 0x20080522
 _SETTINGS: Final = re.compile(
     r"(ACCELERATE|ARROW|ATEN|AXOLOTL|CUBLAS|CUDA|CUDNN|FLASH|GLOO|JE_ARROW|KMP|LC|MKL|NCCL|NUMBA"
     r"|NUMEXPR|NVIDIA|OMP|OPENBLAS|PYTORCH|TOKENIZERS|TORCH|TORCHINDUCTOR|TRANSFORMERS|TRITON|TRL"
@@ -70,6 +70,7 @@ class WorkloadProcess:
         ranks: int,
         kept: Collection[int],
         shown: bool = False,
+        user: int | None = None,
     ) -> None:
         """Fork it.
 
@@ -78,6 +79,7 @@ class WorkloadProcess:
             ranks: How many ranks it will have.
             kept: Descriptors that it keeps.
             shown: Standard output and error stay, for a rehearsal.
+            user: That it becomes, without a network (``sandbox.users``); ``None`` for this one's.
         """
         pairs = [connections() for _ in range(ranks)]
         ours, theirs = [own for own, _ in pairs], [other for _, other in pairs]
@@ -85,7 +87,7 @@ class WorkloadProcess:
         keeper = os.getpid()
         self.pid = fork()
         if self.pid == 0:
-            _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())})
+            _live(keeper, live, ours, theirs, {*kept, *((1, 2) if shown else ())}, user)
         join_group(self.pid)
         self.ends = tuple(ours)
         self._status: int | None = None
@@ -94,7 +96,7 @@ class WorkloadProcess:
         for end in theirs:
             for each in end.all:
                 each.close()
-        self._guard = Guard(self.pid)
+        self._guard = Guard(self.pid, other_user=user is not None)
 
     @property
     def status(self) -> int | None:
@@ -131,16 +133,17 @@ class Guard:
     keeps signals of a sandbox inside (Linux 6.12), the group cannot end it alone.
     """
 
-    def __init__(self, group: int) -> None:
+    def __init__(self, group: int, *, other_user: bool = False) -> None:
         """Start it.
 
         Args:
             group: Begun by a child of this process, which was not waited for yet.
+            other_user: The group is another user's: the guard keeps the capability to end it.
         """
         maker = os.pidfd_open(os.getpid())
         self._pid = fork()
         if self._pid == 0:
-            _guard(maker, group)
+            _guard(maker, group, MAY_SIGNAL if other_user else 0)
         os.close(maker)
         join_group(self._pid, group)
 
@@ -152,7 +155,7 @@ class Guard:
             os.waitpid(self._pid, 0)
 
 
-def _guard(maker: int, group: int) -> NoReturn:
+def _guard(maker: int, group: int, capability: int) -> NoReturn:
     """The guard's whole life."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -160,7 +163,7 @@ def _guard(maker: int, group: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         join_group(0, group)
         strip({maker})
-        give_up_capabilities()
+        give_up_capabilities(capability)
         refuse_calls(network=False, unix=False)
         if os.getpgrp() == group:  # or there is no such group any more
             select.select([maker], [], [])
@@ -255,6 +258,7 @@ def _live(
     others: Sequence[ChannelEnds],
     ends: Sequence[ChannelEnds],
     kept: Collection[int],
+    user: int | None,
 ) -> None:
     """The workload's whole life."""
     status = 1
@@ -267,6 +271,8 @@ def _live(
             for each in end.all:
                 each.detach()
         strip({*kept, *(each.fileno() for end in ends for each in end.all)})
+        if user is not None:
+            become_user(user)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == keeper:  # or it ended before the kernel was asked
             live(ends)
@@ -290,20 +296,6 @@ def strip(kept: Collection[int]) -> None:
                 os.fstat(number)
                 os.dup2(nowhere, number, inheritable=False)
     os.close(nowhere)
-
-
-def give_up_capabilities(kept: int = 0) -> None:
-    """Keep none of the kernel's capabilities: root without them is a user as any other.
-
-    Args:
-        kept: Bits of those that stay nevertheless, where this process has them.
-    """
-    kernel = ctypes.CDLL(None, use_errno=True)
-    header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
-    had = ctypes.create_string_buffer(24)
-    if kept and not kernel.capget(header, had):
-        kept &= struct.unpack_from("=I", had, 4)[0]
-    kernel.capset(header, struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0))
 
 
 def _forget_environment() -> None:

@@ -33,7 +33,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.guest.sandbox.imports import import_only_pinned
 from sealtrain.guest.sandbox.landlock import leave_no_memory, other_threads, restrict, unbound
 from sealtrain.guest.sandbox.seccomp import refuse_calls
-from sealtrain.guest.workload.fork import give_up_capabilities
+from sealtrain.guest.sandbox.users import give_up_capabilities
 from sealtrain.guest.workload.frames import (
     MAX_RANGE_BYTES,
     BatchLaid,

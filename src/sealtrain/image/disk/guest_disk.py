@@ -34,8 +34,9 @@ FIRST_PROGRAM: Final = (
     "__init__.py", "error_homes.py", "errors.py",
     "attest/__init__.py", "attest/errors.py", "attest/tpm/__init__.py",
     "attest/tpm/byte_cursor.py", "attest/tpm/device.py",
-    "guest/__init__.py", "guest/boot/__init__.py", "guest/boot/decisions.py",
-    "guest/boot/first.py", "guest/boot/kernel.py",
+    "guest/__init__.py", "guest/boot/__init__.py", "guest/boot/address_lease.py",
+    "guest/boot/decisions.py", "guest/boot/empty_files.py", "guest/boot/first.py",
+    "guest/boot/handed_in.py", "guest/boot/kernel.py", "guest/boot/locks.py",
     "image/__init__.py", "image/disk/__init__.py", "image/disk/cpio.py",
 )  # fmt: skip
 """Files of the package sealtrain that are in the initrd."""
@@ -52,7 +53,8 @@ STANDARD: Final = (
 LIBRARIES: Final = ("libc.so.6", "libm.so.6", "libz.so.1", "libexpat.so.1", "libffi.so.8")
 MODULES: Final = (
     "virtio_pci", "virtio_blk", "virtio_net", "nvme", "dm_verity", "erofs", "tpm_crb", "tpm_tis",
-    "tsm_report", "tdx_guest", "sev_guest",
+    "tsm_report", "tdx_guest", "sev_guest", "aesni_intel", "xts", "dm_crypt", "ext4",
+    "vmw_vsock_virtio_transport", "hv_sock", "gve", "ena", "hv_storvsc", "sd_mod", "hv_netvsc",
 )  # fmt: skip
 """Modules of the kernel, as far as it has them; those that they depend on come before them."""
 

@@ -1,4 +1,4 @@
-"""PCR 5 and 14 of a machine that boots from a disk: the partition table, and the document.
+"""PCR 5 and 14 and RTMR3 of a machine that boots a disk: its partition table, its document.
 
 UEFI measures the GPT before it loads a program from the disk (EV_EFI_GPT_EVENT of the *TCG PC
 Client Platform Firmware Profile Specification*, ``UEFI_GPT_DATA``): its header, the number of
@@ -91,6 +91,11 @@ def partition_register(table: PartitionTable, algorithm: Algorithm) -> str:
 def document_register(document: bytes, algorithm: Algorithm) -> str:
     """PCR 14, hex, of an image whose init extends it once by its deployment document."""
     return extend([digest_of(document, algorithm)], algorithm).hex()
+
+
+def document_rtmr3(document: bytes) -> str:
+    """RTMR3, hex, of an image whose init extends it once by its deployment document."""
+    return extend([digest_of(document, "sha384")], "sha384").hex()
 
 
 def _refusal(problem: str) -> ImageRefused:

@@ -60,31 +60,51 @@ def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
     Raises:
         ImageRefused: Not a UKI.
     """
+    algorithm = how.algorithm
+    texts = [digest_of(text, algorithm) for text in (BOOT_OPTION, SEPARATOR)]
+    return {
+        4: extend([*texts, *loaded_programs(uki, how)], algorithm).hex(),
+        7: secure_boot_off(algorithm),
+        9: extend(kernel_events(uki, how), algorithm).hex(),
+        11: extend(stub_events(uki, how), algorithm).hex(),
+        12: extend(_outside(how), algorithm).hex(),
+    }
+
+
+def loaded_programs(uki: bytes, how: Unified) -> list[bytes]:
+    """Digests of the programs that the firmware loads: the UKI, and the kernel in it.
+
+    Raises:
+        ImageRefused: Not a UKI.
+    """
     image = Portable(uki, "the UKI")
-    kernel, initrd = image.content(".linux"), image.content(".initrd")
+    kernel = image.content(".linux")
     if kernel is None:
         raise ImageRefused(
             "the UKI has no section .linux", check="UKI", hint="name a unified kernel image"
         )
-    algorithm = how.algorithm
-    loaded = [image.authenticode(algorithm)]
+    loaded = [image.authenticode(how.algorithm)]
     if how.stub_loads_kernel:
-        loaded.append(Portable(bytes(kernel), "the UKI's kernel").authenticode(algorithm))
-    texts = [digest_of(text, algorithm) for text in (BOOT_OPTION, SEPARATOR)]
+        loaded.append(Portable(bytes(kernel), "the UKI's kernel").authenticode(how.algorithm))
+    return loaded
+
+
+def kernel_events(uki: bytes, how: Unified) -> list[bytes]:
+    """Digests of what Linux's own stub measures: its command line, then its initrd.
+
+    Raises:
+        ImageRefused: Not a program of UEFI.
+    """
+    image, algorithm = Portable(uki, "the UKI"), how.algorithm
+    initrd = image.content(".initrd")
     own = bytes(image.content(".cmdline") or b"").rstrip(b"\0\n").decode("utf-8", "replace")
     line = own if how.command_line is None else how.command_line
-    ninth = [digest_of(f"{line}\0".encode("utf-16-le"), algorithm)]
+    events = [digest_of(f"{line}\0".encode("utf-16-le"), algorithm)]
     added = _handed_over(image, how)
     if initrd is not None or added:
         whole = bytes(initrd or b"")
-        ninth.append(digest_of(_padded(whole) + added if added else whole, algorithm))
-    return {
-        4: extend([*texts, *loaded], algorithm).hex(),
-        7: secure_boot_off(algorithm),
-        9: extend(ninth, algorithm).hex(),
-        11: extend(_sections(image, how), algorithm).hex(),
-        12: extend(_outside(how), algorithm).hex(),
-    }
+        events.append(digest_of(_padded(whole) + added if added else whole, algorithm))
+    return events
 
 
 def secure_boot_off(algorithm: Algorithm) -> str:
@@ -130,8 +150,13 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def _sections(image: Portable, how: Unified) -> list[bytes]:
-    digests = []
+def stub_events(uki: bytes, how: Unified) -> list[bytes]:
+    """Digests of what systemd-stub measures: name and content of each section.
+
+    Raises:
+        ImageRefused: Not a program of UEFI.
+    """
+    image, digests = Portable(uki, "the UKI"), []
     for name in _STUB_ORDER:
         if how.early_stub and name in _LATER:
             continue

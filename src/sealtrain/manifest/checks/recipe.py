@@ -79,7 +79,7 @@ def recipe_is_measured(case: Case) -> str:
     )
 
 
-def trusted_one(case: Case) -> str:
+def check_trusted(case: Case) -> str:
     """(9) Consortium, recipe, compose hash and app id are those the trust file pins."""
     deployment = case.predicate.deployment
     found = {

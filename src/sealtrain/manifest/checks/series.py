@@ -85,7 +85,7 @@ def begins_as_allowed(case: Case, counted: CountedReceipt, body: Mapping[str, Js
     receipt = counted.receipt
     if receipt.kind != "release" or receipt.resume:
         if "standing" in body or "series" in body:
-            raise _unproven("only the entry with which a run begins counts it")
+            raise _refuse_unproven("only the entry with which a run begins counts it")
         return
     case.need_datasets()  # and with them the chains
     _newest_read(case, receipt, _items(NewestMember, body, "series"))
@@ -129,7 +129,7 @@ def _chain(
 def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMember]) -> None:
     said = {(item.owner, item.name): item for item in stated}
     if len(said) != len(stated):
-        raise _unproven("it states the newest member of a series twice")
+        raise _refuse_unproven("it states the newest member of a series twice")
     if not said.keys() <= case.chains.keys():
         raise SeriesMismatch(
             "the ledger names a series that the recipe does not read",
@@ -141,7 +141,9 @@ def _newest_read(case: Case, receipt: ReleaseReceipt, stated: Sequence[NewestMem
         item, newest = said.get(key), newest_of(chain)
         members = (OwnedId(member.owner_id, member.dataset_id) for member in chain)
         if item is None and not released.isdisjoint(members):
-            raise _unproven("it does not state the newest member of a series that was released")
+            raise _refuse_unproven(
+                "it does not state the newest member of a series that was released"
+            )
         if item is not None and item != newest:
             raise SeriesMismatch(
                 "the broker knew another newest member of the series than the run read",
@@ -158,13 +160,13 @@ def _require_counted(case: Case, counted: CountedReceipt, uses: Sequence[Standin
     named = [use.owner for use in uses]
     order = [owner.name for owner in case.predicate.consortium.owners if owner.name in named]
     if named != order or not set(named) <= set(receipt.approved_by):
-        raise _unproven("it counts approvals of other owners than the receipt names")
+        raise _refuse_unproven("it counts approvals of other owners than the receipt names")
     known = _approvals(case, counted)
     for use in uses:
         signed = known.get(use.owner, {}).get(use.approval)
         terms = None if signed is None else signed.decision.standing
         if terms is None or (terms.epsilon is None) != (use.epsilon is None):
-            raise _unproven("it counts an approval that the manifest does not hold")
+            raise _refuse_unproven("it counts an approval that the manifest does not hold")
         if use.run > terms.runs:
             raise ApprovalSpent(
                 "the run is one more than the standing approval allows",
@@ -188,7 +190,7 @@ def _require_counted(case: Case, counted: CountedReceipt, uses: Sequence[Standin
             if approval.decision.standing is None
         ]
         if owner not in named and not plain:
-            raise _unproven("it does not count the run under a standing approval")
+            raise _refuse_unproven("it does not count the run under a standing approval")
 
 
 def _approvals(case: Case, counted: CountedReceipt) -> dict[str, dict[str, SignedDecision]]:
@@ -220,11 +222,11 @@ def _approvals(case: Case, counted: CountedReceipt) -> dict[str, dict[str, Signe
 def _items(form: type[Any], body: Mapping[str, JsonValue], name: str) -> tuple[Any, ...]:
     items = body.get(name, ())
     if not isinstance(items, (list, tuple)) or (name in body and not items):
-        raise _unproven(f"{name} has another form")
+        raise _refuse_unproven(f"{name} has another form")
     return tuple(load_model(form, item, ProofInvalid, "ledger entry") for item in items)
 
 
-def _unproven(problem: str) -> ProofInvalid:
+def _refuse_unproven(problem: str) -> ProofInvalid:
     return ProofInvalid(
         f"the ledger entry of a release does not prove what it must: {problem}",
         check="ledger",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sealtrain.base.visible_text import escape_hidden
 from sealtrain.manifest.errors import ManifestMalformed
-from sealtrain.manifest.joint_sections import decrypted_in, summary_of
+from sealtrain.manifest.joint_sections import say_where_decrypted, summary_of
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,
     PatientTraining,
@@ -163,7 +163,7 @@ def _collaboration(predicate: Predicate) -> str | None:
 
 def _describe_decryption(predicate: Predicate) -> str:
     how = predicate.collaboration
-    return decrypted_in(None if how is None else how.kind)
+    return say_where_decrypted(None if how is None else how.kind)
 
 
 def _privacy(predicate: Predicate) -> str:

@@ -56,7 +56,7 @@ def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def opened_files(folder: Path, expected: Mapping[str, str]) -> dict[str, str]:
+def hash_opened(folder: Path, expected: Mapping[str, str]) -> dict[str, str]:
     """Digests of the files in a folder, if they are exactly the files that the guest sealed.
 
     Args:

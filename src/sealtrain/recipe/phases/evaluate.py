@@ -25,6 +25,13 @@ class EvaluateArguments(TrainerArguments):
     max_steps: Literal[0] = 0
     max_length: Length = Field(default=512, description="Tokens of text read from one record.")
 
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        """In place of the training phases' rule: nothing is trained."""
+        if self.num_train_epochs is not None:
+            raise ValueError("an evaluation trains nothing: leave num_train_epochs out")
+        return self
+
 
 class EvaluateRecipe(Labelled, Recipe):
     """Evaluation of a classifier in a clean room."""

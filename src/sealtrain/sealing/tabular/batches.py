@@ -19,7 +19,7 @@ from sealtrain.sealing.tabular import (
     webdataset,
 )
 from sealtrain.sealing.tabular.conversion import Conversion
-from sealtrain.sealing.tabular.jsontypes import merge, settle_schema
+from sealtrain.sealing.tabular.jsontypes import merge
 from sealtrain.sealing.tabular.plainfile import format_of, unreadable
 from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
 
@@ -186,7 +186,7 @@ def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
                 raise error.restated(
                     f"{path.name}: field {error.column} has another type than in the files before"
                 ) from None
-        return settle_schema(schema)
+        return schema
     for other, path in zip(schemas[1:], sources[1:], strict=True):
         if not other.equals(schemas[0]):
             raise _disagreement(schemas[0], other, f"{sources[0].name} and {path.name}")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import FormatUnknown
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import delimited, jsonl
-from sealtrain.sealing.tabular.jsontypes import settle_schema
 from sealtrain.sealing.tabular.media import (
     IMAGE_SUFFIXES,
     SIGNATURE_BYTES,
@@ -100,7 +99,7 @@ def _read_described(
     import pyarrow as pa
 
     reader = jsonl if metadata.suffix == ".jsonl" else delimited
-    written = settle_schema(reader.infer_schema(metadata))
+    written = reader.infer_schema(metadata)
     if _FILE_NAME not in written.names or "image" in written.names:
         raise SchemaMismatch(
             f"{metadata.name} needs a column {_FILE_NAME} and none called image", check="schema"

@@ -31,7 +31,7 @@ Progress = Callable[[int], None]
 
 
 def infer_schema(path: Path) -> pa.Schema:
-    """Schema that fits every record of the file, not settled: see ``jsontypes``.
+    """Schema that fits every record of the file: see ``jsontypes``.
 
     Raises:
         RecordInvalid: Not an array of JSON objects, or Arrow cannot hold one.

@@ -20,6 +20,7 @@ from sealtrain.sealing.tabular.jsontypes import (
     explain_refusal,
     holds_beyond,
     holds_called_floats,
+    mend_nulls,
     merge,
     refuse_changed_calls,
     refuse_inexact,
@@ -45,7 +46,7 @@ Progress = Callable[[int], None]
 
 
 def infer_schema(path: Path) -> pa.Schema:
-    """Schema that fits every record of the file, not settled: see ``jsontypes``.
+    """Schema that fits every record of the file, see ``jsontypes``.
 
     Args:
         path: UTF-8 JSON lines, one object a line; blank lines are skipped.
@@ -59,7 +60,7 @@ def infer_schema(path: Path) -> pa.Schema:
 
 
 def infer_blocks(path: Path, blocks: Iterable[bytes]) -> pa.Schema:
-    """Schema that fits every record of blocks of whole lines, not settled: see ``jsontypes``.
+    """Schema that fits every record of blocks of whole lines, see ``jsontypes``.
 
     Args:
         path: File named in errors.
@@ -92,7 +93,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
 
     Args:
         path: As ``infer_schema``.
-        schema: From ``infer_schema``, possibly merged over several files, settled.
+        schema: From ``infer_schema``, possibly merged over several files.
         progress: Called with the source bytes of each block.
 
     Raises:
@@ -162,7 +163,8 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
             refuse_inexact(path.name, first, block, schema)
         if holds_called_floats(schema):
             refuse_changed_calls(path.name, first, block, schema)
-        return table.select(schema.names).cast(schema)
+        found = table.select(schema.names)
+        return found if found.schema == schema else found.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
         lines = [line for line in block.split(b"\n") if line.strip()]
         raise explain_refusal(path.name, first, lines) from None
@@ -200,7 +202,7 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
         raise pa.ArrowInvalid("an object of several lines, or several objects in one")
     if is_deep(table.schema):
         raise pa.ArrowInvalid("too many types inside each other")
-    return table
+    return mend_nulls(table)
 
 
 class _Lines(NamedTuple):

@@ -26,7 +26,6 @@ from sealtrain.sealing.tabular.jsontypes import (
     holds_floats,
     holds_null,
     merge,
-    settle_schema,
 )
 from sealtrain.sealing.tabular.plainfile import format_of
 
@@ -51,7 +50,7 @@ class LinesScan:
     """The records of some files, read once.
 
     Attributes:
-        schema: Of all that was read so far, settled; it widens while ``batches`` are taken.
+        schema: Of all that was read so far; it widens while ``batches`` are taken.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -71,9 +70,8 @@ class LinesScan:
         if block is None:
             raise Undecided
         self._first = _parse(block, None)
-        self._found = self._first.schema
         self._large = False  # an integer was read that a float might round
-        self.schema = settle_schema(self._found)
+        self.schema: pa.Schema = self._first.schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records. Columns are found by name: a block that widens the schema has more.
@@ -89,7 +87,7 @@ class LinesScan:
             ahead: deque[Future[pa.Table]] = deque()
             try:
                 for block in self._readable():
-                    ahead.append(pool.submit(_parse, block, self._found))
+                    ahead.append(pool.submit(_parse, block, self.schema))
                     if len(ahead) > workers:
                         yield from self._take(ahead.popleft().result())
                 while ahead:
@@ -108,16 +106,15 @@ class LinesScan:
         import pyarrow as pa
 
         try:
-            merged = merge(self._found, as_found(table.schema))
+            merged = merge(self.schema, as_found(table.schema))
         except SchemaMismatch:
             raise Undecided from None
         self._large = self._large or holds_beyond(table, _EXACT, integers=True)
         if (self._large and holds_floats(merged)) or holds_called_floats(merged):
             raise Undecided
-        if merged != self._found:
-            self._found, self.schema = merged, settle_schema(merged)
+        self.schema = merged
         given = set(table.column_names)
-        absent = [name for name in self._found.names if name not in given]
+        absent = [name for name in self.schema.names if name not in given]
         if absent:
             nulls = pa.nulls(table.num_rows)
             table = pa.table(

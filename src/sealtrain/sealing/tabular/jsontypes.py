@@ -1,7 +1,8 @@
-"""Types of JSON records: found in each block and file, merged over all of them, settled at the end.
+"""Types of JSON records: found in each block and file, merged over all of them.
 
-``null`` and ``[]`` say nothing of a type. They get one only when every record was seen; a type
-given earlier would make the answer depend on where a block or a file ends.
+``null`` and ``[]`` say nothing of a type: what no record says is sealed as Arrow's type ``null``,
+and agrees with any type of another file or owner. A type given instead would make the answer depend
+on where a block or a file ends.
 """
 
 from __future__ import annotations
@@ -57,13 +58,6 @@ def merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
                 hint="give every record the same type in the same field",
             ) from None
     return pa.schema(list(kinds.items()))
-
-
-def settle_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema under which all records are read: what stayed unknown inside a type is text."""
-    import pyarrow as pa
-
-    return pa.schema([field.with_type(_settle(field.type)) for field in schema])
 
 
 def is_exact(number: int) -> bool:
@@ -144,6 +138,22 @@ def holds_null(kind: pa.DataType) -> bool:
     return _holds(kind, pa.types.is_null)
 
 
+def mend_nulls(table: pa.Table) -> pa.Table:
+    """The records, with as many nulls in lists and objects as there are; pyarrow 26 reads fewer."""
+    import pyarrow as pa
+
+    unknowns = [holds_null(field.type) and pa.types.is_nested(field.type) for field in table.schema]
+    if not any(unknowns):
+        return table
+    columns = [
+        pa.chunked_array([_mend(chunk) for chunk in column.chunks], column.type)
+        if wrong
+        else column
+        for wrong, column in zip(unknowns, table.columns, strict=True)
+    ]
+    return pa.table(columns, schema=table.schema)
+
+
 def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> None:
     """Refuse an integer that a column of floats would round.
 
@@ -151,7 +161,7 @@ def refuse_inexact(name: str, first: int, block: bytes, schema: pa.Schema) -> No
         name: Of the file, for errors.
         first: Records before this block.
         block: One JSON object a line.
-        schema: Settled over all records.
+        schema: Merged over all records.
 
     Raises:
         RecordInvalid: With record number and column.
@@ -182,7 +192,7 @@ def refuse_changed_calls(name: str, first: int, block: bytes, schema: pa.Schema)
         name: Of the file, for errors.
         first: Records before this block.
         block: One JSON object a line.
-        schema: Settled over all records; it ``holds_called_floats``.
+        schema: Merged over all records; it ``holds_called_floats``.
 
     Raises:
         RecordInvalid: With record number and column.
@@ -343,16 +353,25 @@ def _text(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _settle(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
+def _mend(values: pa.Array) -> pa.Array:
+    """Values as Arrow's parser made them, which begin where their buffers do."""
     import pyarrow as pa
 
-    if inside and pa.types.is_null(kind):
-        return pa.string()  # pyarrow 26 reads a list of nulls wrongly when told its type
+    kind = values.type
+    if not holds_null(kind) or not len(values):
+        return values
     if pa.types.is_list(kind):
-        return pa.list_(_settle(kind.value_type, inside=True))
+        ends = values.offsets[-1].as_py()
+        items = pa.nulls(ends) if pa.types.is_null(kind.value_type) else _mend(values.values)
+        held = values.buffers()[:2]  # which are null, and where each begins
+        return pa.Array.from_buffers(kind, len(values), held, children=[items])
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_settle(field.type, inside=True)) for field in kind])
-    return kind
+        parts = [
+            pa.nulls(len(values)) if pa.types.is_null(part.type) else _mend(values.field(at))
+            for at, part in enumerate(kind)
+        ]
+        return pa.Array.from_buffers(kind, len(values), values.buffers()[:1], children=parts)
+    return values
 
 
 def _kind_of(value: Any) -> pa.DataType:

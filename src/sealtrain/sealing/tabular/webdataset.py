@@ -64,7 +64,7 @@ class _Sample:
 
 
 def infer_schema(path: Path, *, dotted: bool = False) -> pa.Schema:
-    """Columns and types that fit every record of the archive, not settled: see ``jsontypes``.
+    """Columns and types that fit every record of the archive: see ``jsontypes``.
 
     Args:
         path: The archive.

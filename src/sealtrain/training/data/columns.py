@@ -5,9 +5,10 @@ record batch is renamed once, from the first to the last, when its columns are s
 
 1. Every source has every column (``SchemaMismatch`` names owner and column).
 2. Types agree up to Arrow's variants of one thing (string and large_string, integers and floats);
-   the stream has the first source's, integers becoming floats where a source has floats.
+   the stream has the first source's, integers becoming floats where a source has floats. What one
+   source has only nulls in, or only empty lists, has the type of the others.
    Conversations and tools have the keys of every source: a key that a record lacks is null, and
-   ``rows_as_recorded`` takes it out again. In what a template writes as JSON no number changes.
+   ``read_rows`` takes it out again. In what a template writes as JSON no number changes.
 3. No value is null (``RecordInvalid`` names owner and column, never the row's content), unless the
    recipe says what stands for a missing one; a number for which the model does is then not finite.
 """
@@ -66,7 +67,9 @@ class Projection:
             ]
             for name, column in self._columns.items()
         }
-        self.schema: pa.Schema = pa.schema([(name, _wider(kinds)) for name, kinds in found.items()])
+        self.schema: pa.Schema = pa.schema(
+            [(name, join_types(kinds)) for name, kinds in found.items()]
+        )
         self.growth: int = max(
             (
                 -(-self.schema.field(name).type.bit_width // kind.bit_width)
@@ -84,7 +87,7 @@ class Projection:
         for number, source in enumerate(self.sources):
             for name, column in self._columns.items():
                 got, expected = found[name][number], self.schema.field(name).type
-                if not _agrees(name, got, expected):
+                if not reads_as(name, got, expected):
                     raise _differs(source.owner, source.name, column, got, expected)
 
     def read(self, source: int, batch: int) -> pa.RecordBatch:
@@ -107,22 +110,63 @@ class Projection:
 
 
 def require_same_types(datasets: Sequence[tuple[str, str, Mapping[str, pa.DataType]]]) -> None:
-    """Refuse conversations and tools of several datasets that no stream can read together.
+    """Refuse columns of several datasets that no stream can read together.
 
     Args:
         datasets: Owner, name, and the types of columns, under the recipe's names.
 
     Raises:
-        SchemaMismatch: A field has several types; the error names the first dataset that differs.
+        SchemaMismatch: A column has several types; the error names the first dataset that differs.
     """
     for name in sorted({name for _, _, kinds in datasets for name in kinds}):
         having = [(owner, title, kinds[name]) for owner, title, kinds in datasets if name in kinds]
-        if not all(is_list_of_structs(kind) for _, _, kind in having):
-            continue
-        wanted = _wider([kind for _, _, kind in having])
+        wanted = join_types([kind for _, _, kind in having])
         for owner, title, kind in having:
-            if not _agrees(name, kind, wanted):
+            if not reads_as(name, kind, wanted):
                 raise _differs(owner, title, name, kind, wanted)
+
+
+def join_types(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """The type of a stream whose sources have these types in a column.
+
+    It is the first one that says something, but floats where any source has them, and of
+    conversations and tools the keys of all. Where types do not agree, ``reads_as`` says of which.
+    """
+    import pyarrow as pa
+
+    known = [kind for kind in kinds if not _says_nothing(kind)]
+    if not known:
+        return kinds[0]
+    if _family(known[0]) == "number" and any(pa.types.is_floating(kind) for kind in known):
+        return pa.float64()
+    if len({*kinds}) > 1 and all(map(is_list_of_structs, known)):
+        united = _united(known)
+        return known[0] if united is None else _name_unknown(united)
+    return known[0]
+
+
+def reads_as(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a column can be read as the stream's type.
+
+    Args:
+        name: Of the column.
+        got: Its type in one source.
+        wanted: As ``join_types`` says.
+    """
+    import pyarrow as pa
+
+    if got == wanted:
+        return True
+    if not is_list_of_structs(wanted):
+        return _is_of_family(got, wanted)
+    if _says_nothing(got):
+        return True
+    if not is_list_of_structs(got):
+        return False
+    called, as_called = (
+        called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
+    )
+    return _united([wanted, got]) == wanted and not _turns_decimal(called, as_called)
 
 
 def _differs(
@@ -230,17 +274,6 @@ def _field(source: Source, schema: pa.Schema, column: str) -> pa.Field:
     return schema.field(column)
 
 
-def _wider(kinds: list[pa.DataType]) -> pa.DataType:
-    """The first source's type, but floats where any source has them, and every source's keys."""
-    import pyarrow as pa
-
-    if any(pa.types.is_floating(kind) for kind in kinds) and _family(kinds[0]) == "number":
-        return pa.float64()
-    if not all(map(is_list_of_structs, kinds)):
-        return kinds[0]
-    return _united(kinds) or kinds[0]
-
-
 def _united(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
     """The type with the keys of all; ``None`` where a key has types that do not agree."""
     import pyarrow as pa
@@ -254,18 +287,27 @@ def _united(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
     return united.field(0).type
 
 
-def _agrees(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of a column can be read as the stream's type."""
+def _says_nothing(kind: pa.DataType) -> bool:
+    """Whether a column holds nothing but nulls and empty lists."""
     import pyarrow as pa
 
-    if got == wanted:
-        return True
-    if not (is_list_of_structs(got) and is_list_of_structs(wanted)):
-        return _family(got) == _family(wanted)
-    called, as_called = (
-        called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
-    )
-    return _united([wanted, got]) == wanted and not _turns_decimal(called, as_called)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _says_nothing(kind.value_type)
+    return bool(pa.types.is_null(kind))
+
+
+def _name_unknown(kind: pa.DataType) -> pa.DataType:
+    """The type, as text where it says nothing: pyarrow 26 cannot cast a list of nulls to one."""
+    import pyarrow as pa
+
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
+        return make(kind.value_field.with_type(_name_unknown(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_name_unknown(part.type)) for part in kind])
+    return kind
 
 
 def _turns_decimal(got: pa.DataType, wanted: pa.DataType) -> bool:
@@ -284,16 +326,33 @@ def _is_widened(kind: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(kind != wanted) and _family(kind) == _family(wanted) == "number"
 
 
+def _is_of_family(got: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two types are Arrow's variants of one thing, or one of them says nothing."""
+    import pyarrow as pa
+
+    if _says_nothing(got):
+        return pa.types.is_null(got) or _family(wanted) == "list"
+    if _family(got) != _family(wanted):
+        return False
+    if _family(got) == "list":
+        return _is_of_family(got.value_type, wanted.value_type)
+    if pa.types.is_struct(got):
+        parts, others = ({part.name: part.type for part in kind} for kind in (got, wanted))
+        return parts.keys() == others.keys() and all(
+            _is_of_family(parts[name], others[name]) for name in parts
+        )
+    return True
+
+
 def _family(kind: pa.DataType) -> str:
     import pyarrow as pa
 
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return "number"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"list of {_family(kind.value_type)}"
-    if pa.types.is_struct(kind):
-        fields = {field.name: _family(field.type) for field in kind}
-        return f"struct of {sorted(fields.items())}"
-    return str(kind)
+        return "list"
+    return "object" if pa.types.is_struct(kind) else str(kind)

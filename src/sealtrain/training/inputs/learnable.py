@@ -5,8 +5,8 @@ A record falls into one of four parts:
 1. ``whole``: it trains with all its tokens;
 2. ``truncated``: it trains, cut at the recipe's length;
 3. ``filtered``: the phase leaves it out for its length;
-4. ``empty``: no token of it would be learned, so it is left out; nor would a pair of equal answers
-   teach anything where the loss is of their difference alone.
+4. ``empty``: no token of it would be learned, so it is left out; nor would a pair of answers whose
+   tokens are equal within the recipe's length, where the loss is of their difference alone.
 
 Which part follows from the recipe, the tokenizer and the record alone: neither from the batch size
 nor from the number of ranks, nor from the step at which a run is resumed. Phases leave out exactly
@@ -16,7 +16,7 @@ the end token, where the recipe asks for that.
 
 ``recipe check`` counts with these functions at the owner's desk, the guest in its run log
 (spec/run-log.md), and the filters of the phases call ``learns``, ``blank``
-and ``alike``.
+and ``differs``.
 """
 
 from __future__ import annotations
@@ -107,31 +107,16 @@ def compares_only(recipe: Recipe) -> bool:
     return bool(getattr(recipe.trainer, "compares_only", False))
 
 
-def alike(record: Record, encode: Callable[[Any], Sequence[int]]) -> bool:
-    """Whether the two answers of a pair are the same: their difference is always zero.
-
-    Conversations may differ in a key that the chat template does not write, such as an id.
+def differs(answers: Iterable[Sequence[int]], *, most: int | None = None) -> bool:
+    """Whether two answers to one prompt have different tokens: else their difference is zero.
 
     Args:
-        record: A pair.
-        encode: Turns a conversation into tokens.
+        answers: Tokens of the prompt and an answer, of each. Texts that differ may have equal ones,
+            as conversations of which the chat template does not write a key, such as an id.
+        most: Tokens of each that are read; all when ``None``.
     """
-    chosen, rejected = record["chosen"], record["rejected"]
-    if chosen == rejected:
-        return True
-    if isinstance(chosen, str) or isinstance(rejected, str) or _said(chosen) != _said(rejected):
-        return False
-    prompt = record.get("prompt") or []
-    return list(encode([*prompt, *chosen])) == list(encode([*prompt, *rejected]))
-
-
-def _said(turns: Sequence[Record]) -> list[tuple[Any, Any]]:
-    return [(turn["role"], turn["content"]) for turn in turns]
-
-
-def encoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[Any], Sequence[int]]:
-    """Turns conversations into tokens, by the chat template."""
-    return _Encoder(tokenizer).ids
+    first, second = answers
+    return list(first[:most]) != list(second[:most])
 
 
 def learns(labels: Sequence[int], lengths: Sequence[int] | None = None) -> bool:
@@ -386,25 +371,30 @@ class _Answers:
         return [self._judge(record) for record in records]
 
     def _judge(self, record: Record) -> Part:
-        if self._compares and alike(record, self._encode.ids):
+        if self._compares and record["chosen"] == record["rejected"]:
             return "empty"
         if "completion" in record:
             prompt, answers = record["prompt"], [record["completion"]]
         else:
             prompt, *answers = _split(record)
-        if self._most is None and isinstance(prompt, str):
+        written = isinstance(prompt, str)
+        if self._most is None and written and not self._compares:
             return "whole"
-        settings = {} if isinstance(prompt, str) else {"add_generation_prompt": True}
-        asked = self._encode.ids(prompt, **settings)
+        tools = {} if written else {"tools": _tools(record.get("tools"))}
         rows = [
             self._encode.ids(
-                prompt + (self._encode.ended(answer) if isinstance(answer, str) else answer)
+                prompt + (self._encode.ended(answer) if isinstance(answer, str) else answer),
+                **tools,
             )
             for answer in answers
         ]
-        begin = 1 if self._odds and self._encode.tokenizer.bos_token_id is not None else 0
+        if self._compares and not differs(rows, most=self._most):
+            return "empty"
         if self._most is None:
             return "whole"
+        settings = {} if written else tools | {"add_generation_prompt": True}
+        asked = self._encode.ids(prompt, **settings)
+        begin = 1 if self._odds and self._encode.tokenizer.bos_token_id is not None else 0
         common = begin + min(_count_shared(asked, row) for row in rows)
         if common >= self._most:
             return "empty"
@@ -421,19 +411,22 @@ class _Scored:
         return [self._judge(record) for record in records]
 
     def _judge(self, record: Record) -> Part:
-        if self._compares and alike(record, self._encode.ids):
+        if self._compares and record["chosen"] == record["rejected"]:
             return "empty"
-        if self._most is None and isinstance(record["chosen"], str):
+        if self._most is None and isinstance(record["chosen"], str) and not self._compares:
             return "whole"
+        rows = []
         for name in ("chosen", "rejected"):
-            answer = record[name]
+            answer, settings = record[name], {}
             if isinstance(answer, str):
                 answer = self._encode.ended(answer)
+            else:
+                settings = {"tools": _tools(record.get("tools"))}
             text = record["prompt"] + answer if "prompt" in record else answer
-            length = len(self._encode.ids(text))
-            if self._most is not None and length > self._most:
-                return "filtered"
-        return "whole"
+            rows.append(self._encode.ids(text, **settings))
+        if self._most is not None and max(map(len, rows)) > self._most:
+            return "filtered"
+        return "whole" if not self._compares or differs(rows) else "empty"
 
 
 def text_fields(recipe: Recipe) -> tuple[str, ...]:

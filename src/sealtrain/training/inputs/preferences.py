@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.conversations import TOOLS, is_list_of_structs, kind_of
+from sealtrain.recipe.conversations import TOOLS, holds_tools, kind_of
 from sealtrain.recipe.records import EITHER, one_kind_only
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
@@ -21,7 +21,7 @@ from sealtrain.training.data.conversations import (
     field_names,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.inputs.learnable import alike, compares_only, encoder_of
+from sealtrain.training.inputs.learnable import compares_only, differs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,11 +82,26 @@ def preference_rows(
     test = None
     if work.test_sources:
         test = _check_rows(work.test_stream(names))
-    rows = _check_rows(training)
-    if compares_only(work.recipe):
-        encode = encoder_of(tokenizer)
-        rows = rows.filter(lambda record: not alike(record, encode))
-    return rows, test
+    return _check_rows(training), test
+
+
+def leave_equal_pairs_out(trainer: Any, recipe: DpoRecipe | RewardRecipe) -> None:
+    """Let a trainer read the pairs that teach something, where their difference alone does.
+
+    Args:
+        trainer: Its training rows have become tokens.
+        recipe: Of the run.
+    """
+    if not compares_only(recipe):
+        return
+    most = recipe.trainer.max_length
+
+    def teaches(row: dict[str, Any]) -> bool:
+        asked = row.get("prompt_ids", [])
+        answers = (asked + row["chosen_ids"], asked + row["rejected_ids"])
+        return differs(answers, most=most)
+
+    trainer.train_dataset = trainer.train_dataset.filter(teaches)
 
 
 def own_arguments(arguments: TrainerArguments) -> dict[str, Any]:
@@ -136,9 +151,9 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
                     expected="true or false",
                 )
             continue
-        kind = kind_of(field.type)
-        if field.name == TOOLS and (kind == "text" or is_list_of_structs(field.type)):
+        if field.name == TOOLS and holds_tools(field.type):
             continue
+        kind = kind_of(field.type)
         if kind is None:
             raise SchemaMismatch(
                 f"column {column} holds neither text nor messages",

@@ -78,9 +78,7 @@ def build_tokenizer(
         tokenizer = byte_tokenizer()
     else:
         tokenizer = _open_tokenizer(base_dir, path)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
+    return _as_the_recipe_says(tokenizer, recipe)
 
 
 def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
@@ -95,9 +93,16 @@ def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     # AutoTokenizer would choose the same class, after seconds.
-    tokenizer = _open_from(PreTrainedTokenizerFast, base_dir, path)
+    return _as_the_recipe_says(_open_from(PreTrainedTokenizerFast, base_dir, path), recipe)
+
+
+def _as_the_recipe_says(
+    tokenizer: PreTrainedTokenizerBase, recipe: Recipe | RewardModel
+) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if recipe.model.template is not None:
+        tokenizer.chat_template = recipe.model.template
     return tokenizer
 
 

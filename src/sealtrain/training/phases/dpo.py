@@ -23,6 +23,7 @@ from sealtrain.training.context import PhaseResult
 from sealtrain.training.inputs.preferences import (
     InOneGo,
     batches,
+    leave_equal_pairs_out,
     own_arguments,
     preference_rows,
 )
@@ -87,8 +88,11 @@ def _dpo(work: TrainingContext[DpoRecipe], **given: Any) -> Any:
     from trl.trainer.dpo_trainer import DPOTrainer
 
     reference = _reference(work, given["processing_class"])
-    trainer = work.machinery.trainer(DPOTrainer)
-    return trainer(args=DPOConfig(**_settings(work)), ref_model=reference, **given)
+    trainer: Any = work.machinery.trainer(DPOTrainer)(
+        args=DPOConfig(**_settings(work)), ref_model=reference, **given
+    )
+    leave_equal_pairs_out(trainer, work.recipe)
+    return trainer
 
 
 def _kto(work: TrainingContext[DpoRecipe], **given: Any) -> Any:

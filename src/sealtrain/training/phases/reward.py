@@ -16,7 +16,12 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import RunCallback
 from sealtrain.training.context import PhaseResult
-from sealtrain.training.inputs.preferences import batches, own_arguments, preference_rows
+from sealtrain.training.inputs.preferences import (
+    batches,
+    leave_equal_pairs_out,
+    own_arguments,
+    preference_rows,
+)
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import (
@@ -75,6 +80,7 @@ def train(work: TrainingContext[RewardRecipe]) -> PhaseResult:
         peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "SEQ_CLS"),
         callbacks=[callback],
     )
+    leave_equal_pairs_out(trainer, recipe)
 
     def evaluate(model: Any) -> dict[str, float]:
         # A model that was shared out comes back without the trainer's wrapping, which computes so.

@@ -27,7 +27,7 @@ if not COLLECTING:
         collate,
         decode,
         encode,
-        restored,
+        restore_row,
         rows_of,
     )
     from sealtrain_together.cut.cut import Back, CutModel, Front
@@ -250,7 +250,7 @@ def test_a_message_brings_what_was_put_in(form: Form, per_token: bool) -> None:
     for one, other in zip(rows, got, strict=True):
         assert torch.equal(one.values, other.values)
         assert torch.equal(one.labels, other.labels)
-        assert torch.equal(restored(one, torch.float32), restored(other, torch.float32))
+        assert torch.equal(restore_row(one, torch.float32), restore_row(other, torch.float32))
     batch = collate(got)
     assert batch["inputs_embeds"].shape == (3, 8, 6)
     assert batch["attention_mask"].sum(1).tolist() == [8, 1, 5]
@@ -262,7 +262,7 @@ def test_int8_is_within_half_a_step_of_each_token() -> None:
     plain, short = some_rows("float32"), some_rows("int8")
     for one, other in zip(plain, short, strict=True):
         step = one.values.abs().amax(1, keepdim=True) / 127
-        assert ((restored(other, torch.float32) - one.values).abs() <= step / 2 * 1.001).all()
+        assert ((restore_row(other, torch.float32) - one.values).abs() <= step / 2 * 1.001).all()
 
 
 OTHER_MESSAGES: dict[str, Callable[[], dict[str, torch.Tensor]]] = {

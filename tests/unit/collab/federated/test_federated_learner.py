@@ -21,9 +21,9 @@ from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.training.errors import TrainingDiverged
 from sealtrain_together.errors import UpdateRefused
-from sealtrain_together.federated.learner import Learner, pooled
+from sealtrain_together.federated.learner import Learner, pool_counts
 from sealtrain_together.federated.merging import merge
-from sealtrain_together.federated.proximal import kept_near
+from sealtrain_together.federated.proximal import keep_near
 from sealtrain_together.federated.update import Update, change_norm, decode_state, encode_state
 
 if not COLLECTING:
@@ -128,7 +128,7 @@ def test_a_federation_of_classifiers_learns_and_is_measured(
     assert state != parties[0].initial()
     counts = [one.evaluate(state) for one in parties]
     assert counts[1] == {}, "only the first owner has test records"
-    metrics = pooled(counts)
+    metrics = pool_counts(counts)
     assert 0 <= metrics["accuracy"] <= 1
     assert {"f1", "majority"} <= metrics.keys()
     files = parties[0].export(state)
@@ -149,7 +149,7 @@ def test_a_proximal_party_stays_nearer_and_its_pull_is_the_terms_gradient(
     # By the definition: the gradient of loss + mu/2 |w - w_t|^2, in three passes of one step.
     model = torch.nn.Linear(3, 2)
     rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
-    with kept_near(model, 0.7, passes=3):
+    with keep_near(model, 0.7, passes=3):
         start = [one.detach().clone() for one in model.parameters()]
         with torch.no_grad():
             for parameter in model.parameters():
@@ -186,7 +186,7 @@ def test_language_models_are_measured_by_sums(sealed: dict[str, Any]) -> None:
         one = learner(recipe, sealed, OWNERS[0])
         told = one.evaluate(one.initial())
         assert told["records"] == 20
-        twice = pooled([told, told, {}])
+        twice = pool_counts([told, told, {}])
         assert twice["eval_loss"] == pytest.approx(told["sums"]["eval_loss"] / 20)
 
 

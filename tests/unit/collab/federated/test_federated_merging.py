@@ -9,7 +9,7 @@ from collecting import COLLECTING
 
 from sealtrain.errors import UsageError
 from sealtrain_together.errors import UpdateRefused
-from sealtrain_together.federated.merging import RULES, merge, merged_factors
+from sealtrain_together.federated.merging import RULES, merge, merge_factors
 from sealtrain_together.federated.update import Update, change_norm, decode_state, encode_state
 
 if not COLLECTING:
@@ -54,7 +54,7 @@ def test_averaging_factors_misses_their_covariance_and_exact_does_not() -> None:
     assert torch.linalg.norm(apart - wanted) > 0.5 * torch.linalg.norm(wanted)
     # Two parties of rank 2 make a product of rank 4: with room for it, nothing is lost.
     factors = [(one.state[A], one.state[B]) for one in given]
-    whole_a, whole_b = merged_factors(factors, (0.5, 0.5), rank=2 * RANK, row_length=1.0)
+    whole_a, whole_b = merge_factors(factors, (0.5, 0.5), rank=2 * RANK, row_length=1.0)
     torch.testing.assert_close((whole_b @ whole_a).float(), wanted)
     # In the recipe's rank it is the best that this rank allows.
     merged = merge("exact", given, state(9), rank=RANK)
@@ -86,7 +86,7 @@ def test_exact_keeps_the_length_of_rows_and_every_direction_alive() -> None:
 
 def test_exact_takes_layers_narrower_than_the_rank() -> None:
     factors = [(torch.randn(8, 3), torch.randn(2, 8)) for _ in range(2)]
-    rows, columns = merged_factors(factors, (0.5, 0.5), rank=8, row_length=1.0)
+    rows, columns = merge_factors(factors, (0.5, 0.5), rank=8, row_length=1.0)
     assert rows.shape == (8, 3)
     assert columns.shape == (2, 8)
     wanted = sum(0.5 * b @ a for a, b in factors)
@@ -116,7 +116,7 @@ def test_exact_is_the_best_of_its_rank_however_the_parties_agree(
         for _ in range(parties)
     ]
     shares = [1 / parties] * parties
-    rows, columns = merged_factors(factors, shares, rank=rank, row_length=2.0)
+    rows, columns = merge_factors(factors, shares, rank=rank, row_length=2.0)
     whole = sum(w * b.double() @ a.double() for (a, b), w in zip(factors, shares, strict=True))
     left, found, right = torch.linalg.svd(torch.as_tensor(whole), full_matrices=False)
     best = left[:, :rank] * found[:rank] @ right[:rank]

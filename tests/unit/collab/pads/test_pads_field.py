@@ -16,14 +16,14 @@ if not COLLECTING:
     from sealtrain_together.pads import field
     from sealtrain_together.pads.exact_products import Float64, Int8Limb, backend
     from sealtrain_together.pads.field import (
-        added,
+        add_centred,
+        centre_float64,
+        centre_int64,
         centre_words,
-        centred_float64,
-        centred_int64,
-        combined,
+        combine,
         dots,
         limbs,
-        subtracted,
+        subtract_centred,
         times_vectors,
     )
 
@@ -50,22 +50,22 @@ int32s = st.integers(-(1 << 31), (1 << 31) - 1)
 @settings(max_examples=50, deadline=None)
 def test_sums_and_differences(pairs: list[tuple[int, int]]) -> None:
     left, right = (torch.tensor(side, dtype=torch.int32) for side in zip(*pairs, strict=True))
-    assert added(left, right).tolist() == [centre(a + b) for a, b in pairs]
-    assert subtracted(left, right).tolist() == [centre(a - b) for a, b in pairs]
+    assert add_centred(left, right).tolist() == [centre(a + b) for a, b in pairs]
+    assert subtract_centred(left, right).tolist() == [centre(a - b) for a, b in pairs]
 
 
 @given(st.lists(st.tuples(int32s, elements), min_size=1, max_size=20))
 @settings(max_examples=50, deadline=None)
 def test_any_answer_minus_a_pad_is_in_range(pairs: list[tuple[int, int]]) -> None:
     left, right = (torch.tensor(side, dtype=torch.int32) for side in zip(*pairs, strict=True))
-    assert int(subtracted(left, right).abs().max()) <= HALF
+    assert int(subtract_centred(left, right).abs().max()) <= HALF
 
 
 @given(st.lists(st.integers(-(1 << 61) + 1, (1 << 61) - 1), min_size=1, max_size=20))
 @settings(max_examples=50, deadline=None)
 def test_wide_integers_are_centred(values: list[int]) -> None:
     wide = torch.tensor(values, dtype=torch.int64)
-    assert centred_int64(wide).tolist() == [centre(value) for value in values]
+    assert centre_int64(wide).tolist() == [centre(value) for value in values]
 
 
 @given(
@@ -86,7 +86,7 @@ def test_wide_integers_are_centred(values: list[int]) -> None:
 @settings(max_examples=50, deadline=None)
 def test_whole_floats_are_centred(values: list[int]) -> None:
     whole = torch.tensor(values, dtype=torch.float64)
-    assert centred_float64(whole).tolist() == [centre(value) for value in values]
+    assert centre_float64(whole).tolist() == [centre(value) for value in values]
 
 
 @given(st.lists(elements, min_size=1, max_size=20))
@@ -198,7 +198,7 @@ def test_sums_of_digits_are_the_number_they_stand_for(largest: int) -> None:
         centre(sum(int(digit) * 256**place for place, digit in enumerate(digits)))
         for digits in sums.flatten(1).T.tolist()
     ]
-    assert combined(sums).flatten().tolist() == expected
+    assert combine(sums).flatten().tolist() == expected
 
 
 @pytest.mark.parametrize("count", [1, (1 << 15) - 1, 1 << 15, 100_003])
@@ -210,10 +210,10 @@ def test_sums_of_any_length_are_those_of_wider_numbers(count: int) -> None:
     )
     left[-1], right[-1] = HALF, HALF
     wide = left.long(), right.long()
-    assert torch.equal(added(left, right), centred_int64(wide[0] + wide[1]))
+    assert torch.equal(add_centred(left, right), centre_int64(wide[0] + wide[1]))
     out = torch.empty_like(left)
-    assert subtracted(left, right, out=out) is out
-    assert torch.equal(out, centred_int64(wide[0] - wide[1]))
+    assert subtract_centred(left, right, out=out) is out
+    assert torch.equal(out, centre_int64(wide[0] - wide[1]))
 
 
 def test_words_are_centred_where_they_lie() -> None:

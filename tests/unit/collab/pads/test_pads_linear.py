@@ -20,8 +20,8 @@ if not COLLECTING:
 
     from sealtrain_together.pads.engine import Inside, UnderPads
     from sealtrain_together.pads.linear import PadsLinear, Stack
-    from sealtrain_together.pads.matrix import PublicMatrix, rounded, stochastically_rounded
-    from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
+    from sealtrain_together.pads.matrix import PublicMatrix, round_rows, stochastically_rounded
+    from sealtrain_together.pads.protect import list_protected, protect, quantise, restore
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -147,18 +147,18 @@ def test_gradients_are_rounded_by_chance_whose_mean_is_the_gradient(inputs: torc
     quantise(whole, bits=8)
     weights = torch.linspace(-1, 1, 16)
 
-    def rounded(seed: int) -> torch.Tensor:
+    def round_rows(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         leaf = inputs.clone().requires_grad_()
         (model.q_proj(leaf) * weights).sum().backward()
         assert leaf.grad is not None
         return leaf.grad
 
-    assert torch.equal(rounded(1), rounded(1))
-    assert not torch.equal(rounded(1), rounded(2))
+    assert torch.equal(round_rows(1), round_rows(1))
+    assert not torch.equal(round_rows(1), round_rows(2))
     right = weights.expand(2, 5, 16) @ restore(whole).q_proj.weight
-    once = float((rounded(1) - right).norm())
-    many = torch.stack([rounded(seed) for seed in range(200)]).mean(dim=0)
+    once = float((round_rows(1) - right).norm())
+    many = torch.stack([round_rows(seed) for seed in range(200)]).mean(dim=0)
     assert float((many - right).norm()) < 0.25 * once
 
 
@@ -257,7 +257,7 @@ def test_what_is_no_number_stays_in_its_row_and_inside(bad: float, inputs: torch
 
 def test_rows_without_size_are_zeros_and_tiny_ones_too() -> None:
     rows = torch.tensor([[0.0, -0.0], [1e-44, 0.0], [3e38, -3e38], [1e-30, -2e-30]])
-    entries, scale = rounded(rows, 2047)
+    entries, scale = round_rows(rows, 2047)
     assert entries.tolist() == [[0, 0], [0, 0], [2047, -2047], [1024, -2047]]
     assert scale.isfinite().all()
     assert bool((scale > 0).all())
@@ -304,7 +304,7 @@ def test_trained_layers_stay_in_the_guest_and_skipped_ones_too() -> None:
     protection = protect(model, Watched(), skip=["o_proj"])
     assert protection.layers == (("q_proj", "v_proj"),)
     assert protection.inside == ("k_proj", "o_proj")
-    assert [name for name, _ in protected_layers(model)] == ["q_proj", "v_proj"]
+    assert [name for name, _ in list_protected(model)] == ["q_proj", "v_proj"]
 
 
 def test_a_model_without_a_frozen_layer_is_refused_whole() -> None:
@@ -320,7 +320,7 @@ def test_weights_that_are_no_numbers_or_too_many_are_refused() -> None:
     model.o_proj.weight.data[0, 0] = float("nan")
     with pytest.raises(ModelInvalid, match="o_proj"):
         protect(model, Watched())
-    assert protected_layers(model) == []  # not one of them
+    assert list_protected(model) == []  # not one of them
     protect(model, Watched(), skip=["o_proj"])
     with pytest.raises(ModelInvalid, check=carries(got="(1, 65537)")):
         PublicMatrix(torch.ones(1, (1 << 16) + 1, dtype=torch.int8))

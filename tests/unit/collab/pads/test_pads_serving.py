@@ -40,7 +40,7 @@ if not COLLECTING:
     from sealtrain_together.pads.engine import Inside, UnderPads
     from sealtrain_together.pads.matrix import PublicMatrix
     from sealtrain_together.pads.multiplying import Limits
-    from sealtrain_together.pads.serving import Multiplier, run, served
+    from sealtrain_together.pads.serving import Multiplier, run, start_accelerator
     from sealtrain_together.pads.tensors import MAX_ROWS
 
     MATRIX = random_matrix()
@@ -61,13 +61,13 @@ def asked(address: Address, kind: int, body: bytes) -> tuple[int, bytes]:
 
 
 if not COLLECTING:
-    PRODUCT = wire.asked_product(MATRIX.digest, "forward", 1)
+    PRODUCT = wire.describe_product(MATRIX.digest, "forward", 1)
 REFUSED: dict[str, Callable[[], tuple[int, bytes]]] = {
     "an unknown kind": lambda: (0x55, b""),
     "what a dealer was asked once": lambda: (0x03, bytes(1168)),
     "an unknown matrix": lambda: (
         wire.PRODUCT,
-        wire.asked_product(bytes(32), "forward", 1) + bytes(160),
+        wire.describe_product(bytes(32), "forward", 1) + bytes(160),
     ),
     "a matrix of another connection": lambda: (wire.PRODUCT, PRODUCT + bytes(160)),
     "a cut product": lambda: (wire.PRODUCT, PRODUCT[:-1]),
@@ -95,8 +95,8 @@ def test_an_accelerator_refuses_says_so_and_serves_the_next(case: str) -> None:
 
 BAD_ROWS: dict[str, Callable[[], bytes]] = {
     "too few elements": lambda: PRODUCT + bytes(156),
-    "no rows": lambda: wire.asked_product(MATRIX.digest, "forward", 0),
-    "too many rows": lambda: wire.asked_product(MATRIX.digest, "forward", MAX_ROWS + 1),
+    "no rows": lambda: wire.describe_product(MATRIX.digest, "forward", 0),
+    "too many rows": lambda: wire.describe_product(MATRIX.digest, "forward", MAX_ROWS + 1),
 }
 
 
@@ -114,9 +114,7 @@ def brought(address: Address, values: torch.Tensor | None = None) -> Iterator[wi
     """A connection that brought a matrix."""
     with socket.create_connection(address, timeout=10) as connection:
         frames = wire.Frames(connection, seconds=10)
-        frames.send(
-            wire.MATRIX, *wire.described_matrix(MATRIX.values if values is None else values)
-        )
+        frames.send(wire.MATRIX, *wire.describe_matrix(MATRIX.values if values is None else values))
         answered = frames.receive()
         assert answered is not None
         assert answered[0] == wire.MATRIX | wire.ANSWER
@@ -140,7 +138,7 @@ def test_an_answer_longer_than_a_frame_is_not_made() -> None:
     wide = torch.ones(1 << 16, 1, dtype=torch.int8)  # one number in, 65,536 out
     with accelerating() as address, brought(address, wide) as frames:
         rows = wire.MAX_FRAME // (4 << 16) + 1
-        body = wire.asked_product(PublicMatrix(wide).digest, "forward", rows) + bytes(4 * rows)
+        body = wire.describe_product(PublicMatrix(wide).digest, "forward", rows) + bytes(4 * rows)
         frames.send(wire.PRODUCT, body)
         answered = frames.receive()
         assert answered is not None
@@ -220,7 +218,7 @@ def test_a_matrix_that_is_brought_again_takes_no_room() -> None:
     twice = MATRIX.values.numel() * 2
     with accelerating(matrix_bytes=twice) as address, brought(address) as frames:
         for _ in range(5):
-            frames.send(wire.MATRIX, *wire.described_matrix(MATRIX.values))
+            frames.send(wire.MATRIX, *wire.describe_matrix(MATRIX.values))
             assert frames.receive() == (wire.MATRIX | wire.ANSWER, MATRIX.digest)
 
 
@@ -363,7 +361,7 @@ def test_an_address_of_ipv6_is_listened_on() -> None:
 
 
 def test_an_accelerator_is_a_process_that_ends_with_its_block() -> None:
-    with served(exact="float64") as there:
+    with start_accelerator(exact="float64") as there:
         assert there.process != os.getpid()
         assert there.backend == "float64"
         accelerator = RemoteAccelerator(there.host, there.port)

@@ -9,7 +9,7 @@ import pytest
 from carrying import carries
 from collecting import COLLECTING
 
-from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
+from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, check_trips
 from sealtrain.manifest.errors import TranscriptInvalid
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_together.channel.channel import AttestedChannel
@@ -69,7 +69,7 @@ def test_a_log_shows_what_its_program_is_bounded_by() -> None:
     limits: dict[str, int | None] = dict.fromkeys(HOLDERS)
     buffer = run.log.entries[0]["fields"]["buffer"]
     terms = TravellingTerms(program=meant, buffer_bytes=buffer, limits=limits)
-    assert travelled(run.log.entries, terms).trips > 2
+    assert check_trips(run.log.entries, terms).trips > 2
     for event, told in (("trip.trained", "moved"), ("travel.finished", "privacy")):
         silent = [
             one | {"fields": {key: value for key, value in one["fields"].items() if key != told}}
@@ -78,7 +78,7 @@ def test_a_log_shows_what_its_program_is_bounded_by() -> None:
             for one in run.log.entries
         ]
         with pytest.raises(TranscriptInvalid, check=carries(check="trips")):
-            travelled(silent, terms)
+            check_trips(silent, terms)
 
 
 def test_a_half_is_wiped_before_it_is_lent_again_and_each_lane_moves_its_keys_on(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from run_logs import fields_of
 from variants import variants
 
-from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, travelled
+from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, check_trips
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
-from sealtrain_together.travelling.history import rotation_after, spent_of
+from sealtrain_together.travelling.history import rotation_after, spend_of
 from sealtrain_together.travelling.program import Program
 from sealtrain_together.travelling.schedule import HolderPlan, Places, Plan, Rotation, Trip
 
@@ -216,11 +216,11 @@ def test_a_chunk_that_is_refused_while_the_next_one_is_lent_brings_no_sequence_i
     assert set(sequences.values()) == {1}
     limits: dict[str, int | None] = dict.fromkeys(names)
     meant = {key: value for key, value in plan.program.to_dict().items() if key != "device"}
-    came = travelled(
+    came = check_trips(
         log.entries, TravellingTerms(program=meant, buffer_bytes=2 * CHUNK, limits=limits)
     )
     assert came.refused
-    spent = spent_of(plan, log)
+    spent = spend_of(plan, log)
     assert spent is not None
     told = sum(one["sequences"] for one in spent.values())  # type: ignore[call-overload,index]
     assert told == len(sequences) == sum(came.tokens.values()) * 2 // SEQUENCE

@@ -21,14 +21,14 @@ from training_world import sft as sft_recipe
 from variants import variants
 
 from sealtrain.errors import DataInvalid, TripBroken, UsageError
-from sealtrain.manifest.checks.collaborations.travelling import terms_of, travelled
+from sealtrain.manifest.checks.collaborations.travelling import check_trips, terms_of
 from sealtrain.recipe.collaborations.travelling import program_of
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.runlog import RunLog
 from sealtrain_together.travelling.guest.held_rows import HeldRows
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
-from sealtrain_together.travelling.programs import built, parse_settings, settings_of
+from sealtrain_together.travelling.programs import build_program, parse_settings, settings_of
 from sealtrain_together.travelling.rows import IGNORED, read_rows, write_row
 from sealtrain_together.travelling.schedule import HolderPlan, Plan, Rotation
 from sealtrain_together.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
@@ -121,7 +121,7 @@ def rows_of(recipe: Any, base: Path, sealed: dict[str, Any], owner: str = OWNERS
 
 def program_for(recipe: Any, base: Path, state: bytes | None = None) -> TrainerProgram:
     settings = settings_of(recipe, DEVICE)
-    found = built(settings, state, Training(recipe=recipe, base_dir=base))
+    found = build_program(settings, state, Training(recipe=recipe, base_dir=base))
     assert isinstance(found, TrainerProgram)
     return found
 
@@ -217,7 +217,7 @@ def test_a_run_of_two_owners_has_the_bits_of_their_rows_in_one_place(
         world_of(world, held)
         with world.orchestrator(plan, sealed=states.append) as orchestrator:
             model = orchestrator.run()
-        came = travelled(orchestrator.log.entries, terms_of(recipe))
+        came = check_trips(orchestrator.log.entries, terms_of(recipe))
     assert (came.steps, came.trips) == (7, 4)
     assert set(came.tokens) == set(OWNERS)
     assert model == in_one_place(recipe, base, plan, held)
@@ -260,7 +260,7 @@ def test_the_trainer_of_the_last_session_is_gone_when_another_takes_over(
         with world.orchestrator(plan, log=log) as second:
             model = second.run(state)
         assert _trainers() - before == 1
-        came = travelled(second.log.entries, terms_of(recipe))
+        came = check_trips(second.log.entries, terms_of(recipe))
     assert (came.steps, came.takeovers) == (11, 1)
     assert model == in_one_place(recipe, base, plan, held)
 
@@ -411,7 +411,7 @@ def test_a_state_of_another_recipe_is_none_of_this_one(base: Path) -> None:
             TrainerSettings.from_dict(program_of(other)), Training(recipe=recipe, base_dir=base)
         )
     with pytest.raises(UsageError):
-        built(settings_of(recipe, "cpu"))
+        build_program(settings_of(recipe, "cpu"))
 
 
 def test_settings_say_which_recipe_is_trained() -> None:

@@ -14,6 +14,7 @@ from sealing_world import sealed_folder
 from training_world import PlainDataset, numbered, records, seal_records, source_of, write_records
 
 from sealtrain.sealing.errors import ChunkDamaged, RecordInvalid, SchemaMismatch, SealRefused
+from sealtrain.training.data.columns import join_types, reads_as
 from sealtrain.training.data.prefetch import prefetch
 from sealtrain.training.data.stream import RecordStream, read_all
 
@@ -131,6 +132,44 @@ def test_tools_of_two_owners_keep_their_own_keys() -> None:
     ]
     stream = RecordStream(sources, ["messages", "tools"], seed=1)
     assert sorted((row["tools"] for row in stream.rows(0, 2)), key=str) == tools
+
+
+@pytest.mark.parametrize("nothing", [pa.null(), pa.list_(pa.null())])
+def test_an_owner_without_tools_reads_as_one_with_tools(nothing: pa.DataType) -> None:
+    tools = [{"function": {"name": "beds", "parameters": {"ward": {"type": "string"}}}}]
+    none: list[Any] = [[]] if pa.types.is_list(nothing) else [None]
+    empty = PlainDataset(
+        [pa.record_batch({"messages": [[said()]], "tools": pa.array(none, nothing)})]
+    )
+    pair = [source_of(plain(messages=[[said()]], tools=[tools])), source_of(empty)]
+    for order in (pair, pair[::-1]):
+        stream = RecordStream(order, ["messages", "tools"], seed=1)
+        if pa.types.is_list(nothing):
+            assert sorted((row["tools"] for row in stream.rows(0, 2)), key=str) == [[], tools]
+            continue
+        with pytest.raises(RecordInvalid, check=carries(check="columns", column="tools")):
+            list(stream.rows(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "joined"),
+    [
+        ([pa.null(), pa.int64(), pa.float32()], pa.float64()),
+        ([pa.list_(pa.null()), pa.list_(pa.int32())], pa.list_(pa.int32())),
+        ([pa.binary(), pa.large_binary()], pa.binary()),
+        ([pa.null(), pa.null()], pa.null()),
+        ([pa.null(), pa.string(), pa.int64()], None),
+        ([pa.list_(pa.null()), pa.string()], None),
+        ([pa.string(), pa.list_(pa.struct({"role": pa.string()}))], None),
+    ],
+)
+def test_what_says_nothing_of_a_type_has_that_of_the_others(
+    kinds: list[pa.DataType], joined: pa.DataType | None
+) -> None:
+    for order in (kinds, kinds[::-1]):
+        found = join_types(order)
+        assert all(reads_as("x", kind, found) for kind in order) == (joined is not None)
+        assert joined is None or found in (joined, order[0])
 
 
 def test_large_texts_are_texts() -> None:

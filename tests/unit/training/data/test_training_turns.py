@@ -33,7 +33,7 @@ TURN = pa.struct([("role", pa.string()), ("content", pa.string())])
         (pa.large_list(TURN), "messages"),
         (pa.list_(pa.struct([*TURN, ("name", pa.string())])), "messages"),
         (pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(TURN))])), None),
-        (pa.list_(pa.struct([("role", pa.string()), ("content", pa.null())])), None),
+        (pa.list_(pa.struct([("role", pa.string()), ("content", pa.null())])), "messages"),
         (pa.list_(pa.string()), None),
         (pa.list_(pa.struct([("role", pa.string())])), None),
         (pa.int64(), None),

@@ -28,7 +28,7 @@ if not COLLECTING:
     from pads_world import Watched
     from safetensors.torch import load
 
-    from sealtrain_together.pads.protect import protect, protected_layers, quantise, restore
+    from sealtrain_together.pads.protect import list_protected, protect, quantise, restore
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,7 +51,7 @@ class StandsIn:
         self.change(model)
 
     def take_out(self, model: Any) -> None:
-        self.after = len(protected_layers(model))
+        self.after = len(list_protected(model))
         restore(model)
 
 

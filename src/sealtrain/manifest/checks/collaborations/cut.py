@@ -127,12 +127,12 @@ def cut_holds(case: Case) -> str:
         started=from_rfc3339(predicate.run.started_at),
         datasets=case.need_datasets(),
     )
-    came = received(case.need_log(), terms)
+    came = check_received(case.need_log(), terms)
     sparse = f", {came.entries} sparse entries trained" if came.entries else ""
     return f"{len(came.consents)} owners consented, activations of {came.rows} records came{sparse}"
 
 
-def received(entries: Iterable[Mapping[str, Any]], terms: CutTerms) -> CutResults:
+def check_received(entries: Iterable[Mapping[str, Any]], terms: CutTerms) -> CutResults:
     """Hold a run log to the module's rules.
 
     Args:
@@ -145,22 +145,22 @@ def received(entries: Iterable[Mapping[str, Any]], terms: CutTerms) -> CutResult
     told = list(entries)
     ours = [entry for entry in told if str(entry["event"]).startswith(_PREFIX)]
     _in_turn([str(our["event"]) for our in ours])
-    begun = _said(ours, "cut.begun", _CutBegun)
-    parts = _said(ours, "cut.received", _Received)
-    finished = _said(ours, "cut.finished", _CutFinished)
+    begun = _read_words(ours, "cut.begun", _CutBegun)
+    parts = _read_words(ours, "cut.received", _Received)
+    finished = _read_words(ours, "cut.finished", _CutFinished)
     how = terms.how
     wanted = {"layers": how.layers, "wire": how.wire, "spf_share": how.spf_share}
     if begun[0].to_dict() != wanted:
         raise _broken("other settings than the recipe's", begun[0].to_dict(), wanted)
-    consents = _consents(terms, _said(ours, "cut.joined", _ClientJoined))
-    _kept(terms, consents, parts)
-    _counted(consents, counts_of(told))
+    consents = _consents(terms, _read_words(ours, "cut.joined", _ClientJoined))
+    _check_consents(terms, consents, parts)
+    _check_counts(consents, counts_of(told))
     return CutResults(
         consents=consents, rows=sum(part.rows for part in parts), entries=finished[0].entries
     )
 
 
-def _said(entries: Iterable[Mapping[str, Any]], event: str, kind: type[_Word]) -> list[_Word]:
+def _read_words(entries: Iterable[Mapping[str, Any]], event: str, kind: type[_Word]) -> list[_Word]:
     return [
         load_model(kind, entry["fields"], ClaimContradicted, event)
         for entry in entries
@@ -205,7 +205,7 @@ def _consents(terms: CutTerms, joined: Iterable[_ClientJoined]) -> dict[str, Sig
     return found
 
 
-def _kept(
+def _check_consents(
     terms: CutTerms, consents: Mapping[str, SignedConsent], parts: Sequence[_Received]
 ) -> None:
     """Consents name the manifest's datasets; of each came at most what was consented to."""
@@ -231,7 +231,9 @@ def _kept(
             )
 
 
-def _counted(consents: Mapping[str, SignedConsent], counted: Mapping[str, Counts | None]) -> None:
+def _check_counts(
+    consents: Mapping[str, SignedConsent], counted: Mapping[str, Counts | None]
+) -> None:
     """An owner sends those of its training records that leave something to learn."""
     for name, signed in consents.items():
         for agreed in signed.document.datasets:

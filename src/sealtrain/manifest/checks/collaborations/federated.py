@@ -173,17 +173,17 @@ def rounds_hold(case: Case) -> str:
         products=how.products,
         local_steps=how.local_steps,
     )
-    found = merged_rounds(case.need_log(), terms)
+    found = check_rounds(case.need_log(), terms)
     kept = privacy_is(case.predicate, found.hiding)
     updates = sum(map(len, found.merged))
     return (
         f"{len(found.merged)} rounds merged by {how.merged_by}, {updates} updates of "
         f"{len(collaboration.parties)} parties, {found.refused} refused, "
-        f"{found.left} dropped out{kept}{_made_elsewhere(found.sessions)}"
+        f"{found.left} dropped out{kept}{_describe_elsewhere(found.sessions)}"
     )
 
 
-def _made_elsewhere(sessions: PadSessions) -> str:
+def _describe_elsewhere(sessions: PadSessions) -> str:
     if sessions.how is None:
         return ""
     products = sum(spent.products for spent in sessions.used)
@@ -241,7 +241,7 @@ def sum_up(entries: Iterable[Mapping[str, Any]], how: Federated) -> str:
     )
 
 
-def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: FederatedTerms) -> RoundResults:
+def check_rounds(entries: Iterable[Mapping[str, Any]], terms: FederatedTerms) -> RoundResults:
     """Check the entries of a run log that tell of rounds; others are not looked at.
 
     Args:

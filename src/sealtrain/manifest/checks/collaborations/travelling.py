@@ -98,7 +98,7 @@ def trips_hold(case: Case) -> str:
     windows = {
         party.name: (from_rfc3339(party.begun), from_rfc3339(party.until)) for party in parties
     }
-    came = travelled(case.need_log(), terms_of(case.need_lock().recipe, windows))
+    came = check_trips(case.need_log(), terms_of(case.need_lock().recipe, windows))
     run = case.predicate.run
     facts = {"steps": (run.steps, came.steps), "tokens": (run.tokens, sum(came.tokens.values()))}
     for what, (got, expected) in facts.items():
@@ -114,7 +114,7 @@ def trips_hold(case: Case) -> str:
     return f"{came.trips} trips to {len(parties)} holders{refused}{taken}; all chunks wiped"
 
 
-def travelled(entries: Iterable[Mapping[str, Any]], terms: TravellingTerms) -> Travelled:
+def check_trips(entries: Iterable[Mapping[str, Any]], terms: TravellingTerms) -> Travelled:
     """Check the entries of a run log that tell of trips; others are not looked at.
 
     Args:

@@ -1,0 +1,302 @@
+"""A recipe's script that is another user than its keeper reaches nothing of it, without Landlock.
+
+The machine is as a guest's first program leaves it (``guest.boot.second``): the agent's socket and
+the keeper belong to one user, devices to user 0. No rule of Landlock and no filter of calls is in
+force here: users and namespaces hold alone.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import struct
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from polling import wait_until
+
+from sealtrain.errors import UsageError
+from sealtrain.guest.boot.decisions import COMMAND_USER, SCRIPT_USER
+from sealtrain.guest.sandbox.landlock import leave_no_memory
+from sealtrain.guest.sandbox.users import (
+    LENT,
+    WORKLOAD_USER,
+    become_user,
+    change_user,
+    give_up_capabilities,
+    workload_user,
+)
+from sealtrain.guest.workload.channel import ChannelEnds
+from sealtrain.guest.workload.fork import WorkloadProcess
+
+pytestmark = pytest.mark.claim("C710")
+_SECONDS = 20
+_ATTACH, _READ_MEMORY = 16, 310
+
+for _name in ("ascii", "utf-8"):
+    codecs.lookup(_name)  # another user does not read this machine's Python
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users")
+
+
+def word(work: Callable[[], Any]) -> str:
+    try:
+        return f"did: {work()!r}"[:200]
+    except OSError as error:
+        return type(error).__name__
+
+
+def copied_from(pid: int) -> None:
+    """Read memory of a process at an address that both have, since one forked the other."""
+    own = ctypes.create_string_buffer(8)
+    place = struct.pack("QQ", ctypes.addressof(own), 8)
+    called("syscall", _READ_MEMORY, pid, place, 1, place, 1, 0)
+
+
+def called(name: str, *words: Any) -> None:
+    kernel = ctypes.CDLL(None, use_errno=True)
+    whole = [ctypes.c_long(word) if isinstance(word, int) else word for word in words]
+    if getattr(kernel, name)(*whole) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def reached(family: int, place: Any) -> None:
+    with socket.socket(family) as handle:
+        handle.settimeout(2)
+        handle.connect(place)
+
+
+def others_in_group() -> list[int]:
+    """The guard: in the script's group, and no process of the script's."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(place.name)
+            if pid != os.getpid() and os.getpgid(pid) == os.getpgrp():
+                found.append(pid)
+    return found
+
+
+def attack(keeper: int, folder: Path, port: int) -> dict[str, str]:
+    """All that a script tries, and how each ended."""
+    give_up_capabilities()  # as the workload does before it loads the recipe
+    return {
+        "device": word((folder / "tpm0").open),
+        "agent": word(lambda: reached(socket.AF_UNIX, str(folder / "agent.sock"))),
+        "ticket": word((folder / "ticket.json").read_bytes),
+        "memory": word(Path(f"/proc/{keeper}/mem").open),
+        "environment": word(Path(f"/proc/{keeper}/environ").read_bytes),
+        "descriptors": word(lambda: [*Path(f"/proc/{keeper}/fd").iterdir()]),
+        "network of the keeper": word(Path(f"/proc/{keeper}/ns/net").open),
+        "debugger": word(lambda: called("ptrace", _ATTACH, keeper, 0, 0)),
+        "other memory": word(lambda: copied_from(keeper)),
+        "signal": word(lambda: os.kill(keeper, signal.SIGKILL)),
+        "guard": word(lambda: [os.kill(pid, signal.SIGKILL) for pid in others_in_group()]),
+        "priority": word(lambda: os.setpriority(os.PRIO_PROCESS, keeper, 19)),
+        "loopback": word(lambda: reached(socket.AF_INET, ("127.0.0.1", port))),
+        "abstract": word(lambda: reached(socket.AF_UNIX, f"\0sealtrain-{port}")),
+        "network": word(lambda: reached(socket.AF_INET, ("192.0.2.1", 443))),
+        "raw socket": word(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)),
+        "user": word(lambda: os.setuid(COMMAND_USER)),
+        "root": word(lambda: os.setuid(0)),
+        "group": word(lambda: os.setgroups([COMMAND_USER])),
+        "mount": word(lambda: called("umount2", b"/", 0)),
+        "names": word(lambda: called("unshare", 0x20000)),
+    }
+
+
+EXPECTED = dict.fromkeys(
+    (
+        "device", "agent", "ticket", "memory", "environment", "descriptors",
+        "network of the keeper", "debugger", "other memory", "signal", "guard", "priority",
+        "raw socket", "user", "root", "group", "mount", "names",
+    ),
+    "PermissionError",
+) | {"loopback": "ConnectionRefusedError", "abstract": "ConnectionRefusedError",
+     "network": "OSError"}  # fmt: skip
+
+
+def as_keeper(work: Callable[[], None]) -> int:
+    """A process as the first program starts the document's command; its id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        change_user(COMMAND_USER, LENT)
+        leave_no_memory()
+        work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """What only user 0 and the keeper reach; names lead there for all."""
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == os.geteuid() and place != Path("/"):
+            place.chmod(place.stat().st_mode | 0o111)
+    os.mknod(tmp_path / "tpm0", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    (tmp_path / "ticket.json").write_text("{}")
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(tmp_path / "agent.sock"))
+        agent.listen()
+        for name in ("agent.sock", "ticket.json"):
+            (tmp_path / name).chmod(0o600)
+            os.chown(tmp_path / name, COMMAND_USER, COMMAND_USER)
+        yield tmp_path
+
+
+def heard(reader: int) -> bytes:
+    """What a process writes until its end."""
+    found = b""
+    end = time.monotonic() + _SECONDS
+    while (left := end - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
+        part = os.read(reader, 65536)
+        if not part:
+            break
+        found += part
+    os.close(reader)
+    return found
+
+
+@needs_root
+def test_a_script_reaches_nothing_of_its_keeper(folder: Path) -> None:
+    reader, writer = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def keep() -> None:
+            keeper, listening = os.getpid(), socket.socket(socket.AF_UNIX)
+            listening.bind(f"\0sealtrain-{port}")
+            listening.listen()
+
+            def live(_ends: Sequence[ChannelEnds]) -> None:
+                found = attack(keeper, folder, port)
+                os.write(writer, json.dumps(found).encode())
+
+            workload = WorkloadProcess(live, ranks=1, kept=(writer,), user=SCRIPT_USER)
+            os.close(writer)
+            wait_until(lambda: workload.status is not None)
+            workload.end()
+
+        keeper = as_keeper(keep)
+        os.close(writer)
+        found = json.loads(heard(reader))
+        os.waitpid(keeper, 0)
+    assert found == EXPECTED
+
+
+@needs_root
+def test_its_keeper_ends_it_though_it_is_another_user() -> None:
+    reader, writer = os.pipe()
+
+    def keep() -> None:
+        give_up = WorkloadProcess(
+            lambda _ends: time.sleep(_SECONDS), ranks=1, kept=(writer,), user=SCRIPT_USER
+        )
+        os.close(writer)
+        give_up_capabilities(1 << 5)  # as the keeper does when it closes its border
+        give_up.end()
+
+    keeper = as_keeper(keep)
+    os.close(writer)
+    began = time.monotonic()
+    assert heard(reader) == b""
+    assert time.monotonic() - began < _SECONDS
+    assert os.waitpid(keeper, 0)[1] == 0
+
+
+@needs_root
+def test_it_ends_with_a_keeper_that_is_killed() -> None:
+    reader, writer = os.pipe()
+
+    def keep() -> None:
+        def live(_ends: Sequence[ChannelEnds]) -> None:
+            os.write(writer, b"lives")
+            time.sleep(_SECONDS)
+
+        WorkloadProcess(live, ranks=1, kept=(writer,), user=SCRIPT_USER)
+        os.close(writer)
+        time.sleep(_SECONDS)
+
+    keeper = as_keeper(keep)
+    os.close(writer)
+    assert os.read(reader, 5) == b"lives"
+    os.kill(keeper, signal.SIGKILL)
+    os.waitpid(keeper, 0)
+    began = time.monotonic()
+    assert heard(reader) == b""
+    assert time.monotonic() - began < _SECONDS
+
+
+@needs_root
+def test_without_the_lent_capabilities_no_code_of_the_recipe_runs() -> None:
+    reader, writer = os.pipe()
+
+    def keep() -> None:
+        give_up_capabilities(1 << 5)
+
+        def live(_ends: Sequence[ChannelEnds]) -> None:
+            os.write(writer, b"ran")
+
+        workload = WorkloadProcess(live, ranks=1, kept=(writer,), user=SCRIPT_USER)
+        os.close(writer)
+        wait_until(lambda: workload.status is not None)
+        assert workload.status == 1
+        workload.end()
+
+    keeper = as_keeper(keep)
+    os.close(writer)
+    assert heard(reader) == b""
+    os.waitpid(keeper, 0)
+
+
+@needs_root
+def test_memory_of_its_own_is_all_that_it_may_still_mount() -> None:
+    reader, writer = os.pipe()
+
+    def keep() -> None:
+        become_user(SCRIPT_USER)
+        status = Path("/proc/self/status").read_text().splitlines()
+        sets = [line.split()[1] for line in status if line.startswith(("CapPrm", "CapEff"))]
+        give_up_capabilities()
+        status = Path("/proc/self/status").read_text().splitlines()
+        sets += [
+            line.split()[1] for line in status if line.startswith(("CapInh", "CapPrm", "CapAmb"))
+        ]
+        os.write(writer, json.dumps([int(text, 16) for text in sets]).encode())
+
+    keeper = as_keeper(keep)
+    os.close(writer)
+    assert json.loads(heard(reader)) == [1 << 21, 1 << 21, 0, 0, 0]
+    os.waitpid(keeper, 0)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "65534", "65536", "1e3", "own"])
+def test_no_other_user_is_a_refusal(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = str(os.geteuid())
+    monkeypatch.setenv(WORKLOAD_USER, own if text == "own" else text)
+    with pytest.raises(UsageError) as caught:
+        workload_user()
+    assert caught.value.check == WORKLOAD_USER
+
+
+def test_elsewhere_a_workload_is_its_keepers_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKLOAD_USER, raising=False)
+    assert workload_user() is None
+    monkeypatch.setenv(WORKLOAD_USER, "65531")
+    assert workload_user() == 65531
