@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -178,11 +179,12 @@ class EnclaveInit:
             )
         measure_compose(nsm, document)
         self.tell("measured")
+        from sealtrain.guest.enclave.handedfiles import names_of
         from sealtrain.recipe.document import frame_of
 
-        program = program_of(
-            frame_of(document), (self._path(str(_FOLDER)) / "image").read_text("ascii").strip()
-        )
+        frame = frame_of(document)
+        image = (self._path(str(_FOLDER)) / "image").read_text("ascii").strip()
+        program = replace(program_of(frame, image), files=names_of(frame))
         self._kernel.load_no_more_modules()
         place = self._path(DOCUMENT_FILE)
         place.parent.mkdir(parents=True, exist_ok=True)

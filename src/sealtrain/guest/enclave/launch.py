@@ -13,7 +13,12 @@ from sealtrain.base.hostport import host_and_port
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket
 from sealtrain.errors import DataInvalid, ImageRefused
-from sealtrain.guest.enclave.handedfiles import COLLATERAL, read_message, write_message
+from sealtrain.guest.enclave.handedfiles import (
+    COLLATERAL,
+    names_of,
+    read_message,
+    write_message,
+)
 from sealtrain.guest.enclave.plan import program_of
 from sealtrain.guest.enclave.ports import PROXY_URL
 from sealtrain.image.machine.enclavebuild import least_memory
@@ -88,8 +93,8 @@ def plan_launch(
     servers = {address(text) for text in reach}
     servers |= _servers_of(ticket)
     _check_ticket(frame, ticket, files or ())
-    message = write_message(files or {})
-    read_message(message, program.files)  # as the enclave will
+    names, message = names_of(frame), write_message(files or {})
+    read_message(message, names)  # as the enclave will
     memory = file.memory >> 20 if config is None else config.memory_mib
     least = least_memory(len(data))
     if memory < least:
@@ -108,7 +113,7 @@ def plan_launch(
         memory_mib=memory,
         servers=frozenset(servers),
         ports=program.ports,
-        files=message if program.files else None,
+        files=message if names else None,
     )
 
 

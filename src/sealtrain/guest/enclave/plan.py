@@ -99,7 +99,6 @@ def program_of(frame: Frame, image: str) -> EnclaveProgram:
     Raises:
         LockInvalid: The document is for another platform or another image.
     """
-    from sealtrain.guest.enclave.handedfiles import names_of
     from sealtrain.recipe.errors import LockInvalid
 
     found = (frame.image or "no image").rpartition("@")[2]
@@ -125,4 +124,4 @@ def program_of(frame: Frame, image: str) -> EnclaveProgram:
         )
     (service,) = (frame.compose or {})["services"].values()
     ports = tuple(int(port.partition(":")[0]) for port in service.get("ports", ()))
-    return EnclaveProgram(words=(PROGRAM, *frame.words), ports=ports, files=names_of(frame))
+    return EnclaveProgram(words=(PROGRAM, *frame.words), ports=ports)
