@@ -148,7 +148,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 nightly: export SEALTRAIN_COLD := 1
 nightly: FLOWER := -m flower -o faulthandler_timeout=3900
 nightly: BESIDE :=
-nightly: test newest learning flower fuzz model service deployed vm-test guest-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
+nightly: test newest learning flower fuzz model service deployed vm-test guest-boot enclave-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels, a guest's disk, an enclave (3 hours)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm $(VENV)-flower $(VENV)-audit .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels

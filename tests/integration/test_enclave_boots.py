@@ -196,6 +196,7 @@ def launched(eif: bytes, document: bytes) -> EnclaveLaunch:
         frame_of(document),
         parse_ticket(b'{"version":1,"role":"broker","collateral":"https://pccs.example"}'),
         config=None,
+        files={"collateral.json": b"of no quote here"},
     )
 
 

@@ -40,6 +40,9 @@ class PlayedKernel:
     def raise_loopback(self) -> None:
         self.done.append(("loopback",))
 
+    def give(self, path: Path, user: int) -> None:
+        self.done.append(("give", path.name, user))
+
     def gain_no_privileges(self) -> None:
         self.done.append(("privileges",))
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from targets_disk import DISK_TARGETS
+from targets_machines import MACHINE_TARGETS
 from targets_tpm import TPM_TARGETS
 
 if TYPE_CHECKING:
@@ -413,5 +414,6 @@ TARGETS: dict[str, Target] = {
     "enclave-tunnel": _enclave_tunnel,
     **TPM_TARGETS,
     **DISK_TARGETS,
+    **MACHINE_TARGETS,
 }
 """By name: makes the function and its examples."""

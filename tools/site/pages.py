@@ -64,6 +64,7 @@ CHAPTERS = {
             for name in (
                 "attestation",
                 "rent_a_machine",
+                "own_host",
                 "nitro_parent",
                 "nodes",
                 "federated",

@@ -13,6 +13,7 @@ from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.signals import Ending
 from sealtrain.errors import UsageError
+from sealtrain.guest.enclave.handedfiles import MAX_FILES_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,14 @@ def run(
             "Repeat it.",
         ),
     ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="A file that a broker's document names below /run-data: database, a KMS's "
+            "ciphertext, collateral. Repeat it.",
+        ),
+    ] = None,
     publish: Annotated[
         bool,
         typer.Option(help="Listen at the document's ports on all of this machine's addresses."),
@@ -56,7 +65,7 @@ def run(
     from sealtrain.guest.enclave.system import VsockSockets
     from sealtrain.guest.enclave.tunnels import Tunnels
 
-    launch = _launch(eif, deployment, ticket, reach or [])
+    launch = _launch(eif, deployment, ticket, reach or [], _files(file or []))
     if not hasattr(socket, "AF_VSOCK"):
         raise UsageError("this system has no vsock", check="vsock", expected="Linux on EC2")
     say(f"starting an enclave of {launch.processors} processors and {launch.memory_mib} MiB")
@@ -79,7 +88,25 @@ def run(
         raise typer.Exit(4 if ended.status is None else min(ended.status, 125))
 
 
-def _launch(eif: Path, deployment: Path, ticket: Path, reach: list[str]) -> EnclaveLaunch:
+def _files(words: list[str]) -> dict[str, bytes]:
+    """Files by the names that a broker's document gives."""
+    found: dict[str, bytes] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not name or not equals or not path or name in found:
+            raise UsageError(
+                "not a file to hand in, or one twice",
+                check="--file",
+                got=word[:80],
+                expected="NAME=PATH",
+            )
+        found[name] = read_bounded(Path(path), MAX_FILES_BYTES)
+    return found
+
+
+def _launch(
+    eif: Path, deployment: Path, ticket: Path, reach: list[str], files: dict[str, bytes]
+) -> EnclaveLaunch:
     """Judge what is to be started; nothing is, where a part of it is refused."""
     from sealtrain.broker.service.deployment import read_broker_document
     from sealtrain.client.ticket import load_ticket
@@ -105,6 +132,7 @@ def _launch(eif: Path, deployment: Path, ticket: Path, reach: list[str]) -> Encl
         load_ticket(ticket.absolute()),
         config=config,
         reach=reach,
+        files=files,
     )
 
 

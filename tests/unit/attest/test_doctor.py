@@ -254,6 +254,34 @@ def test_missing_reports_name_the_kernel_the_module_or_the_mount(
     sound(found.findings)
 
 
+CCEL = "sys/firmware/acpi/tables/data/CCEL"
+
+
+@pytest.mark.parametrize(
+    ("files", "closed", "level", "said"),
+    [
+        ([CCEL], False, "ok", "readable"),
+        ([CCEL], True, "note", "closed to this user"),
+        ([], False, "note", "no such table"),
+    ],
+)
+def test_a_bare_tdx_guest_says_whether_it_shows_its_firmwares_log(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: list[str],
+    closed: bool,
+    level: str,
+    said: str,
+) -> None:
+    if closed:
+        monkeypatch.setattr(os, "access", lambda path, mode: "CCEL" not in str(path))
+    found = seen(make(tmp_path, f"{REPORTS}/", "dev/tdx_guest", *files))
+    told = one(found, "tee", "boot log")
+    assert told.level == level
+    assert said in told.found
+    sound(found.findings)
+
+
 def test_nothing_at_all_is_no_tee(tmp_path: Path) -> None:
     found = seen(tmp_path)
     assert (found.tee, found.shown, found.gpus) == (None, None, None)

@@ -21,7 +21,7 @@ from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.broker.service.deployment import BrokerDocument
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import parse_ticket
-from sealtrain.errors import ImageRefused, UsageError
+from sealtrain.errors import DataInvalid, ImageRefused, UsageError
 from sealtrain.guest.enclave.init import EnclaveInit
 from sealtrain.guest.enclave.launch import EnclaveLaunch, plan_launch
 from sealtrain.guest.enclave.parent import (
@@ -137,9 +137,8 @@ def test_a_brokers_ticket_is_for_no_guest() -> None:
         launched(given=parse_ticket(b'{"version":1,"role":"broker"}'))
 
 
-def test_a_broker_needs_a_service_of_collateral() -> None:
-    """Its document names a file that an enclave does not have."""
-    document = BrokerDocument(
+def broker_document() -> bytes:
+    return BrokerDocument(
         consortium=founded(),
         policy=simulated_policy(),
         chain=None,
@@ -154,14 +153,26 @@ def test_a_broker_needs_a_service_of_collateral() -> None:
         database=False,
     ).to_bytes()
 
-    def plan(collateral: bytes) -> EnclaveLaunch:
+
+def test_a_broker_needs_a_service_of_collateral_or_its_file() -> None:
+    """Its document names a file that an enclave does not have, unless the parent hands it in."""
+    document = broker_document()
+
+    def plan(collateral: bytes, **files: bytes) -> EnclaveLaunch:
         given = parse_ticket(b'{"version":1,"role":"broker"%s}' % collateral)
         return plan_launch(
-            Path("image.eif"), eif(), document, frame_of(document), given, config=None
+            Path("image.eif"),
+            eif(),
+            document,
+            frame_of(document),
+            given,
+            config=None,
+            files=files,
         )
 
     with pytest.raises(TicketInvalid, check=carries(check="collateral")):
         plan(b"")
+    assert plan(b"", **{"collateral.json": b"{}"}).files is not None
     found = plan(b',"collateral":"https://pccs.example"')
     assert (found.servers, found.ports) == ({("pccs.example", 443)}, (8470,))
 
@@ -267,8 +278,10 @@ class Played:
         self.asked: list[tuple[str, ...]] = []
         self.nsm = SimulatedNsm(PKI, clock=lambda: NOW)
         self.ticket = b""
+        self.taken: tuple[str, ...] = ()
         self.alive = True
         (folder / "enclave").mkdir()
+        (folder / "run-data").mkdir()
         (folder / "enclave/image").write_text(f"{IMAGE}\n")
         self.play: Callable[[], None] = self.honestly
         self._threads: list[threading.Thread] = []
@@ -281,7 +294,7 @@ class Played:
             nsm=lambda: self.nsm,
             is_parent=lambda _: True,
         )
-        init.measure()
+        self.taken = init.take_files(init.measure())
         with self.kernel.listen(8475) as listener:
             listener.listen()
             connection, _ = listener.accept()
@@ -344,6 +357,41 @@ def test_document_and_ticket_are_handed_in_and_the_end_is_heard(played: Played) 
     assert played.ticket == launch.ticket
     assert played.asked[0] == run_words(launch)
     assert played.asked[-1] == TERMINATED
+
+
+@pytest.mark.claim("C722")
+def test_a_brokers_files_are_handed_in_between_document_and_ticket(played: Played) -> None:
+    document = broker_document()
+    launch = plan_launch(
+        Path("image.eif"),
+        eif(),
+        document,
+        frame_of(document),
+        parse_ticket(b'{"version":1,"role":"broker","collateral":"https://pccs.example"}'),
+        config=LockedRecipe.parse(SIZED).recipe.hardware.enclave,
+        files={"collateral.json": b"what a vendor signed"},
+    )
+    ended = played.parent(launch).run()
+    assert (ended.status, ended.code) == (0, "ended")
+    assert played.taken == ("collateral.json",)
+    assert (played.folder / "run-data/collateral.json").read_bytes() == b"what a vendor signed"
+    assert played.ticket == launch.ticket
+
+
+@pytest.mark.claim("C722")
+@pytest.mark.parametrize("name", ["root.secret", "app-compose.json", "../init", ""])
+def test_a_file_that_the_document_does_not_name_starts_nothing(name: str) -> None:
+    document = broker_document()
+    with pytest.raises(DataInvalid):
+        plan_launch(
+            Path("image.eif"),
+            eif(),
+            document,
+            frame_of(document),
+            parse_ticket(b'{"version":1,"role":"broker","collateral":"https://pccs.example"}'),
+            config=None,
+            files={name: b"content"},
+        )
 
 
 def test_an_enclave_that_refuses_the_document_is_heard(played: Played) -> None:

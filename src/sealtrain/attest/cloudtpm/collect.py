@@ -164,7 +164,7 @@ def _azure_chain(hcl: HclReport, folder: Path | None, ask: Ask | None) -> tuple[
     at_hand = certificates_in(folder)
     if not at_hand:
         answer = _certificates() if ask is None else ask(_CERTIFICATES, None)
-        found = _fields(answer, "vcekCert", "certificateChain")
+        found = read_fields(answer, "vcekCert", "certificateChain")
         try:
             at_hand = tuple(der for pem in found for der in certificates_of_pem(pem.encode()))
         except DataInvalid as error:
@@ -177,7 +177,7 @@ def _azure_chain(hcl: HclReport, folder: Path | None, ask: Ask | None) -> tuple[
 def _td_quote(hcl: HclReport, ask: Ask | None) -> bytes:
     """The quote of a TD report, which names the report's data again."""
     answer = _quote(hcl.report) if ask is None else ask(_QUOTES, _quote_request(hcl.report))
-    (text,) = _fields(answer, "quote")
+    (text,) = read_fields(answer, "quote")
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError as error:
@@ -199,7 +199,16 @@ def _quote_request(report: bytes) -> bytes:
     return canonical_json({"report": text})
 
 
-def _fields(answer: bytes, *names: str) -> list[str]:
+def read_fields(answer: bytes, *names: str) -> list[str]:
+    """Texts of an answer of the metadata service.
+
+    Args:
+        answer: JSON of at most 128 KiB.
+        names: Fields, each of which must be a text of ASCII characters.
+
+    Raises:
+        EvidenceMalformed: Another form, or a field is missing.
+    """
     try:
         value = parse_json(answer, max_bytes=_MAX_ANSWER_BYTES, max_depth=4)
     except DataInvalid as error:

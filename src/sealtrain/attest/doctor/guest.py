@@ -15,6 +15,7 @@ from sealtrain.attest.errors import CollateralUnreachable
 from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
+from sealtrain.attest.tdx.bootlog import CCEL
 from sealtrain.attest.tee import Device
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import EvidenceRefused, SealtrainError
@@ -221,6 +222,25 @@ def try_to_show(show: Show, tee: str, place: Path) -> tuple[ProcessorEvidence | 
         found=SIMULATED_LABEL if simulated else "made, read and deleted",
         refused="every policy for hardware (simulated-evidence)" if simulated else "",
         fix="use a guest on hardware for real data" if simulated else "",
+    )
+
+
+def boot_log_finding(root: Path) -> Finding:
+    """Whether a bare TDX guest can show what its firmware measured."""
+    path = root / CCEL.relative_to("/")
+    found, fix = "readable", ""
+    if not path.exists():
+        found, fix = "no such table", "boot firmware that writes one: OVMF for TDX does"
+    elif not os.access(path, os.R_OK):
+        found, fix = "closed to this user", f"let the guest's agent read {CCEL}, which is root's"
+    ready = found == "readable"
+    return Finding(
+        topic="tee",
+        name="boot log",
+        level="ok" if ready else "note",
+        found=f"{found}: {CCEL}",
+        refused="" if ready else "a policy with boot_log: require (event-log-mismatch)",
+        fix=fix,
     )
 
 

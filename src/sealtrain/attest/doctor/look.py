@@ -18,6 +18,7 @@ from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
 from sealtrain.attest.doctor.guest import (
     ProcessorEvidence,
     Show,
+    boot_log_finding,
     find_guest,
     show_guest,
     try_to_show,
@@ -89,6 +90,8 @@ def look(
     if tee is not None and place is not None:
         shown, told = try_to_show(show, tee, place)
         findings.append(told)
+        if tee == "tdx":
+            findings.append(boot_log_finding(root))
         if tee == "dstack":
             findings += agent(root, place, shown)
     kind = tee

@@ -17,6 +17,7 @@ from typing import Final
 
 from sealtrain.attest.tpm.device import open_tpm
 from sealtrain.errors import ImageRefused
+from sealtrain.guest import kernel_calls
 from sealtrain.guest.boot import kernel
 from sealtrain.guest.boot.address_lease import exchange_on, lease_address
 from sealtrain.guest.boot.decisions import (
@@ -106,13 +107,15 @@ def mount_kernel_files() -> None:
         ("tmpfs", "/run", safe | kernel.NO_DEVICES),
         ("securityfs", "/sys/kernel/security", safe | kernel.NO_DEVICES),
     ):
-        kernel.mount(kind, place, kind, flags, "mode=755" if kind == "tmpfs" else "")
+        kernel_calls.mount(kind, place, kind, flags, "mode=755" if kind == "tmpfs" else "")
 
 
 def load_modules(folder: Path) -> None:
     """Load the modules in the order that the image says."""
     for name in (folder / "order").read_text().split():
-        kernel.load_module(folder / f"{name}.ko")
+        kernel_calls.load_module(
+            folder / f"{name}.ko", unless=(kernel_calls.EXISTS, kernel_calls.NO_DEVICE)
+        )
 
 
 def read_handed_in() -> dict[str, bytes]:
@@ -263,7 +266,7 @@ def mount_root() -> None:
     device = kernel.map_device("sealtrain-root", parameters.sectors, "verity", table)
     _await_file(device)
     flags = kernel.READ_ONLY | kernel.NO_DEVICES | kernel.NO_SUID
-    kernel.mount(str(device), _ROOT, "erofs", flags)
+    kernel_calls.mount(str(device), _ROOT, "erofs", flags)
 
 
 def mount_scratch() -> None:
@@ -287,7 +290,7 @@ def mount_scratch() -> None:
         write_empty_files(file, blocks, COMMAND_USER)
         os.fsync(file.fileno())
     safe = kernel.NO_SUID | kernel.NO_DEVICES
-    kernel.mount(str(device), f"{_ROOT}{SCRATCH}", "ext4", safe)
+    kernel_calls.mount(str(device), f"{_ROOT}{SCRATCH}", "ext4", safe)
     say("SEALTRAIN-SCRATCH encrypted")
 
 
@@ -299,9 +302,9 @@ def hand_over(handed: Mapping[str, bytes]) -> None:
         os.chown(HANDED_OVER / name, COMMAND_USER, COMMAND_USER)
     os.chown(HANDED_OVER, COMMAND_USER, COMMAND_USER)
     for place in ("/proc", "/sys", "/dev", "/run"):
-        kernel.mount(place, f"{_ROOT}{place}", None, kernel.MOVE)
+        kernel_calls.mount(place, f"{_ROOT}{place}", None, kernel.MOVE)
     os.chdir(_ROOT)
-    kernel.mount(".", "/", None, kernel.MOVE)
+    kernel_calls.mount(".", "/", None, kernel.MOVE)
     os.chroot(".")
     os.chdir("/")
     environment = {"PATH": "/usr/local/bin:/usr/bin", "LANG": "C.UTF-8"}

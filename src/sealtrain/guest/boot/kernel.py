@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from sealtrain.guest.boot.decisions import Network
+from sealtrain.guest.kernel_calls import LIBC, check_call
 
 READ_ONLY, NO_SUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
 MOVE: Final = 8192
 _POWER_OFF: Final = 0x4321FEDC
-_FINIT_MODULE, _DELETE_MODULE = 313, 176
-_NOT_NEEDED: Final = (17, 19)
-"""``EEXIST``, ``ENODEV``: the module is there, or the machine has nothing for it."""
+_DELETE_MODULE: Final = 176
 _DM_IOCTL: Final = struct.Struct("<3IIIIiIIIQ128s129s7x")
 _DM_TARGET: Final = struct.Struct("<QQiI16s")
 _DM_CREATE, _DM_SUSPEND, _DM_LOAD = 3, 6, 9
@@ -31,30 +30,6 @@ _SET_ADDRESS, _SET_MASK, _SET_FLAGS, _ADD_ROUTE = 0x8916, 0x891C, 0x8914, 0x890B
 _GET_ADDRESS: Final = 0x8915
 _UP_AND_RUNNING: Final = 0x41
 _ROUTE_GATEWAY, _ROUTE_HOST = 3, 5
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-
-
-def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
-    """Mount a file system, or move one.
-
-    Raises:
-        OSError: The kernel refused.
-    """
-    name = None if kind is None else kind.encode()
-    done = _LIBC.mount(source.encode(), target.encode(), name, flags, options.encode() or None)
-    _check(done, target)
-
-
-def load_module(path: Path) -> None:
-    """Load a module of the kernel, unless it is there or the machine has nothing for it.
-
-    Raises:
-        OSError: The kernel refused.
-    """
-    with path.open("rb") as file:
-        done = _LIBC.syscall(_FINIT_MODULE, file.fileno(), b"", 0)
-    if done and ctypes.get_errno() not in _NOT_NEEDED:
-        _check(done, str(path))
 
 
 def unload_module(name: str) -> None:
@@ -63,13 +38,13 @@ def unload_module(name: str) -> None:
     Raises:
         OSError: It is in use, or not there.
     """
-    _check(_LIBC.syscall(_DELETE_MODULE, name.encode(), os.O_NONBLOCK), name)
+    check_call(LIBC.syscall(_DELETE_MODULE, name.encode(), os.O_NONBLOCK), name)
 
 
 def switch_off() -> None:
     """Write what is unwritten, and switch the machine off."""
-    _LIBC.sync()
-    _LIBC.reboot(_POWER_OFF)
+    LIBC.sync()
+    LIBC.reboot(_POWER_OFF)
 
 
 def map_device(name: str, sectors: int, kind: str, table: str, *, writable: bool = False) -> Path:
@@ -158,9 +133,3 @@ def has_address(card: str) -> bool:
 
 def _internet(address: bytes) -> bytes:
     return struct.pack("<HH4s8x", socket.AF_INET, 0, address)
-
-
-def _check(done: int, what: str) -> None:
-    if done:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sealtrain.attest.tpm.device import DEVICES, open_tpm
 from sealtrain.errors import ImageRefused
+from sealtrain.guest import kernel_calls
 from sealtrain.guest.boot import kernel
 from sealtrain.guest.boot.decisions import (
     COMMAND_USER,
@@ -64,12 +65,12 @@ def mount_memory() -> None:
     own = f"uid={COMMAND_USER},gid={COMMAND_USER}"
     for place, mode in (("/tmp", "711"), (SCRATCH, "700")):  # noqa: S108  # a mount point
         if not os.path.ismount(place):
-            kernel.mount("tmpfs", place, "tmpfs", safe, f"mode={mode},{own}")
+            kernel_calls.mount("tmpfs", place, "tmpfs", safe, f"mode={mode},{own}")
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         Path("/dev", name).symlink_to(f"/proc/self/{target}")
     shared = Path("/dev/shm")  # noqa: S108  # a mount point
     shared.mkdir(exist_ok=True)
-    kernel.mount("tmpfs", str(shared), "tmpfs", safe | kernel.NO_PROGRAMS, "mode=1777")
+    kernel_calls.mount("tmpfs", str(shared), "tmpfs", safe | kernel.NO_PROGRAMS, "mode=1777")
 
 
 def set_network(file: Path) -> None:

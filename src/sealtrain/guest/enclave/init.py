@@ -8,7 +8,8 @@ In this order, and at the first failure the enclave ends, with nothing of the do
    random bytes count in the kernel's generator;
 4. the deployment document from the parent, once; **PCR 16 is extended with it and locked**;
 5. it is of this image and platform; then no module is loaded any more;
-6. bridges to the parent, and the document's program as a user without privileges. It takes the
+6. a broker's files, under the names that the measured document gives (``handedfiles``);
+7. bridges to the parent, and the document's program as a user without privileges. It takes the
    run ticket itself (spec/run-ticket.md §4).
 
 Until the heartbeat only the standard library is loaded: nitro-cli's patience ends.
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -41,6 +43,7 @@ from sealtrain.guest.enclave.plan import (
 )
 from sealtrain.guest.enclave.ports import (
     DOCUMENT_PORT,
+    FILES_PORT,
     HEARTBEAT,
     HEARTBEAT_PORT,
     PARENT,
@@ -80,6 +83,9 @@ class EnclaveKernel(Protocol):
 
     def raise_loopback(self) -> None:
         """Bring loopback up."""
+
+    def give(self, path: Path, user: int) -> None:
+        """Let a user own a file."""
 
     def gain_no_privileges(self) -> None:
         """Let no later program gain a privilege."""
@@ -173,11 +179,12 @@ class EnclaveInit:
             )
         measure_compose(nsm, document)
         self.tell("measured")
+        from sealtrain.guest.enclave.handedfiles import names_of
         from sealtrain.recipe.document import frame_of
 
-        program = program_of(
-            frame_of(document), (self._path(str(_FOLDER)) / "image").read_text("ascii").strip()
-        )
+        frame = frame_of(document)
+        image = (self._path(str(_FOLDER)) / "image").read_text("ascii").strip()
+        program = replace(program_of(frame, image), files=names_of(frame))
         self._kernel.load_no_more_modules()
         place = self._path(DOCUMENT_FILE)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -185,8 +192,36 @@ class EnclaveInit:
         place.chmod(0o644)
         return program
 
+    def take_files(self, program: EnclaveProgram) -> tuple[str, ...]:
+        """Step 6: what the parent hands in, once; nothing where the document names none.
+
+        Returns:
+            Names of the files that were written, for the document's program alone to read.
+
+        Raises:
+            TicketInvalid: The parent sends nothing in time.
+            DataInvalid: What it sends is of another form or name.
+        """
+        from sealtrain.client.parentticket import receive_from_sender
+        from sealtrain.guest.enclave.handedfiles import MAX_FILES_BYTES, read_message
+
+        if not program.files:
+            return ()
+        with self._kernel.listen(FILES_PORT) as listener:
+            listener.listen()
+            message = receive_from_sender(listener, MAX_FILES_BYTES, is_sender=self._is_parent)
+        files = read_message(message, program.files)
+        folder = self._path(KEPT)
+        for name, data in sorted(files.items()):
+            place = folder / name
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            self._kernel.give(place, USER)
+        return tuple(sorted(files))
+
     def open_bridges(self, ports: Sequence[int], proxy: tuple[str, int] = PROXY) -> None:
-        """Step 6: the proxy on loopback, and the document's ports for the parent."""
+        """Step 7: the proxy on loopback, and the document's ports for the parent."""
         inside = socket.create_server(proxy)
         self._bridges.append(
             Bridge(inside, carry_to(lambda: self._kernel.connect(PARENT, TUNNEL_PORT)))
@@ -230,6 +265,7 @@ def main() -> None:
         enclave.prepare()
         enclave.beat()
         program = enclave.measure()
+        enclave.take_files(program)
         enclave.open_bridges(program.ports)
         kernel.gain_no_privileges()
         child = _start(program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,12 @@ from sealtrain.base.hostport import host_and_port
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import BROKER_ROLE, RunTicket
 from sealtrain.errors import DataInvalid, ImageRefused
+from sealtrain.guest.enclave.handedfiles import (
+    COLLATERAL,
+    names_of,
+    read_message,
+    write_message,
+)
 from sealtrain.guest.enclave.plan import program_of
 from sealtrain.guest.enclave.ports import PROXY_URL
 from sealtrain.image.machine.enclavebuild import least_memory
@@ -38,6 +44,7 @@ class EnclaveLaunch:
         memory_mib: Of the enclave.
         servers: That tunnels lead to.
         ports: Of the document.
+        files: Message with the files of a broker; ``None`` where the document names none.
     """
 
     eif: Path
@@ -47,6 +54,7 @@ class EnclaveLaunch:
     memory_mib: int
     servers: frozenset[Address]
     ports: tuple[int, ...]
+    files: bytes | None = None
 
 
 def plan_launch(
@@ -58,6 +66,7 @@ def plan_launch(
     *,
     config: EnclaveConfig | None,
     reach: Collection[str] = (),
+    files: Mapping[str, bytes] | None = None,
 ) -> EnclaveLaunch:
     """Judge what is to be started.
 
@@ -69,8 +78,10 @@ def plan_launch(
         ticket: For the guest.
         config: Of the recipe; without it, the defaults of the image file count.
         reach: Further servers, ``HOST:PORT``.
+        files: Files of a broker, by the names that its document gives.
 
     Raises:
+        DataInvalid: A file that the document does not name, or files of more than a MiB.
         ImageRefused: The image file is none, is of another image than the document names, or has
             too little memory.
         LockInvalid: The document is for another platform.
@@ -81,7 +92,9 @@ def plan_launch(
     program = program_of(frame, _image_of(file))
     servers = {address(text) for text in reach}
     servers |= _servers_of(ticket)
-    _check_ticket(frame, ticket)
+    _check_ticket(frame, ticket, files or ())
+    names, message = names_of(frame), write_message(files or {})
+    read_message(message, names)  # as the enclave will
     memory = file.memory >> 20 if config is None else config.memory_mib
     least = least_memory(len(data))
     if memory < least:
@@ -100,6 +113,7 @@ def plan_launch(
         memory_mib=memory,
         servers=frozenset(servers),
         ports=program.ports,
+        files=message if names else None,
     )
 
 
@@ -134,7 +148,7 @@ def _image_of(file: EnclaveFile) -> str:
     )
 
 
-def _check_ticket(frame: Frame, ticket: RunTicket) -> None:
+def _check_ticket(frame: Frame, ticket: RunTicket, files: Collection[str]) -> None:
     of_broker = frame.words[:1] == (BROKER_ROLE,)
     if of_broker != (ticket.role == BROKER_ROLE):
         raise TicketInvalid(
@@ -157,13 +171,14 @@ def _check_ticket(frame: Frame, ticket: RunTicket) -> None:
             check="peers" if ticket.peers else "holders",
             hint="recipes of several machines need another platform",
         )
-    if of_broker and ticket.collateral is None:
+    if of_broker and ticket.collateral is None and COLLATERAL not in files:
         raise TicketInvalid(
             "a broker in an enclave has no file of collateral",
             check="collateral",
             got="none",
-            expected="the URL of a service",
-            hint="sealtrain deploy ticket --role broker --collateral https://…",
+            expected="the URL of a service, or the file",
+            hint="write a ticket with --collateral https://…, or hand the file in with --file "
+            f"{COLLATERAL}=FILE",
         )
     if ticket.role in _KEEPS_ITS_OUTPUTS and ticket.store is None:
         raise TicketInvalid(

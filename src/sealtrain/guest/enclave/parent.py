@@ -24,6 +24,7 @@ from sealtrain.guest.enclave.bridge import Bridge, carry_to
 from sealtrain.guest.enclave.launch import EnclaveLaunch
 from sealtrain.guest.enclave.ports import (
     DOCUMENT_PORT,
+    FILES_PORT,
     MAX_STATUS_BYTES,
     STATUS_PORT,
     TUNNEL_PORT,
@@ -180,6 +181,8 @@ class Parent:
             try:
                 bridges += self._published(enclave.cid)
                 self._hand_in(enclave, DOCUMENT_PORT, self._launch.document, "document")
+                if self._launch.files is not None:
+                    self._hand_in(enclave, FILES_PORT, self._launch.files, "files")
                 self._hand_in(enclave, TICKET_PORT, self._launch.ticket, "run ticket")
                 return self._wait(enclave)
             finally:

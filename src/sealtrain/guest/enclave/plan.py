@@ -63,10 +63,12 @@ class EnclaveProgram:
     Attributes:
         words: Of the command, the program included.
         ports: That the parent reaches, the same number inside and outside.
+        files: Names of files that the parent may hand in, below ``KEPT``.
     """
 
     words: tuple[str, ...]
     ports: tuple[int, ...]
+    files: frozenset[str] = frozenset()
 
 
 def module_parameters(command_line: str, module: str) -> str:

@@ -11,6 +11,8 @@ HEARTBEAT_PORT: Final = 9000
 HEARTBEAT: Final = b"\xb7"
 DOCUMENT_PORT: Final = 8474
 """Where an enclave takes its deployment document; the ticket's port is in the document."""
+FILES_PORT: Final = 8478
+"""Where a broker's enclave takes the files that its document names."""
 STATUS_PORT: Final = 8476
 """Where the parent is told how far the enclave is: one line, one connection."""
 TUNNEL_PORT: Final = 8477

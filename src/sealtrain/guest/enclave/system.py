@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import socket
@@ -11,10 +10,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from sealtrain.guest import kernel_calls
 from sealtrain.guest.enclave.plan import Mount
 
-_FINIT_MODULE: Final = 313
-_EXISTS: Final = 17
 _ADD_ENTROPY: Final = 0x40085203  # RNDADDENTROPY
 _GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
 _UP: Final = 1
@@ -47,33 +45,14 @@ class VsockSockets:
 class LinuxKernel(VsockSockets):
     """The kernel of the enclave."""
 
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-
     def mount(self, what: Mount) -> None:
         """Mount a file system; its folder is made."""
         Path(what.target).mkdir(parents=True, exist_ok=True)
-        self._checked(
-            self._libc.mount(
-                what.kind.encode(),
-                what.target.encode(),
-                what.kind.encode(),
-                ctypes.c_ulong(what.flags),
-                what.options.encode(),
-            ),
-            what.target,
-        )
+        kernel_calls.mount(what.kind, what.target, what.kind, what.flags, what.options)
 
     def load_module(self, path: Path, parameters: str) -> None:
         """Load a module; one that is there already is no error."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            done = self._libc.syscall(_FINIT_MODULE, descriptor, parameters.encode(), 0)
-            if done and ctypes.get_errno() == _EXISTS:
-                return
-            self._checked(done, path.name)
-        finally:
-            os.close(descriptor)
+        kernel_calls.load_module(path, parameters, unless=(kernel_calls.EXISTS,))
 
     def load_no_more_modules(self) -> None:
         """Have the kernel refuse every further module until it ends."""
@@ -95,16 +74,15 @@ class LinuxKernel(VsockSockets):
             (flags,) = struct.unpack_from("=H", fcntl.ioctl(any_socket, _GET_FLAGS, asked), 16)
             fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("=16sH14x", b"lo", flags | _UP))
 
+    def give(self, path: Path, user: int) -> None:
+        """Let a user and the group of the same number own a file."""
+        os.chown(path, user, user)
+
     def gain_no_privileges(self) -> None:
         """Have no program that starts from now on gain a privilege; what a fork has, it keeps."""
-        self._checked(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+        kernel_calls.check_call(kernel_calls.LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
 
     def restart(self) -> None:
         """End the enclave: its command line makes of a restart its end."""
         os.sync()
-        self._libc.reboot(_RESTART)
-
-    def _checked(self, result: int, what: str) -> None:
-        if result:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), what)
+        kernel_calls.LIBC.reboot(_RESTART)

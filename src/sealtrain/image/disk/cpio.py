@@ -13,14 +13,12 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, Final
 
 from sealtrain.errors import ImageRefused
+from sealtrain.image.cpio_member import HEADER_BYTES, MAGIC, TRAILER, member_head, padded
 
 FOLDER: Final = 0o040755
 FILE: Final = 0o100644
 PROGRAM: Final = 0o100755
 _LINK: Final = 0o120777
-_MAGIC: Final = b"070701"
-_HEADER_BYTES: Final = 110
-_END: Final = "TRAILER!!!"
 _FIELD: Final = re.compile(rb"[0-9A-Fa-f]{8}")
 _KIND: Final = 0o170000
 _REGULAR: Final = 0o100000
@@ -51,19 +49,16 @@ def write_archive(entries: Mapping[str, Entry]) -> bytes:
         for above in PurePosixPath(name).parents:
             if str(above) != ".":
                 found.setdefault(str(above), Entry(FOLDER))
-    parts = [
-        _write_entry(name, entry, number)
-        for number, (name, entry) in enumerate(sorted(found.items()), 1)
-    ]
-    return b"".join([*parts, _write_entry(_END, Entry(0), 0)])
-
-
-def _write_entry(name: str, entry: Entry, number: int) -> bytes:
-    named = name.encode() + b"\0"
-    links = 2 if entry.mode == FOLDER else 1
-    fields = (number, entry.mode, 0, 0, links, 0, len(entry.data), 0, 0, 0, 0, len(named), 0)
-    head = _MAGIC + b"".join(b"%08X" % field for field in fields) + named
-    return head + bytes(-len(head) % 4) + entry.data + bytes(-len(entry.data) % 4)
+    parts = []
+    for number, (name, entry) in enumerate(sorted(found.items()), 1):
+        links = 2 if entry.mode == FOLDER else 1
+        parts += [
+            member_head(
+                name.encode(), entry.mode, len(entry.data), number=number, links=links, upper=True
+            ),
+            padded(entry.data),
+        ]
+    return b"".join([*parts, member_head(TRAILER.encode(), 0, 0, number=0, upper=True)])
 
 
 def read_entries(archive: bytes) -> Iterator[tuple[str, Entry]]:
@@ -72,15 +67,15 @@ def read_entries(archive: bytes) -> Iterator[tuple[str, Entry]]:
     What is read is shown to people, and nothing of it is used otherwise.
     """
     at = 0
-    while len(header := archive[at : at + _HEADER_BYTES]) == _HEADER_BYTES:
-        fields = [header[place : place + 8] for place in range(len(_MAGIC), _HEADER_BYTES, 8)]
-        if header[: len(_MAGIC)] != _MAGIC or not all(map(_FIELD.fullmatch, fields)):
+    while len(header := archive[at : at + HEADER_BYTES]) == HEADER_BYTES:
+        fields = [header[place : place + 8] for place in range(len(MAGIC), HEADER_BYTES, 8)]
+        if header[: len(MAGIC)] != MAGIC or not all(map(_FIELD.fullmatch, fields)):
             return
         mode, size, name_bytes = (int(fields[number], 16) for number in (1, 6, 11))
-        start = at + _HEADER_BYTES + name_bytes
+        start = at + HEADER_BYTES + name_bytes
         start += -start % 4
-        name = archive[at + _HEADER_BYTES : at + _HEADER_BYTES + name_bytes - 1]
-        if name == _END.encode():
+        name = archive[at + HEADER_BYTES : at + HEADER_BYTES + name_bytes - 1]
+        if name == TRAILER.encode():
             return
         yield name.decode("ascii", "replace"), Entry(mode, archive[start : start + size])
         at = start + size + -size % 4
@@ -100,16 +95,16 @@ def read_files(archive: BinaryIO, limits: Mapping[str, int]) -> dict[str, bytes]
     """
     found: dict[str, bytes] = {}
     for _ in range(len(limits) + 1):
-        header = _exactly(archive, _HEADER_BYTES)
-        fields = [header[at : at + 8] for at in range(len(_MAGIC), _HEADER_BYTES, 8)]
-        if header[: len(_MAGIC)] != _MAGIC or not all(map(_FIELD.fullmatch, fields)):
+        header = _exactly(archive, HEADER_BYTES)
+        fields = [header[at : at + 8] for at in range(len(MAGIC), HEADER_BYTES, 8)]
+        if header[: len(MAGIC)] != MAGIC or not all(map(_FIELD.fullmatch, fields)):
             raise _refusal("is no cpio archive of the form newc")
         mode, size, name_bytes = (int(fields[number], 16) for number in (1, 6, 11))
         if not 2 <= name_bytes <= 256:
             raise _refusal("has a name that is too long")
-        padded = name_bytes + -(_HEADER_BYTES + name_bytes) % 4
+        padded = name_bytes + -(HEADER_BYTES + name_bytes) % 4
         name = _exactly(archive, padded)[: name_bytes - 1].decode("ascii", "replace")
-        if name == _END:
+        if name == TRAILER:
             return found
         if name not in limits or mode & _KIND != _REGULAR:
             raise _refusal("has something else than the expected files", got=name, names=limits)

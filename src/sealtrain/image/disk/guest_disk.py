@@ -37,7 +37,8 @@ FIRST_PROGRAM: Final = (
     "guest/__init__.py", "guest/boot/__init__.py", "guest/boot/address_lease.py",
     "guest/boot/decisions.py", "guest/boot/empty_files.py", "guest/boot/first.py",
     "guest/boot/handed_in.py", "guest/boot/kernel.py", "guest/boot/locks.py",
-    "image/__init__.py", "image/disk/__init__.py", "image/disk/cpio.py",
+    "guest/kernel_calls.py", "image/__init__.py", "image/cpio_member.py",
+    "image/disk/__init__.py", "image/disk/cpio.py",
 )  # fmt: skip
 """Files of the package sealtrain that are in the initrd."""
 STANDARD: Final = (

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import BinaryIO, Final
 
 from sealtrain.errors import ImageRefused
+from sealtrain.image.cpio_member import TRAILER, member_head
 
 MAX_FILE_BYTES: Final = (1 << 32) - 1
 """A size has eight hex digits."""
-_TRAILER: Final = "TRAILER!!!"
 _READ_BYTES: Final = 1 << 20
 
 
@@ -78,17 +78,14 @@ class CpioWriter:
 
     def close(self) -> None:
         """Write the entry that ends an archive."""
-        self._begin(_TRAILER, 0, 0)
+        self._begin(TRAILER, 0, 0)
 
     def _begin(self, name: str, mode: int, size: int, device: tuple[int, int] = (0, 0)) -> None:
         if size > MAX_FILE_BYTES:
             raise _refusal("a file is too large for a ramdisk", got=f"{size} bytes")
         self._number += 1
         self._left = self._size = size
-        named = os.fsencode(name) + b"\0"
-        numbers = (self._number, mode, 0, 0, 1, 0, size, 0, 0, *device, len(named), 0)
-        head = b"070701" + b"".join(b"%08x" % number for number in numbers) + named
-        self._write(head + bytes(-len(head) % 4))
+        self._write(member_head(os.fsencode(name), mode, size, number=self._number, device=device))
 
 
 def _refusal(problem: str, *, got: object = None) -> ImageRefused:

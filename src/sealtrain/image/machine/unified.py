@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealtrain.errors import ImageRefused
+from sealtrain.image.cpio_member import TRAILER, member_head, padded
 from sealtrain.image.machine.pe_file import Portable
 from sealtrain.image.machine.registers import (
     BOOT_OPTION,
@@ -103,7 +104,7 @@ def kernel_events(uki: bytes, how: Unified) -> list[bytes]:
     added = _handed_over(image, how)
     if initrd is not None or added:
         whole = bytes(initrd or b"")
-        events.append(digest_of(_pad(whole) + added if added else whole, algorithm))
+        events.append(digest_of(padded(whole) + added if added else whole, algorithm))
     return events
 
 
@@ -134,20 +135,11 @@ def _handed_over(image: Portable, how: Unified) -> bytes:
 def _archive(name: str, content: bytes) -> bytes:
     """A cpio archive with one file below ``.extra``, as systemd's ``src/boot/cpio.c`` writes it."""
     entries = ((1, 0o040555, ".extra", b""), (2, 0o100444, f".extra/{name}", content))
-    last = _archive_member(0, 0, "TRAILER!!!", b"", "B")
-    return b"".join(_archive_member(*entry) for entry in entries) + last
-
-
-def _archive_member(number: int, mode: int, name: str, content: bytes, size: str = "") -> bytes:
-    named = name.encode() + b"\0"
-    length = size.rjust(8, "0") if size else f"{len(named):08x}"
-    words = [f"{field:08x}" for field in (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0)]
-    head = "".join(["070701", *words, length, "00000000"]).encode()
-    return _pad(head + named) + _pad(content)
-
-
-def _pad(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 4)
+    members = [
+        member_head(path.encode(), mode, len(data), number=number) + padded(data)
+        for number, mode, path, data in entries
+    ]
+    return b"".join(members) + member_head(TRAILER.encode(), 0, 0, number=0, name_length="B")
 
 
 def stub_events(uki: bytes, how: Unified) -> list[bytes]:
