@@ -146,6 +146,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
 nightly: export SEALTRAIN_COLD := 1
+nightly: export SEALTRAIN_NIGHT := 1
 nightly: FLOWER := -m flower -o faulthandler_timeout=3900
 nightly: BESIDE :=
 nightly: test newest learning flower fuzz model service deployed vm-test ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels (2 hours)
