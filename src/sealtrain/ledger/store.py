@@ -81,9 +81,9 @@ class _Statements:
 
 
 @lru_cache(maxsize=8)
-def _statements_of(kind: type[Dialect], paramstyle: str, schema: str | None) -> _Statements:
-    """Compile the statements once for every ledger of a kind of database."""
-    return _Statements(kind(paramstyle=paramstyle), schema)  # type: ignore[arg-type]  # of a set
+def _statements_of(kind: Any, paramstyle: str, schema: str | None) -> _Statements:
+    """Compile the statements once for every ledger of a kind of database, a class of dialects."""
+    return _Statements(kind(paramstyle=paramstyle), schema)
 
 
 class LedgerStore:

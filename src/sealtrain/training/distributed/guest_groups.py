@@ -269,13 +269,15 @@ def _transports(
     name: str, store: Any, rank: int, size: int, timeout: timedelta, device: torch.device | None
 ) -> Transports:
     """What one group has for each device: its kind, and its connections."""
+    from torch._C._distributed_c10d import PrefixStore
+
     kinds = dist.ProcessGroup.BackendType
-    gloo = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, size, timeout)
+    gloo = dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout)
     found: Transports = {_CPU: (kinds.GLOO, gloo)}
     if device is not None:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
-        nccl = dist.ProcessGroupNCCL(dist.PrefixStore(f"{name} nccl", store), rank, size, options)
+        nccl = dist.ProcessGroupNCCL(PrefixStore(f"{name} nccl", store), rank, size, options)
         nccl.eager_connect_single_device(device)
         found[device] = (kinds.NCCL, nccl)
     return found
