@@ -112,7 +112,8 @@ class LedgerStore:
         """
         self._database: LedgerDatabase = backend_of(where).ledger(where, patience)
         dialect = self._database.engine.dialect
-        self._sql = _statements_of(type(dialect), dialect.paramstyle, self._database.schema)
+        kind: Any = type(dialect)
+        self._sql = _statements_of(kind, dialect.paramstyle, self._database.schema)
         self.kept = KeptTree(self._read_node)
         """The part of it in memory."""
         self._seen = (0, b"")  # the largest head computed here
