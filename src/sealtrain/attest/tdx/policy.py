@@ -98,7 +98,6 @@ COMMENTS: Final = {
     "platform_ids": f"Machines by PPID (32 hex digits), {SHOWN}. {NONE}",
     "min_tcb_evaluation_data_number": "Oldest of Intel's reviews that counts; raise it yearly.",
     "max_collateral_age_s": "How old Intel's data may be at the time of the decision.",
-    "boot_log": "require asks for the firmware's event log (CCEL) beside the quote.",
 }
 LINES: Final = {
     "TCB status": "tcb_status",
@@ -114,7 +113,10 @@ LINES: Final = {
 RULES: Final = Rules(
     form=TdxPolicy,
     lines={**LINES, "boot log": "boot_log"},
-    comments=COMMENTS,
+    comments={
+        **COMMENTS,
+        "boot_log": "require asks for the firmware's event log (CCEL) beside the quote.",
+    },
     presets={},
     simulated=SIMULATED,
 )
