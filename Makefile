@@ -7,7 +7,9 @@ STAMP := $(VENV)/.installed
 LANES ?=
 # Words for pytest, which then plays these in place of lanes: TEST_FLAGS="tests/unit -x".
 TEST_FLAGS ?=
-TEST_WORKERS ?= 5
+TEST_WORKERS ?= 7
+# Each imports its libraries for itself.
+LEARNING_WORKERS ?= 5
 # For make flower and make newest: --changed plays them unless .ci/lanes.json covers them, --record
 # records there that they passed.
 BESIDE ?=
@@ -90,7 +92,7 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 learning: $(STAMP) ## tests too long for each change: every phase learns, and trains in two ranks of every backend
 	@$(BIN)/python -m pip show -q deepspeed 2>/dev/null || $(BIN)/python -m pip install -q \
 		--disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m nightly -o faulthandler_timeout=3900
+	$(BIN)/python -m pytest -q -n $(LEARNING_WORKERS) --dist loadfile -m nightly -o faulthandler_timeout=3900
 
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)
@@ -146,9 +148,10 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 	$(BIN)/python -m towncrier build --yes --version $(VERSION)
 
 nightly: export SEALTRAIN_COLD := 1
+nightly: export SEALTRAIN_NIGHT := 1
 nightly: FLOWER := -m flower -o faulthandler_timeout=3900
 nightly: BESIDE :=
-nightly: test newest learning flower fuzz model service deployed vm-test enclave-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels, an enclave (2 hours)
+nightly: test newest learning flower fuzz model service deployed vm-test guest-boot enclave-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels, a guest's disk, an enclave (3 hours)
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm $(VENV)-flower $(VENV)-audit .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels

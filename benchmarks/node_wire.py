@@ -236,7 +236,7 @@ def rank_of_two(rank: int, given: argparse.Namespace) -> None:
         return dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, TIMEOUT)
 
     plain = gloo(given.interface, "plain")
-    group = WireGroup(wire, (0, 1), rank, "all", TIMEOUT)
+    group = WireGroup(wire.engine, (0, 1), rank, "all", TIMEOUT)
 
     def of(maker: Any) -> Callable[[Any], None]:
         return lambda tensor: maker.allreduce([tensor], dist.AllreduceOptions()).wait()
@@ -297,7 +297,7 @@ def ddp_steps(
 
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.file import FileContext, open_file, seal_file
-    from sealtrain.training.distributed.wire.group import BACKEND, offer
+    from sealtrain.training.distributed.wire.joining import BACKEND, offer
 
     os.environ["GLOO_SOCKET_IFNAME"] = given.interface
     dist.init_process_group(

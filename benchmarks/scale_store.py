@@ -36,7 +36,7 @@ from sealtrain.sealing.chunked import (
     SEALED_CHUNK_BYTES,
     TAG_BYTES,
     ChunkCipher,
-    sealed_size,
+    size_sealed,
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME, ShardInfo, dataset_root, shard_name
@@ -227,7 +227,7 @@ def sealed_sets(gigabytes: list[int]) -> tuple[list[SealedSet], list[Ends], floa
 def _size(content: Content) -> int:
     """Bytes of one sealed shard."""
     ends = _seal(range(1))[0]
-    return len(ends.before) - HEADER_BYTES + sealed_size(content.size) + len(ends.after)
+    return len(ends.before) - HEADER_BYTES + size_sealed(content.size) + len(ends.after)
 
 
 def _indexed(content: Content, name: str, ends: list[Ends], size: int) -> SealedSet:
@@ -236,7 +236,7 @@ def _indexed(content: Content, name: str, ends: list[Ends], size: int) -> Sealed
         IndexedShard(
             info=ShardInfo(
                 name=shard_name(number),
-                size=len(one.before) - HEADER_BYTES + sealed_size(content.size) + len(one.after),
+                size=len(one.before) - HEADER_BYTES + size_sealed(content.size) + len(one.after),
                 root=one.root,
             ),
             kind="arrow",
@@ -272,7 +272,7 @@ class Generated:
         self._indexes = {f"/{one.name}/{INDEX_NAME}": one.index for one in sets}
         self._ends = ends
         self._content = _content()
-        self._payload = sealed_size(self._content.size)
+        self._payload = size_sealed(self._content.size)
         self._context = empty_index()
         self._cipher = lru_cache(512)(self._made_cipher)
         fork = multiprocessing.get_context("fork")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.base.processes import end_with_starter
-from sealtrain.cli.programs import SideProgram, program, tied
+from sealtrain.cli.programs import SideProgram, program, start_tied
 
 _SOON_S = 120
 _AT_LAST_S = 900
@@ -71,7 +71,7 @@ class Stage:
     def _part(self, arguments: tuple[str | Path, ...], *, answers: bool) -> SideProgram:
         name = f"program-{len(list(self.out.glob('program-*.log'))) + 1}"
         return self.stack.enter_context(
-            SideProgram(name, self.out, arguments, answers=answers, start=tied)
+            SideProgram(name, self.out, arguments, answers=answers, start=start_tied)
         )
 
     def _shown(self, arguments: tuple[str | Path, ...]) -> list[str]:

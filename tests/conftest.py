@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import collecting
 import forked
 import keeping
+import logs
 import programs
 import pytest
 import warm_places
@@ -46,13 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip what needs a missing program, keep what a failing test printed, share warm processes,
-    and watch collection.
+    """Skip what needs a missing program, keep what a failing test printed and logged, share warm
+    processes, and watch collection.
 
     A plugin may have loaded some of the training stack before.
     """
     config.pluginmanager.register(programs)
     keeping.keep_output(config)
+    logs.hold_logs(config)
     warm_places.hold_places(config)
     forked.fork_workers(config)
     config.stash[collecting.LOADED] = dict.fromkeys(collecting.stack_loaded(), "before collection")

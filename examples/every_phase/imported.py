@@ -25,7 +25,7 @@ from typing import Any
 from run import playable, prepare
 
 import sealtrain
-from sealtrain.cli.programs import answered
+from sealtrain.cli.programs import read_answer
 from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.recipe.installation import normalise_name
 from sealtrain.recipe.lock import load_lock
@@ -115,7 +115,7 @@ class Watched(Rehearsal):
         lines = done.stderr.splitlines()
         told = [line.removeprefix(LOADED) for line in lines if line.startswith(LOADED)]
         print(*(line for line in lines if not line.startswith(LOADED)), sep="\n", file=sys.stderr)
-        answer = answered("train", done.returncode, done.stdout)
+        answer = read_answer("train", done.returncode, done.stdout)
         [of_workload] = map(json.loads, told)
         self.modules = json.loads(loaded.read_text()) | of_workload
         loaded.write_text(json.dumps(self.modules))

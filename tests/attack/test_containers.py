@@ -34,7 +34,7 @@ from sealtrain.cli.container import ContainerPaths, container
 from sealtrain.cli.programs import SideProgram
 from sealtrain.errors import EvidenceRefused
 from sealtrain.image.own_files import CONFIG
-from sealtrain.image.unpack import unpacked
+from sealtrain.image.unpack import unpack_image
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import frame_of
 from sealtrain.recipe.errors import LockInvalid
@@ -211,7 +211,7 @@ EACH_TIME = ("a byte", "a file more", "a mode", "a link", "the names")
 def kept(tmp_path_factory: pytest.TempPathFactory, toy: tuple[Path, str]) -> Path:
     """What an earlier start unpacked."""
     folder = tmp_path_factory.mktemp("kept") / "image"
-    unpacked(*toy, folder)
+    unpack_image(*toy, folder)
     return folder
 
 
@@ -244,7 +244,7 @@ def test_what_was_unpacked_runs_again(site: Path, toy: tuple[Path, str]) -> None
 
 def test_two_first_starts_unpack_one_image(tmp_path: Path, toy: tuple[Path, str]) -> None:
     with ThreadPoolExecutor(2) as threads:
-        starts = [threads.submit(unpacked, *toy, tmp_path / "image") for _ in range(2)]
+        starts = [threads.submit(unpack_image, *toy, tmp_path / "image") for _ in range(2)]
     assert {start.result()[0] for start in starts} == {tmp_path / "image/root"}
     assert [path.name for path in tmp_path.iterdir()] == ["image"]
 

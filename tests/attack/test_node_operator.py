@@ -47,7 +47,7 @@ def sums(wire: Wire | Exception, rank: int, world: int, *, seconds: float = 20.0
     """Reductions of a megabyte each; the extremes of what came out."""
     if isinstance(wire, Exception):
         raise wire
-    group = WireGroup(wire, tuple(range(world)), rank, "all", timedelta(seconds=seconds))
+    group = WireGroup(wire.engine, tuple(range(world)), rank, "all", timedelta(seconds=seconds))
     found = []
     try:
         for number in range(ROUNDS):

@@ -123,12 +123,21 @@ def test_a_rank_does_not_pass_for_another_with_the_key_of_its_own_node() -> None
 
 @pytest.mark.claim("C155")
 def test_ranks_of_one_node_are_told_apart_by_their_statement() -> None:
-    key = NodeKey.make()
+    made = [NodeKey.make(), NodeKey.make()]
+    keys = [made[0], made[0], made[1]]
     listeners = [Listener.open("127.0.0.1") for _ in range(3)]
     addresses = [listener.address for listener in listeners]
-    right = Membership(tuple(Peer(address, key.public_key) for address in addresses))
-    crossed = Membership(tuple(Peer(addresses[other], key.public_key) for other in (1, 0, 2)))
-    world = World([key] * 3, listeners, right, os.urandom(32))
+
+    def membership(order: tuple[int, ...]) -> Membership:
+        return Membership(
+            tuple(
+                Peer(addresses[other], key.public_key)
+                for other, key in zip(order, keys, strict=True)
+            )
+        )
+
+    crossed = membership((1, 0, 2))
+    world = World(keys, listeners, membership((0, 1, 2)), os.urandom(32))
     found = in_threads(
         [
             lambda: world.connect(0, timeout_s=SHORT),

@@ -253,6 +253,7 @@ def test_what_only_the_lead_may_say_ends_the_node(node: Node, name: str, rank: i
 
 LINKS: dict[str, Sequence[int]] = {
     "itself": (RANKS,),
+    "a rank of its own node": (RANKS + 1,),
     "no rank": (WORLD,),
     "twice": (0, 0),
     "a large number": (1 << 16,),
@@ -278,19 +279,22 @@ def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_m
     wires = []
     for rank in range(RANKS):
         number = RANKS + rank
-        handed = links_of(number, WORLD, AskingEnd(connected.theirs[rank].control))
-        assert [link.rank for link in handed] == [peer for peer in range(WORLD) if peer != number]
-        wires.append(Wire.taken_over(handed, rank=number, world=WORLD))
+        beside = range(RANKS, WORLD)
+        handed = links_of(beside, WORLD, AskingEnd(connected.theirs[rank].control))
+        assert [link.rank for link in handed] == list(range(RANKS))
+        wires.append(Wire.taken_over(handed, rank=number, world=WORLD, beside=beside))
     lead, own = companies
     assert [own.link(rank, peer) for rank in range(RANKS) for peer in range(WORLD)] == [None] * 8
     for rank in range(RANKS):
-        given = [lead.link(rank, peer) for peer in range(WORLD) if peer != rank]
-        wires.append(Wire.taken_over([one for one in given if one], rank=rank, world=WORLD))
-    views = [memoryview(bytearray(b"gradients" if wire.rank == 0 else 9)) for wire in wires]
+        given = [lead.link(rank, peer) for peer in range(WORLD)]
+        handed = [link for link in given if link]
+        wires.append(Wire.taken_over(handed, rank=rank, world=WORLD, beside=range(RANKS)))
+    views = [memoryview(bytearray(b"gradients" if wire.rank < RANKS else 9)) for wire in wires]
     form = form_of("a broadcast")
 
     def issued(wire: Wire, view: memoryview) -> Operation:
-        circle = Circle(tuple(range(WORLD)), wire.rank, FrameBuffers())
+        column = tuple(range(wire.rank % RANKS, WORLD, RANKS))
+        circle = Circle(column, column.index(wire.rank), FrameBuffers())
         operation = Operation(
             "a broadcast", lambda work: circle.broadcast(work, form, 0, view), timeout_s=SECONDS
         )

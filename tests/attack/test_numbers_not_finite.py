@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from collecting import COLLECTING
-from language_world import cpt, write_base, write_files
+from language_world import cpt, embed, write_base, write_files
+from preference_world import rlhf, write_questions, write_scorer
+from ranks_world import evaluation, write_judge
 from training_world import (
     LLAMA,
     LORA,
@@ -411,3 +413,123 @@ def test_a_trainer_that_a_script_made_filters_nothing(tmp_path: Path) -> None:
     assert arguments.logging_nan_inf_filter
     trainer = Trainer(model=net(1.0), args=arguments, callbacks=[RunCallback(context)])
     assert not trainer.args.logging_nan_inf_filter
+
+
+def die_in_evaluation(monkeypatch: pytest.MonkeyPatch, layers: Any, value: float) -> None:
+    """Let layers answer with numbers while they train, and with none when they are measured."""
+    forward = layers.forward
+
+    def answered(model: Any, *args: Any, **inputs: Any) -> Any:
+        outputs = forward(model, *args, **inputs)
+        if not model.training:
+            for name in ("last_hidden_state", "pooler_output", "logits"):
+                if getattr(outputs, name, None) is not None:
+                    outputs[name] = outputs[name] * value
+        return outputs
+
+    monkeypatch.setattr(layers, "forward", answered)
+
+
+@pytest.mark.claim("C701")
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_an_encoder_is_not_measured_by_what_is_no_number(
+    value: str, sealed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import transformers
+
+    die_in_evaluation(monkeypatch, transformers.BertModel, float(value))
+    recipe = embed(trainer={"max_steps": 1, "per_device_train_batch_size": 2})
+    with pytest.raises(TrainingDiverged) as raised:
+        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "kept"))
+    assert (raised.value.check, raised.value.got) == ("answers", "embeddings")
+
+
+@pytest.mark.claim("C701")
+@pytest.mark.parametrize("phase", ["classify", "evaluate"])
+def test_a_classifier_is_not_measured_by_what_is_no_number(
+    phase: str, sealed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import transformers
+
+    from sealtrain.training.models.tabular import TabularClassifier
+
+    layers: Any = TabularClassifier
+    recipe = classify(trainer={"max_steps": 1})
+    if phase == "evaluate":
+        layers, recipe = transformers.BertModel, evaluation(trainer={})
+        write_judge(tmp_path)
+    die_in_evaluation(monkeypatch, layers, float("nan"))
+    with pytest.raises(TrainingDiverged) as raised:
+        run(
+            recipe,
+            sources_of(recipe, sealed),
+            checkpoint_store(tmp_path / "kept"),
+            base_dir=tmp_path,
+        )
+    assert (raised.value.check, raised.value.got) == ("answers", "logits")
+
+
+@pytest.mark.claim("C701")
+def test_no_exposure_is_found_in_losses_that_are_no_numbers(
+    sealed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import transformers
+
+    die_in_evaluation(monkeypatch, transformers.LlamaForCausalLM, float("nan"))
+    training = [{"owner": owner, "name": "records", "role": "train"} for owner in OWNERS]
+    recipe = sft(
+        trainer={"max_steps": 1},
+        datasets=training,
+        audit={"canaries": 2, "repetitions": 1},
+        release_policy=releasing("loss", "canary_exposure"),
+    )
+    with pytest.raises(TrainingDiverged) as raised:
+        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path), secret=SECRET)
+    assert (raised.value.check, raised.value.got) == ("answers", "losses")
+
+
+@pytest.mark.claim("C701")
+def test_a_policy_that_finds_no_token_likely_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import transformers
+
+    die_in_evaluation(monkeypatch, transformers.LlamaModel, float("nan"))
+    recipe = rlhf("ppo", trainer={"max_steps": 1})
+    write_scorer(tmp_path)
+    asked = dict(seal_records(write_questions(tmp_path), tmp_path))
+    with pytest.raises(TrainingDiverged) as raised:
+        run(
+            recipe,
+            sources_of(recipe, asked),
+            checkpoint_store(tmp_path / "kept"),
+            base_dir=tmp_path,
+        )
+    assert (raised.value.check, raised.value.got) == ("answers", "logits")
+
+
+@pytest.mark.claim("C701")
+@pytest.mark.parametrize(("steps", "stopped"), [(3, 3), (40, 31)])
+def test_a_scaler_that_leaves_out_every_step_ends_the_training(
+    steps: int,
+    stopped: int,
+    sealed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from transformers import LlamaModel
+
+    forward = LlamaModel.forward
+
+    def answered(model: Any, *args: Any, **inputs: Any) -> Any:
+        outputs = forward(model, *args, **inputs)
+        if model.training:
+            outputs.last_hidden_state.register_hook(lambda gradient: gradient * float("nan"))
+        return outputs
+
+    monkeypatch.setattr(LlamaModel, "forward", answered)
+    recipe = sft(trainer={"fp16": True, "max_steps": steps, "save_steps": 100})
+    with pytest.raises(TrainingDiverged) as raised:
+        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "kept"))
+    assert raised.value.check == "grad_norm"
+    assert str(raised.value.got).endswith(f"at step {stopped}")

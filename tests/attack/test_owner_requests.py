@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from owner_acts import BROKER, HTTP, approval, post, revocation, signed
 from prometheus_client.parser import text_string_to_metric_families
 from release_world import ReleaseWorld, config_of, release_world, served_world
+from variants import examples
 from world import DAY, NOW, digest, identity
 
 from sealtrain.broker.config import BrokerLimits
@@ -362,7 +363,7 @@ HEADERS = st.sampled_from(["signature", "signature-input", "content-digest"])
 TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(changes=st.dictionaries(HEADERS, TEXT, min_size=1), cut=st.integers(0, 200))
 def test_nonsense_in_the_signature_is_refused_and_breaks_nothing(
     changes: dict[str, str], cut: int

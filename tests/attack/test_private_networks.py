@@ -41,7 +41,7 @@ from sealtrain.base.tunnel import (
 )
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.command import Command
-from sealtrain.cli.outbound import settled_outbound
+from sealtrain.cli.outbound import settle_outbound
 from sealtrain.cli.project import NAME
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
@@ -418,7 +418,7 @@ def test_a_persons_command_takes_them_and_a_measured_one_does_not(
 def test_what_a_project_file_cannot_say_of_networks(folder: Path, line: str, check: str) -> None:
     (folder / NAME).write_text(f"version = 1\n{line}\n")
     with pytest.raises(ConfigError) as caught:
-        settled_outbound()
+        settle_outbound()
     assert caught.value.check == check
 
 

@@ -12,7 +12,7 @@ from cli_tree import all_commands
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
-from sealtrain.cli.project import KEYS, NAME, PLACE, found_project, load_project
+from sealtrain.cli.project import KEYS, NAME, PLACE, find_project, load_project
 from sealtrain.errors import DataInvalid, LimitExceeded, ProjectInvalid
 from sealtrain.recipe.kinds import KINDS
 
@@ -172,9 +172,9 @@ def test_a_bad_file_hides_a_good_one_above_it(tmp_path: Path) -> None:
     written(below, GOOD).chmod(0o666)
     (below / "deep").mkdir()
     with pytest.raises(ProjectInvalid, check=carries(check="mode")):
-        found_project(below / "deep", {})
-    assert found_project(below / "deep", {PLACE: "none"}) is None
-    named = found_project(below / "deep", {PLACE: str(tmp_path / NAME)})
+        find_project(below / "deep", {})
+    assert find_project(below / "deep", {PLACE: "none"}) is None
+    named = find_project(below / "deep", {PLACE: str(tmp_path / NAME)})
     assert named is not None
     assert named.path == tmp_path / NAME
 

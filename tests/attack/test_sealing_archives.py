@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_world import png, tar
 from sealing_world import CANARY
+from variants import examples
 
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.sealing.errors import RecordInvalid
@@ -221,7 +222,7 @@ def test_joined_archives_are_refused(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=250,
+    max_examples=examples(250),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -67,7 +67,7 @@ def test_other_keys_take_as_many_as_members_do() -> None:
     after = rotated(before, C)
     with pytest.raises(ApprovalsMissing) as caught:
         signed(before, after, A).verified()
-    assert caught.value.expected == "2 of 3 owners for amend_members"
+    assert "2 of 3 owners" in str(caught.value.expected)
     found = signed(before, after, A, B).verified()
     assert (found.signed_by, found.required) == ((A, B), 2)
     assert found.successor.consortium_id != before.consortium_id

@@ -21,7 +21,7 @@ if not COLLECTING:
     import torch.distributed as dist
     from wire_world import Relay, World, ranks
 
-    from sealtrain.training.distributed.wire.group import BACKEND
+    from sealtrain.training.distributed.wire.joining import BACKEND
 
 pytestmark = pytest.mark.claim("C167")
 

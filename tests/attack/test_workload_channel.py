@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -40,11 +41,14 @@ from sealtrain.guest.workload.messages import (
     FileDelivered,
     LayBatch,
     MakeRoom,
+    MakeShardRoom,
     Names,
     OfferMetrics,
     Open,
     RankReady,
+    ReadShard,
     Seal,
+    SealShard,
     Sign,
     Slots,
     Step,
@@ -54,10 +58,16 @@ from sealtrain.guest.workload.stubs import KeptLease, KeptMetrics, KeptRecords, 
 from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.sealing.checkpointstore import CheckpointStore
-from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.sealing.file import read_header
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import (
+    SealedShard,
+    ShardRef,
+    open_shard,
+    write_shard,
+)
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import DecryptionLost, RankLost
 
@@ -113,13 +123,16 @@ class FakeLeaseKeeper:
 class World:
     """A keeper without brokers, and the ends of its workload."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: int = 1) -> None:
         self.folder = folder / "run"
         self.released: list[Any] = []
         self.steps: list[int] = []
         self.closed: list[KernelBorder] = []
         self.recorded: list[Any] = []
-        self.ours, self.theirs = connections()
+        pairs = [connections() for _ in range(ranks)]
+        self.ours, self.theirs = pairs[0]
+        self.ends = tuple(own for own, _ in pairs)
+        self.others = [other for _, other in pairs[1:]]
         self.ended = False
         self.status: int | None = None
         dataset = PlainDataset([pa.RecordBatch.from_pylist(ROWS)])
@@ -163,9 +176,7 @@ class World:
             checkpointed=lambda ref: self.released.append(ref.counter),
             closed=self.closed.append,
         )
-        self.workload = SimpleNamespace(
-            ends=(self.ours,), status=None, end=self.end, close=self.close
-        )
+        self.workload = SimpleNamespace(ends=self.ends, status=None, end=self.end, close=self.close)
         self.keeper = Keeper(
             cast("Any", self.run),
             cast("Any", self.workload),
@@ -186,12 +197,14 @@ class World:
 
     def end(self) -> None:
         self.ended = True
-        for each in self.ours.all:
-            each.shutdown(socket.SHUT_RDWR)
+        for end in self.ends:
+            for each in end.all:
+                each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        for each in self.ours.all:
-            each.close()
+        for end in self.ends:
+            for each in end.all:
+                each.close()
 
     def _keep(self) -> None:
         try:
@@ -207,6 +220,8 @@ class World:
         return self.error
 
     def ready(self) -> dict[str, Any]:
+        for other in self.others:
+            AskingEnd(other.control).ask(READY)
         return AskingEnd(self.theirs.control).ask(READY)[0]
 
 
@@ -216,10 +231,19 @@ def dict_of(*_: object) -> dict[str, float]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+    yield from living(World(tmp_path))
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Iterator[World]:
+    yield from living(World(tmp_path, ranks=2))
+
+
+def living(made: World) -> Iterator[World]:
     yield made
-    for each in made.theirs.all:
-        each.close()
+    for end in (made.theirs, *made.others):
+        for each in end.all:
+            each.close()
     made.keeper.fail(RankLost("the test is over"))
     made.over()
 
@@ -416,6 +440,85 @@ def test_a_checkpoint_goes_through_the_memory_and_back(world: World) -> None:
     # Sealed under the run's key, as the keeper reads it too.
     own = checkpoint.load(world.run.store, RUN_ID, first)
     assert own["step"] == 3
+
+
+def shard_of(number: int, **other: Any) -> dict[str, Any]:
+    named = {"counter": 1, "step": 3, "previous": "", "number": number, "count": 2}
+    return named | other
+
+
+@pytest.mark.claim("C735")
+def test_each_rank_seals_its_shards_and_any_reads_them_back(two_ranks: World) -> None:
+    two_ranks.run.store = CheckpointStore(two_ranks.folder, KEY, label=RUN_ID)
+    two_ranks.ready()
+    stores = [KeptStore(AskingEnd(end.store)) for end in (two_ranks.theirs, *two_ranks.others)]
+    # What other ranks would have replaced by it stays as it is.
+    contents = [bytes(range(256)) * 300, b"other" * 9000]
+    shards = []
+    for number, (store, content) in enumerate(zip(stores, contents, strict=True)):
+        store.shard_memory(80_000)
+        ref = ShardRef(counter=1, step=3, number=number, count=2)
+        digest = write_shard(store, RUN_ID, ref, "", [memoryview(content)])
+        shards.append((ref, SealedShard(digest=digest, size=len(content))))
+    lengths = {length_behind_header(two_ranks.run.store.path(ref.name)) for ref, _ in shards}
+    assert len(lengths) == 1
+    first = checkpoint.save(stores[0], RUN_ID, 1, 3, {"step": 3})
+    for store in stores:
+        for content, (ref, shard) in zip(contents, shards, strict=True):
+            with open_shard(store, RUN_ID, first, ref, shard.digest) as file:
+                file.seek(100)
+                part = bytearray(1000)
+                assert file.readinto(part) == 1000
+                assert part == content[100:1100]
+    ref, shard = shards[1]
+    with (
+        open_shard(stores[0], RUN_ID, first, ref, "00" * 32) as file,
+        pytest.raises(SealRefused),
+    ):
+        file.readinto(bytearray(10))
+    with open_shard(stores[0], RUN_ID, first, ref, shard.digest) as file:
+        file.seek(shard.size - 5)
+        with pytest.raises(CheckpointRefused):
+            file.readinto(bytearray(10))
+    missing, later = replace(ref, counter=2, step=4), replace(first, counter=2, step=4)
+    with (
+        open_shard(stores[0], RUN_ID, later, missing, shard.digest) as file,
+        pytest.raises(CheckpointRefused),
+    ):
+        file.readinto(bytearray(10))
+    assert two_ranks.released == [1]
+
+
+FOREIGN: dict[str, WorkloadQuestion] = {
+    "a number of another rank": SealShard(**shard_of(0), size=8),
+    "more shards than ranks": SealShard(**shard_of(1, count=3), size=8),
+    "a number above the count": SealShard(**shard_of(1, count=1), size=8),
+    "another counter": SealShard(**shard_of(1, counter=2), size=8),
+    "another predecessor": SealShard(**shard_of(1, previous="00" * 32), size=8),
+    "a step that no training has got to": SealShard(**shard_of(1, step=1000), size=8),
+    "more than the memory has": SealShard(**shard_of(1), size=8193),
+    "a part beyond the memory": ReadShard(**shard_of(1), digest="00" * 32, offset=0, size=8193),
+    "a checkpoint": Seal(counter=1, step=3, previous="", size=8),
+    "memory for a checkpoint": MakeRoom(size=8),
+}
+
+
+@pytest.mark.claim("C735")
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_rank_seals_no_shard_but_its_own(two_ranks: World, name: str) -> None:
+    two_ranks.ready()
+    (other,) = two_ranks.others
+    AskingEnd(other.store).ask(MakeShardRoom(size=8192))
+    other.store.sendall(framed(FOREIGN[name].to_bytes()))
+    assert ended_by(two_ranks) == ("script-failed", "channel")
+    assert two_ranks.run.store.names() == ()
+
+
+@pytest.mark.claim("C735")
+def test_no_shard_is_sealed_without_memory(two_ranks: World) -> None:
+    two_ranks.ready()
+    two_ranks.others[0].store.sendall(framed(SealShard(**shard_of(1), size=8).to_bytes()))
+    assert ended_by(two_ranks) == ("script-failed", "channel")
 
 
 def length_behind_header(path: Path) -> int:

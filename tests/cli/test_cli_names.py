@@ -53,6 +53,7 @@ MEANINGS = {
     "--database": "database of a broker, in PostgreSQL or a file",
     "--deployment": "document that a guest measures",
     "--device": "device that computes",
+    "--disk": "disk image of a guest",
     "--end": "end what the command otherwise allows",
     "--export-model": "threshold for letting out a model",
     "--format": "form of what is read or written",

@@ -11,7 +11,7 @@ import typer
 from click.testing import CliRunner, Result
 
 from sealtrain.cli.command import Command
-from sealtrain.cli.project import found_project
+from sealtrain.cli.project import find_project
 
 SHOWN: list[dict[str, object]] = []
 
@@ -108,7 +108,7 @@ def test_without_a_file_click_says_what_is_missing(folder: Path, measured: bool)
 
 
 def test_no_file_above_is_no_project(tmp_path: Path) -> None:
-    assert found_project(tmp_path, {}) is None
+    assert find_project(tmp_path, {}) is None
 
 
 def test_the_values_are_click_values(folder: Path) -> None:

@@ -18,7 +18,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS
+from sealtrain.recipe.engines import BITSANDBYTES_OPTIMIZERS
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import newest
 

@@ -21,7 +21,7 @@ from release_world import ReleaseWorld, served_world
 from world import identity
 
 from sealtrain.base.outbound import reach_by
-from sealtrain.cli.outbound import settled_outbound
+from sealtrain.cli.outbound import settle_outbound
 from sealtrain.cli.project import NAME
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
@@ -95,7 +95,7 @@ def test_six_banks_behind_nginx_with_a_private_ca_and_a_proxy(
             f'version = 1\nca_file = "ca/Bank CA.pem"\nproxy = "{made.url}"\n'
         )
         monkeypatch.chdir(tmp_path)
-        before = reach_by(settled_outbound)
+        before = reach_by(settle_outbound)
         parts.callback(reach_by, before)
         for name, world in zip(names, worlds, strict=True):
             size = world.ledger.size

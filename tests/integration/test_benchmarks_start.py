@@ -87,6 +87,9 @@ SLOW = {
     "recipe_check.py": Smallest(words="--mib 3 --rounds 1 --json"),
     "sealed_vs_plain.py": Smallest(words="--megabytes 1 --rounds 1 --steps 1 --json"),
     "session_protocols.py": Smallest(words="--handshakes 1 --mebibytes 8 --json"),
+    "sharded_checkpoint.py": Smallest(
+        words="--ranks 2 --megabytes 1 --rounds 1 --folder {folder} --json"
+    ),
     "split.py": Smallest(
         words="--rounds 1 --hidden 64 --layers 1 --batch 1 --length 8 --json",
     ),

@@ -66,6 +66,8 @@ EXTRAS = {
 NEEDED_UNSEEN = {
     "accelerate": "transformers' Trainer refuses to start without it",
     "coincurve": "eth-keys signs by it, where it is installed",
+    "liger-kernel": "transformers puts its kernels in place of a model's layers",
+    "torchao": "transformers takes its optimizers of few bits",
     "bitsandbytes": "transformers loads it to hold a base in four bits",
 }
 

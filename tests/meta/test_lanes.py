@@ -34,9 +34,14 @@ QUIET = ("-q", "-p", "no:cacheprovider")
 
 
 @pytest.fixture(scope="module")
-def replayed(repository: Path) -> Callable[[str], set[str]]:
+def files(repository: Path) -> dict[str, str]:
+    """The digest of every file."""
+    return tracked_files(repository)
+
+
+@pytest.fixture(scope="module")
+def replayed(repository: Path, files: dict[str, str]) -> Callable[[str], set[str]]:
     """Lanes whose digest is another one when a file has other bytes, or is new."""
-    files = tracked_files(repository)
     before = {lane.name: digest_of(lane, repository, files) for lane in LANES}
 
     def lanes_that_change(path: str) -> set[str]:
@@ -66,9 +71,9 @@ BUILT_ON = {"pads": {"federated"}}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_change_in_a_kind_replays_it_and_those_built_on_it(
-    replayed: Callable[[str], set[str]], repository: Path, kind: str
+    replayed: Callable[[str], set[str]], files: dict[str, str], kind: str
 ) -> None:
-    tests = [path for path in tracked_files(repository) if is_test(path)]
+    tests = [path for path in files if is_test(path)]
     own = [path for path in tests if lane_of(path.split("/")[-1]).name == kind]
     built = BUILT_ON.get(kind, set())
     place = PLACES.get(kind, f"{KIND}/{kind}")
@@ -128,9 +133,8 @@ def test_what_lanes_share_replays_those_that_use_it(replayed: Callable[[str], se
     ],
 )
 def test_another_environment_is_played_again_for_what_it_covers(
-    repository: Path, path: str, replayed: set[str]
+    repository: Path, files: dict[str, str], path: str, replayed: set[str]
 ) -> None:
-    files = tracked_files(repository)
     assert path in files
     others = {**files, path: "00" * 32}
     assert replayed == {
@@ -144,8 +148,7 @@ def test_another_environment_is_played_again_for_what_it_covers(
 # --- The table covers what the tests use ----------------------------------------------------------
 
 
-def test_every_pattern_and_path_of_the_table_is_of_something(repository: Path) -> None:
-    files = tracked_files(repository)
+def test_every_pattern_and_path_of_the_table_is_of_something(files: dict[str, str]) -> None:
     names = {path.split("/")[-1] for path in files if is_test(path)}
     for lane in LANES:
         assert {lane_of(name).name for name in names} >= {lane.name}
@@ -161,9 +164,8 @@ def place_of(found: str) -> str:
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
-    repository: Path, lane: SuiteLane
+    repository: Path, files: dict[str, str], lane: SuiteLane
 ) -> None:
-    files = tracked_files(repository)
     covered = files_of(lane, repository, files)
     missing: dict[str, set[str]] = {}
     for path in covered:
@@ -183,33 +185,34 @@ def test_a_lane_covers_the_packages_and_pages_that_its_files_name(
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: environment.name)
 def test_an_environment_has_tests_and_uses_what_is_there(
-    repository: Path, environment: OtherEnvironment
+    repository: Path, files: dict[str, str], environment: OtherEnvironment
 ) -> None:
-    files = tracked_files(repository)
     assert files_with_tests(environment, repository, files) >= set(environment.tests)
     assert files_with_tests(environment, repository, files)
     for path in environment.uses:
         assert any(name.startswith(path) for name in files), path
 
 
-def test_what_lies_aside_is_there(repository: Path) -> None:
-    files = tracked_files(repository)
+def test_what_lies_aside_is_there(files: dict[str, str]) -> None:
     assert [folder for folder in ASIDE if not any(path.startswith(folder) for path in files)] == []
 
 
 # --- The night ------------------------------------------------------------------------------------
 
 
-def test_contributing_says_of_every_file_with_nightly_tests_why(repository: Path) -> None:
+def test_contributing_says_of_every_file_with_nightly_tests_why(
+    repository: Path, files: dict[str, str]
+) -> None:
     page = (repository / "CONTRIBUTING.md").read_text("utf-8").partition("## The night")[2]
     rows = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(test_[\w*]+\.py)`", row.split("|")[1])}
     marked = {
         path.split("/")[-1]
-        for path in tracked_files(repository)
+        for path in files
         if is_test(path)
         and re.search(
-            r"mark\.nightly|= ?variants\(|import variants", (repository / path).read_text("utf-8")
+            r"mark\.nightly|from variants import .*\bvariants\b",
+            (repository / path).read_text("utf-8"),
         )
     } - {Path(__file__).name}
     assert [name for name in marked if not any(fnmatchcase(name, one) for one in named)] == []

@@ -10,6 +10,7 @@ import pytest
 from fuzzing import JSON, mutated, put_somewhere
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.msgpack import pack, unpack
@@ -39,7 +40,9 @@ DOCUMENT = EVIDENCE.to_bytes()
 ATTESTATION = GUEST.attestation(bytes(64))
 
 bounded = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -22,6 +22,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from machines_world import BARE, LIES
 from manifest_world import FINISHED, NOW, World, make_world
+from variants import examples
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.bundle import Attachments, Bundle
@@ -67,7 +68,7 @@ ENCLAVES = SimulatedNitroPki(SEED)
 BOARD = SimulatedGpus(SEED, count=2, switches=1, mode="protected_pcie")
 PUBLISHED = simulate_collateral(BOARD, AT)
 TEES: tuple[SimulatedTee, ...] = ("dstack", "tdx", "nitro", "snp")
-bounded = settings(max_examples=50, deadline=None)
+bounded = settings(max_examples=examples(50), deadline=None)
 UNNAMED = {"report-data-mismatch", "gpu-nonce-mismatch", "compose-hash-mismatch"}
 """How a broker refuses what belongs to another conversation or document."""
 
@@ -440,7 +441,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_world(tmp_path_factory.mktemp("world"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(path=st.integers(0, 10**6), value=JSON)
 def test_a_manifest_passes_with_no_evidence_that_a_broker_refuses(
     world: World, path: int, value: Any

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.signing.errors import ProofInvalid
 from sealtrain_chain.proof import prove_account
@@ -38,7 +39,7 @@ def read(answer: Any) -> int | None:
     return account.values[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_changed_proof_never_proves_something_else(data: st.DataObject) -> None:
     answer = copy.deepcopy(HONEST["answer"])
@@ -59,7 +60,7 @@ def test_a_changed_proof_never_proves_something_else(data: st.DataObject) -> Non
     assert read(answer) in (None, VALUE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(JSON, st.sampled_from(["", "accountProof", "storageProof"]))
 def test_an_answer_of_any_shape_is_refused(odd: Any, where: str) -> None:
     answer = odd if not where else {**HONEST["answer"], where: odd}

@@ -15,6 +15,7 @@ from fuzzing import JSON, mutated, put_somewhere
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealing_world import DATASET_ID, OWNER_ID
+from variants import examples
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import DataInvalid
@@ -24,7 +25,7 @@ from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, BatchTable, Index, In
 from sealtrain.sealing.recordbatch import parse_record_batch
 
 pytestmark = pytest.mark.claim("C101")
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=examples(50), deadline=None)
 
 numbers = st.one_of(
     st.integers(0, 5000),
@@ -91,7 +92,7 @@ def require_inside(index: Index) -> None:
     assert index.records == (rows if index.layout == "arrow" else None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(indexes())
 def test_an_index_is_consistent_or_refused(index: Index) -> None:
     try:
@@ -166,7 +167,7 @@ def message() -> bytes:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_spoilt_bytes_of_a_batch_are_valid_in_full_or_refused(data: st.DataObject) -> None:
     """Native code reads them: what is accepted is walked through to its last value."""

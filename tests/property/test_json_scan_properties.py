@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.sealing.tabular import jsonl
 from sealtrain.sealing.tabular.batches import open_records
@@ -69,7 +70,7 @@ def form(kind: Any) -> Any:
 
 
 @pytest.mark.claim("C578")
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(texts=lines(), block=st.integers(4, 120), cut=st.integers(0, 10))
 def test_what_is_read_once_is_what_is_read_twice(texts: list[str], block: int, cut: int) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:

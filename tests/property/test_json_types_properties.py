@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.sealing.tabular import jsonl
 from sealtrain.sealing.tabular.batches import open_records
@@ -74,7 +75,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.claim("C511")
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(rows=records(), block=st.integers(4, 200), data=st.data())
 def test_types_do_not_depend_on_blocks_files_or_order(
     rows: list[dict[str, Any]], block: int, data: st.DataObject

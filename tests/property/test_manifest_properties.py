@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from manifest_world import NOW, World, make_world
+from variants import examples
 
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.report import render
@@ -22,7 +23,7 @@ def honest(world: World) -> bytes:
     return world.manifest()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.binary(max_size=200))
 def test_noise_is_refused_and_reported(world: World, data: bytes) -> None:
     report = examine(data, world.trust(), artefacts=None, now=NOW)
@@ -31,7 +32,7 @@ def test_noise_is_refused_and_reported(world: World, data: bytes) -> None:
     assert "Refused" in render(report)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(draw=st.data())
 def test_an_edited_file_is_refused(world: World, honest: bytes, draw: st.DataObject) -> None:
     start = draw.draw(st.integers(0, len(honest) - 1))
@@ -43,7 +44,7 @@ def test_an_edited_file_is_refused(world: World, honest: bytes, draw: st.DataObj
         assert report.refusal.exit_code == 3
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     values=st.lists(
         st.none() | st.floats(-1e12, 1e12, allow_nan=False, allow_infinity=False), max_size=40

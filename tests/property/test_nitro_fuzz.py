@@ -15,6 +15,7 @@ from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nitro_world import ASKED, PKI, enclave, fields, forge, genuine, verified
+from variants import examples
 
 from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
 from sealtrain.attest.nitro.cbor import decode, encode
@@ -23,7 +24,7 @@ from sealtrain.attest.nitro.parse import parse_document
 from sealtrain.errors import EvidenceRefused, KmsAnswerInvalid
 from sealtrain.keys.awskms import open_answer
 
-bounded = settings(max_examples=60, deadline=None)
+bounded = settings(max_examples=examples(60), deadline=None)
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 IDENTITY = verified(genuine()).quote_identity
 

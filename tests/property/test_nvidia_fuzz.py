@@ -11,6 +11,7 @@ from fuzzing import JSON, mutated, put_somewhere
 from gpu_world import NONCE, NOW, machine, put_together, take_apart
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.attest.errors import CertificateChainInvalid, EvidenceMalformed, GpuReportInvalid
 from sealtrain.attest.nvidia.chain import verify_chain
@@ -44,7 +45,9 @@ FILE = json.dumps(
 ).encode()
 
 bounded = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

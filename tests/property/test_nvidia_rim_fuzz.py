@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia_world import NONCE, NOW, PKI, Service, answer, device_claims, digest, rim
+from variants import examples
 
 from sealtrain.attest.errors import (
     CertificateRevoked,
@@ -30,7 +31,7 @@ SIGNERS = PKI.device("GH100", 0).chain
 ANSWERS = [answer(SIGNERS[at].certificate, SIGNERS[at + 1]) for at in (1, 2, 3)]
 SERVICE = Service()
 VERDICT = SERVICE.verdict({"GPU-0": device_claims()})
-BOUNDED = settings(max_examples=60, deadline=2000)
+BOUNDED = settings(max_examples=examples(60), deadline=2000)
 
 _TOKENS = st.sampled_from(
     [

@@ -14,6 +14,7 @@ from channel_world import talking
 from collecting import COLLECTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.byte_budget import ByteBudget
 from sealtrain.base.canonical import canonical_json
@@ -48,7 +49,7 @@ def accelerator() -> Iterator[tuple[str, int]]:
 
 
 @given(kind=st.integers(0, 255), body=st.one_of(anything, near_requests))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_an_accelerator_answers_a_request_or_refuses_it(
     accelerator: tuple[str, int], kind: int, body: bytes
 ) -> None:
@@ -80,7 +81,7 @@ near_messages = st.fixed_dictionaries(
 
 
 @given(message=st.one_of(st.binary(max_size=2000), near_messages))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_dealer_answers_a_message_or_refuses_it(message: bytes) -> None:
     ended: list[SealtrainError | None] = []
 
@@ -106,7 +107,7 @@ def test_a_dealer_answers_a_message_or_refuses_it(message: bytes) -> None:
 
 
 @given(front=st.deferred(lambda: st.sampled_from([b"", MAGIC])), rest=anything)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_pool_begins_as_one_or_is_refused(front: bytes, rest: bytes) -> None:
     for data in (front + rest, front + len(rest).to_bytes(4, "big") + rest):
         with NamedTemporaryFile() as file:

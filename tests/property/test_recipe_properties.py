@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.secret import Secret
@@ -30,7 +31,9 @@ EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_t
 # Those that fit any recipe of the strategy below: a further model belongs to its own recipe.
 LOCKS = [lock for lock in EVERY_LOCK if not lock["models"]]
 SCRIPTED = [lock for lock in EVERY_LOCK if lock["scripts"]]
-BOUNDED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,12}", fullmatch=True)
 LETTERS = string.ascii_letters + string.digits + string.punctuation + "äßŁΩжデ漢가…≤€"

@@ -7,6 +7,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
@@ -32,8 +33,8 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain.signing.target import Target
 from sealtrain.signing.tree_head import TreeHead, sign_tree_head, verify_tree_head
 
-BOUNDED = settings(max_examples=50, deadline=None)
-FEW = settings(max_examples=20, deadline=None)
+BOUNDED = settings(max_examples=examples(50), deadline=None)
+FEW = settings(max_examples=examples(20), deadline=None)
 TYPE = "application/vnd.example+json"
 SIGNERS = [
     Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from release_world import ReleaseWorld, Wire, release_world
+from variants import examples
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
@@ -21,7 +22,9 @@ from sealtrain.sealing.errors import CheckpointRefused
 
 pytestmark = pytest.mark.claim("C18")
 BOUNDED = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealing_world import KEY, all_rows, content, context, opened, root_of, sealed, sealed_folder
+from variants import examples
 
 from sealtrain.errors import SealtrainError
 from sealtrain.sealing.errors import RootMismatch
@@ -19,7 +20,7 @@ from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.padding import padded_size
 from sealtrain.sealing.writer import SealedFileInfo
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 edges = [max(16_384 * n + d, 0) for n in range(4) for d in (-1, 0, 1)]
 sizes = st.one_of(st.integers(0, 70_000), st.sampled_from(edges))
 policies = st.sampled_from(["none", "bucket", "fixed:1", "fixed:20000"])
@@ -140,7 +141,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(records)
 def test_any_records_come_back(rows: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as name:

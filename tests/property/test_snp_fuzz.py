@@ -8,6 +8,7 @@ import pytest
 from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.attest.errors import EvidenceMalformed, QuoteInvalid
 from sealtrain.attest.snp.collect import CERTIFICATE_GUIDS, distribution_addresses, parse_table
@@ -22,7 +23,7 @@ NOW = 1_800_000_000
 GUEST = SimulatedSnp(b"property tests of snp")
 REPORT = GUEST.report(bytes(range(64)), b'{"name":"fuzz"}')
 CHAIN = GUEST.certificates()
-bounded = settings(max_examples=120, deadline=None)
+bounded = settings(max_examples=examples(120), deadline=None)
 
 
 @bounded
@@ -94,7 +95,7 @@ def test_a_table_names_bytes_inside_itself_or_is_refused(raw: bytes) -> None:
         assert blob in raw
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers(-5, 300) | st.text(max_size=8),

@@ -5,6 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_world import numbered, source_of
+from variants import examples
 
 from sealtrain.training.data.order import Order
 from sealtrain.training.data.stream import RecordStream
@@ -28,7 +29,7 @@ def ids(stream: RecordStream, start: int, stop: int) -> list[int]:
     return [row["id"] for row in stream.rows(start, stop)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(shape=SHAPES, seed=SEEDS, lanes=st.integers(1, 40))
 def test_no_row_is_lost_or_doubled_in_an_epoch(
     shape: list[list[int]], seed: int, lanes: int
@@ -38,7 +39,7 @@ def test_no_row_is_lost_or_doubled_in_an_epoch(
     assert sorted(rows[:total]) == sorted(rows[total:]) == list(range(total))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(shape=SHAPES, seed=SEEDS, data=st.data())
 def test_a_stream_continues_exactly_from_any_position(
     shape: list[list[int]], seed: int, data: st.DataObject
@@ -49,7 +50,7 @@ def test_a_stream_continues_exactly_from_any_position(
     assert ids(stream, start, stop) == ids(stream, 0, 3 * total)[start:stop]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(shape=SHAPES, seed=SEEDS, epochs=st.integers(1, 4), data=st.data())
 def test_rows_of_a_source_come_up_equally_often_and_by_weight(
     shape: list[list[int]], seed: int, epochs: int, data: st.DataObject
@@ -71,7 +72,7 @@ def test_rows_of_a_source_come_up_equally_often_and_by_weight(
                 assert abs(counts[source, batch, row] - expected) < 1 + 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(shape=SHAPES, seed=SEEDS, row=st.integers(0, 10**15))
 def test_every_position_lies_in_the_round_that_is_found_for_it(
     shape: list[list[int]], seed: int, row: int

@@ -334,6 +334,17 @@ FILES: Final[dict[str, BadFile]] = {
     "a CSV row with another number of cells": BadFile(
         "rows.csv", "prompt,completion\na,b\na,b,c\n"
     ),
+    "a CSV below a title": BadFile("rows.csv", "Export 2025\n\nprompt,completion\na,b\n"),
+    "a CSV whose rows alone end with a separator": BadFile(
+        "rows.csv", "prompt,completion\na,b,\nc,d,\n"
+    ),
+    "a CSV with two columns without names at its end": BadFile(
+        "rows.csv", "prompt,completion,,\na,b,,\n"
+    ),
+    "a CSV below a note on its separator": BadFile(
+        "rows.csv", "\ufeffsep=;\r\nprompt;completion\r\na;b\r\n"
+    ),
+    "a workbook called CSV": BadFile("rows.csv", b"PK\x03\x04" + bytes(range(256))),
     "a CSV that ends within quotes": BadFile(
         "rows.csv", 'prompt,completion\na,b\nc,"d\ne,f\ng,h\n'
     ),
@@ -362,6 +373,9 @@ FILES: Final[dict[str, BadFile]] = {
         "rows.jsonl",
         _lines(_said(_ASK, _ANSWER | {"function_call": {"name": "beds", "arguments": "{}"}})),
         _TALKING,
+    ),
+    "a message that is null": BadFile(
+        "rows.jsonl", json.dumps({"messages": [None, _ASK, _ANSWER]}) + "\n", _TALKING
     ),
     "a message that is not to be learned": BadFile(
         "rows.jsonl", _lines(_said(_ASK, _ANSWER | {"weight": 0}, _ASK, _ANSWER)), _TALKING
@@ -499,6 +513,21 @@ FILES: Final[dict[str, BadFile]] = {
     ),
     "a decimal point beside declared commas": BadFile(
         "rows.csv", "age;crp;class\n41;1,5;a\n7;1.5;b\n", _TABLE, "--decimals comma"
+    ),
+    "a percentage": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,12 %,b\n", _TABLE),
+    "separators of thousands": BadFile(
+        "rows.csv", 'age,crp,class\n41,1.5,a\n7,"1,234.50",b\n', _TABLE
+    ),
+    "separators of thousands beside decimal commas": BadFile(
+        "rows.csv", "age;crp;class\n41;1,5;a\n7;1.234,50;b\n", _TABLE, "--decimals comma"
+    ),
+    "a number with its unit": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,12 mg/L,b\n", _TABLE),
+    "a line of totals": BadFile("rows.csv", "age,crp,class\n41,1.5,a\nTotal,1.5,a\n", _TABLE),
+    "dates of two patterns": BadFile(
+        "rows.csv",
+        "age,crp,class\n2025-11-03,1.5,a\n04.11.2025,1.5,b\n",
+        _TABLE,
+        "--dates age=YYYY-MM-DD",
     ),
     "an undeclared date": BadFile(
         "rows.csv", "age,crp,class\n41,1.5,a\n05/08/2025,1.5,b\n", _TABLE

@@ -68,6 +68,14 @@ CALLS: Final[Mapping[str, Call]] = {
         Read(RECORDS), "--name", Text("notes"), *ME, *SPARE, *BROKER, "--no-register",
         "--data-use", Read("data-use.yaml"), *OUT,
     )),
+    "seal of a table": Call(
+        (
+            Read("notes.csv"), "--name", Text("notes"), *ME, *SPARE, *BROKER, "--no-register",
+            "--columns", Text("read"), "--decimals", Text("comma"), "--layout", Text("arrow"),
+            "--format", Text("auto"), "--padding", Text("bucket"), *OUT,
+        ),
+        command="seal",
+    ),
     "rewrap": Call(
         (SPARE_SEALED, *ME, *SPARE, *BROKER, "--data-use", Read("data-use.yaml")), lasting=True,
     ),
@@ -82,9 +90,20 @@ CALLS: Final[Mapping[str, Call]] = {
         Write("new"), "--owner-name", Text("clinic-e"), "--sample", Read(RECORDS),
         "--prompt", Text("prompt"), "--completion", "completion",
     )),
+    "init of a table": Call(
+        (
+            Write("new"), "--owner-name", "clinic-e", "--sample", Read("notes.csv"),
+            "--phase", Text("classify"), "--feature", Text("age"), "--label", Text("completion"),
+            "--base-model", Text("models/base"),
+        ),
+        command="init",
+    ),
     "up": Call(
-        (*CONSORTIUM, "--out", Write("new"), "--port", Text("{free}"), *GPUS), ready="broker http",
-        keeps=True,
+        (
+            *CONSORTIUM, "--out", Write("new"), "--port", Text("{free}"), *GPUS,
+            "--tee", Text("dstack"), "--switches", Text("0"), "--brokers", Text("1"),
+        ),
+        ready="broker http", keeps=True,
     ),
     "rehearse": Call(
         (Read("engineer/recipe.yaml"), *ALL_RECORDS, *OUT, "--no-show"), ready="founding",
@@ -103,7 +122,9 @@ CALLS: Final[Mapping[str, Call]] = {
     )),
     "revoke": Call((*SPARE, *ME, *BROKER, *CONSORTIUM, "--yes"), lasting=True),
     "train": Call((LOCK, *RUN, *OUT)),
-    "resume": Call((Read("killed"),), lasting=True),
+    "resume": Call(
+        (Read("killed"), "--wait-for-lease", Text("1s"), "--ranks", Text("1")), lasting=True,
+    ),
     "guest": Call((LOCK, *guest(), "--ticket", Read("guest.ticket.json"), *OUT)),
     "guest as accelerator": played("travelling", "accelerator", "accelerator ready"),
     "guest as dealer": played("pads", "dealer", "dealer ready"),
@@ -120,19 +141,26 @@ CALLS: Final[Mapping[str, Call]] = {
     "approvals watch": Call(
         (
             Text("clinic-a"), *BROKER, *CONSORTIUM, "--webhook", Read("webhook.txt"),
-            "--memory", "told.json", "--once",
+            "--memory", Write("new"), "--every", Text("60s"), "--once",
         ),
     ),
     "run track": Call((
-        MANIFEST, *TRUST, "--tracker", Text("mlflow"), "--tracking-uri", "http://127.0.0.1:9",
+        MANIFEST, *TRUST, "--tracker", Text("mlflow"), "--tracking-uri", Text("http://127.0.0.1:9"),
         "--experiment", Text("study"), "--dry-run",
     )),
-    "run compare": Call((MANIFEST, *TRUST, *OUT), keeps=True),
+    "run compare": Call((MANIFEST, *TRUST, "--metric", Text("loss"), *OUT), keeps=True),
     "export": Call((MANIFEST, *TRUST, "--format", Text("model-card"), *OUT)),
     "validate": Call((
         Read("ruled.yaml"), *ME,
         "--records", Text("clinic-a.notes=engineer/sealed/clinic-a.notes.sealed"),
     )),
+    "validate of a table": Call(
+        (
+            Read("ruled.yaml"), "--records", Text("clinic-a.notes=notes.csv"),
+            "--decimals", Text("comma"),
+        ),
+        command="validate",
+    ),
     "publish": Call((SEALED, Text("{store}"))),
     "doctor": Call((
         "--policy", Text("policy.yaml"), "--collateral", Text("file:root/collateral.json"),
@@ -366,7 +394,7 @@ CALLS: Final[Mapping[str, Call]] = {
 AT_THE_DESK: Final = (
     "broker deployment", "broker root split", "consortium create", "deploy adopt", "deploy parts",
     "explain", "image eif", "image measure",
-    "init", "keygen", "nitro run", "policy new", "recipe import", "recipes",
+    "init", "init of a table", "keygen", "nitro run", "policy new", "recipe import", "recipes",
 )  # fmt: skip
 """Commands that ask no server: their bad input is played with every change."""
 

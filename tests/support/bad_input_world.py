@@ -138,6 +138,11 @@ def _desk(folder: Path) -> None:
     (folder / "ruled.yaml").write_text(
         yaml.safe_dump(RECIPE | {"validation": {"columns": {"prompt": {"max_nulls": 0}}}})
     )
+    notes = [json.loads(line) for line in records("clinic-a").splitlines()]
+    (folder / "notes.csv").write_text(
+        "prompt,completion,age\n"
+        + "".join(f"{row['prompt']},{row['completion']},{40 + n}\n" for n, row in enumerate(notes))
+    )
     platform = json.loads((REPOSITORY / "vectors/recipe/adopted.json").read_text())
     (case,) = (one for one in platform["cases"] if one["name"] == "the script alone")
     adopted = case["compose"].replace("@@", platform["locks"][case["lock"]]["runs"])

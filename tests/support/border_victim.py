@@ -1,8 +1,9 @@
-"""What code inside a run tries: border_victim.py FOLDER JOB [unprivileged] [compilers].
+"""What code inside a run tries: border_victim.py FOLDER JOB [unprivileged] [compilers] [compiles].
 
 Enclosed and locked as ``sandbox.border`` does it for a run, for good. Prints one JSON object: how
 the border is held, what was counted, and the answer of the job. With ``unprivileged`` it may not
-mount, with ``compilers`` a workshop as on a machine with an accelerator.
+mount, with ``compilers`` a workshop as on a machine with an accelerator, with ``compiles`` one for
+a recipe that compiles its model.
 """
 
 from __future__ import annotations
@@ -515,7 +516,12 @@ def main() -> None:
     sockets = [] if "apart" in sys.argv else [FOLDER.parent / "guest.sock"]
     ways = Ways(urls=[f"http://{host}:1"], folders=[FOLDER], sockets=sockets)
     with (
-        enclose(tally, alone=True, accelerated="compilers" in sys.argv) as room,
+        enclose(
+            tally,
+            alone=True,
+            accelerated="compilers" in sys.argv,
+            compiles="compiles" in sys.argv,
+        ) as room,
         room.closed(ways),
     ):
         try:

@@ -101,6 +101,18 @@ def make_deb(path: Path) -> Path:
         scripts={"./usr/bin/python3.11": b"\x7fELF an interpreter"},
         links={"./usr/bin/python3": "python3.11"},
     )
+    return pack_deb(path, control, data)
+
+
+def make_files_deb(path: Path, files: dict[str, bytes]) -> Path:
+    """A package with these files and nothing else."""
+    control = _tarred({"./control": b"Package: toy\nVersion: 1\nArchitecture: amd64\n"})
+    data = _tarred({f"./{name}": content for name, content in files.items()})
+    return pack_deb(path, control, data)
+
+
+def pack_deb(path: Path, control: bytes, data: bytes) -> Path:
+    """A package of two archives."""
     parts = {"debian-binary": b"2.0\n", "control.tar.xz": control, "data.tar.xz": data}
     with path.open("wb") as file:
         file.write(b"!<arch>\n")

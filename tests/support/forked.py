@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest.terminal import TerminalReporter
 from _pytest.unraisableexception import collect_unraisable
+from pydantic import BaseModel
 
 STACK = (
     "fastapi",
@@ -105,14 +106,16 @@ class Forks:
             return None
         self._files = deque(files_of(session.items))
         self._base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        gc.disable()  # what is imported stays
         with warnings.catch_warnings():
             # What a library says of itself as it is loaded is no test's.
             warnings.simplefilter("ignore")
             for name in self._stack:
                 with contextlib.suppress(ImportError):  # the tests that need it say so
                     importlib.import_module(name)
-        gc.collect()
+        complete_models()
         gc.freeze()
+        gc.enable()
         with selectors.DefaultSelector() as waiting:
             try:
                 for _ in range(min(self._count, len(self._files))):
@@ -238,6 +241,16 @@ class Forks:
             worker.link.close()
             os.close(worker.ends)
         self._workers.clear()
+
+
+def complete_models() -> None:
+    """Build the models of our documents, which every worker would otherwise build for itself."""
+    left = BaseModel.__subclasses__()
+    while left:
+        model = left.pop()
+        left.extend(model.__subclasses__())
+        if model.__module__.startswith("sealtrain"):
+            model.model_rebuild(raise_errors=False)
 
 
 def files_of(items: Sequence[pytest.Item]) -> Iterator[list[int]]:

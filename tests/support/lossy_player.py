@@ -131,7 +131,7 @@ def rank_in(pid: int, rank: int, keys: Any, session: bytes) -> tuple[int, int]:
         os.close(there)
         return child, back
     from sealtrain.errors import SealtrainError
-    from sealtrain.training.distributed.wire.group import join, leave
+    from sealtrain.training.distributed.wire.joining import join, leave
     from sealtrain.training.distributed.wire.meeting import connect
     from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
 

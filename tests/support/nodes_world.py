@@ -49,11 +49,17 @@ def recipe_of(
 class Nodes:
     """One proposed recipe, approved, with a guest for each node."""
 
-    def __init__(self, world: Stage, name: str, recipe: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        world: Stage,
+        name: str,
+        recipe: dict[str, Any],
+        sources: dict[str, Path] | None = None,
+    ) -> None:
         self.world = world
         self.name = name
         policy = (world.folder / "policy.yaml").read_text()
-        self.folder = world.propose(name, recipe, {"policy.yaml": policy})
+        self.folder = world.propose(name, recipe, {"policy.yaml": policy}, sources)
         world.approve(self.folder, *OWNERS)
         self.count = recipe.get("collaboration", {}).get("nodes", 1)
         for node in range(1, self.count):

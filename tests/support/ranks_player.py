@@ -81,7 +81,7 @@ def main() -> None:
                 backend.ranks,
                 group=needs_group(backend),
                 prepare=lambda: connect_backend(backend.name),
-                secure=lambda: room.lock(Ways()),
+                secure=lambda: room.lock(Ways(folders=[out])),  # each rank seals its shards
                 work=other,
             ) as ranks,
         ):

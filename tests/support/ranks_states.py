@@ -37,6 +37,7 @@ def main() -> None:
         from sealtrain.training.checkpoints import checkpoint
         from sealtrain.training.distributed.agreement import same_for_all
         from sealtrain.training.distributed.sharded import Sharded
+        from sealtrain.training.distributed.shardsaver import ShardSaver
         from sealtrain.training.model_files import weight_files
 
         torch.manual_seed(1 if ACTION == "make" else 2)
@@ -54,15 +55,24 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
+        saver = ShardSaver(store, RUN_ID)
         if ACTION == "make":
             step()
             step()
             kept = machinery.state(model, optimizer)
+            if machinery.in_shards:
+                saver.save(checkpoint.CheckpointRef(counter=1, step=2), kept)
+                index = saver.settle(wait=True, make_room=lambda: None)
+                kept = {"shards": index.to_state()} if index is not None else {}
             if place().leads:
                 checkpoint.save(store, RUN_ID, 1, 2, kept)
         else:
             ref = same_for_all(checkpoint.newest(store, None))
-            machinery.restore(model, optimizer, checkpoint.load(store, RUN_ID, ref))
+            kept = checkpoint.load(store, RUN_ID, ref)
+            if machinery.in_shards:
+                kept = saver.load(ref, kept["shards"], machinery.state(model, optimizer))
+            machinery.restore(model, optimizer, kept)
+        saver.close()
         step()
         trainer = SimpleNamespace(
             model=model, accelerator=accelerator, args=SimpleNamespace(device=torch.device("cpu"))

@@ -119,7 +119,8 @@ def main() -> None:
 
     def secured() -> None:
         told.write(" ".join(listening()).encode())
-        room.lock(Ways())
+        # In a run the keeper writes what ranks seal; here each rank does.
+        room.lock(Ways() if JOB in ATTACKS else Ways(folders=[FOLDER]))
 
     with (
         enclose(tally, alone=True) as room,

@@ -1,12 +1,26 @@
-"""Variants of one test: some are played for each change, the others at night."""
+"""Variants of one test, and examples of a property: some for each change, the others at night."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+
+NIGHT = "SEALTRAIN_NIGHT" in os.environ
+"""Whether the night plays."""
+_FEWEST = 10
+
+
+def examples(most: int) -> int:
+    """How many examples hypothesis draws: for each change a third, and all at night.
+
+    Args:
+        most: All.
+    """
+    return most if NIGHT else min(most, max(_FEWEST, most // 3))
 
 
 def variants(

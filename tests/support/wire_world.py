@@ -20,8 +20,9 @@ import torch._dynamo  # DDP loads it; a forked rank then does not
 import torch.distributed as dist
 
 from sealtrain.base.processes import answer_of, pack, pack_error
-from sealtrain.training.distributed.wire.group import join, leave
+from sealtrain.training.distributed.guest_groups import GuestGroups
 from sealtrain.training.distributed.wire.identity import NodeKey
+from sealtrain.training.distributed.wire.joining import join, leave
 from sealtrain.training.distributed.wire.meeting import Wire, connect
 from sealtrain.training.distributed.wire.membership import Address, Listener, Membership, Peer
 from sealtrain.training.distributed.wire.staging import STAGED
@@ -51,9 +52,10 @@ class World:
         self.made.append(self)
 
     @classmethod
-    def of(cls, ranks: int) -> World:
-        """One node for each rank."""
-        keys = [NodeKey.make() for _ in range(ranks)]
+    def of(cls, ranks: int, each: int = 1) -> World:
+        """A node for each rank, or for so many of them."""
+        made = [NodeKey.make() for _ in range(ranks // each)]
+        keys = [made[rank // each] for rank in range(ranks)]
         listeners = [Listener.open("127.0.0.1") for _ in range(ranks)]
         membership = Membership(
             tuple(
@@ -109,6 +111,7 @@ def ranks(
     through: Relay | None = None,
     joined: bool = True,
     staged: Collection[str] = STAGED,
+    each: int = 1,
 ) -> list[Any]:
     """Run ``work`` in forked ranks; what each returned or raised, by rank.
 
@@ -116,11 +119,13 @@ def ranks(
         world: Number of ranks.
         work: Called with rank and wire, as PyTorch's default group.
         timeout_s: For each operation.
-        through: Somebody between rank 1 and rank 0.
+        through: Somebody between rank 0 and the first rank of the second node.
         joined: Whether to make it the default group.
         staged: Types of devices whose tensors are copied to memory of their own.
+        each: Ranks of one node, which meet over loopback.
     """
-    made = World.of(world)
+    made = World.of(world, each)
+    memories = [os.memfd_create("guest") if each > 1 else -1 for _ in range(world // each)]
     if through is not None:
         through.listen(made.membership.peer(0).address)
     pipes = []
@@ -131,10 +136,14 @@ def ranks(
             os.close(back)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not a handler of the test runner
             signal.alarm(120)  # a rank that hangs ends
-            _child(there, made, rank, work, timeout_s, through, joined, staged)
+            inside = (each, memories[rank // each])
+            _child(there, made, rank, work, timeout_s, through, joined, staged, inside)
         os.close(there)
         pipes.append((process, back))
     made.close()
+    for memory in memories:
+        if memory >= 0:
+            os.close(memory)
     found = []
     if through is not None:
         through.start()
@@ -157,6 +166,17 @@ def _answer(data: bytes) -> Any:
         return error
 
 
+def guest_of(rank: int, each: int, memory: int, timeout_s: float) -> GuestGroups | None:
+    """The ranks of a node, connected to each other; ``None`` for a rank alone."""
+    torch.set_num_threads(1)
+    if each == 1:
+        return None
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    return GuestGroups(
+        rank % each, each, first=rank - rank % each, memory=memory, timeout_s=timeout_s
+    )
+
+
 def _child(
     there: int,
     made: World,
@@ -166,16 +186,18 @@ def _child(
     through: Relay | None,
     joined: bool,
     staged: Collection[str],
+    inside: tuple[int, int],
 ) -> None:
     status = 0
     try:
+        guest = guest_of(rank, *inside, timeout_s)
         membership = made.membership
-        if through is not None and rank == 1:
-            membership = made.reached_by(1, through.address)
+        if through is not None and rank == inside[0]:
+            membership = made.reached_by(rank, through.address)
         wire = made.connect(rank, membership=membership)
         torch.set_num_threads(1)
         if joined:
-            join(wire, timeout_s=timeout_s, staged=staged)
+            join(wire, timeout_s=timeout_s, staged=staged, guest=guest)
         data = pack(work(rank, wire))
         if joined:
             leave()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.consortium.runevents import RunEvent, after, submitted
+from sealtrain.consortium.runevents import RunEvent, after, state_submitted
 from sealtrain.consortium.submissions import (
     ControlDocument,
     RunStop,
@@ -63,7 +63,7 @@ def test_events_end_as_the_chain_says(name: str) -> None:
     began = VECTORS["began"]
     first = read({"kind": "submission", "envelope": VECTORS["submission"]})
     assert isinstance(first, Submission)
-    state = submitted(first, by="one", digest="00" * 32, index=0, at=began)
+    state = state_submitted(first, by="one", digest="00" * 32, index=0, at=began)
     keys = list(KEYS)
     template = READ
     for number, step in enumerate(CHAINS[name], 1):

@@ -17,7 +17,7 @@ from sealtrain.sealing.chunked import (
     SALT_BYTES,
     ChunkCipher,
     PayloadShape,
-    sealed_size,
+    size_sealed,
 )
 from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 from sealtrain.sealing.errors import SealRefused, WrongKey
@@ -124,7 +124,7 @@ def reseal(test: dict[str, Any], message: bytes) -> bytes:
     """Encrypt again under the vector's key, context and salt."""
     salt = zlib.decompress(bytes.fromhex(test["ct"]))[:SALT_BYTES]
     cipher = ChunkCipher(bytes.fromhex(test["key"]), salt, bytes.fromhex(test["ctx"]))
-    out = bytearray(sealed_size(len(message)))
+    out = bytearray(size_sealed(len(message)))
     out[:HEADER_BYTES] = cipher.header
     at = HEADER_BYTES
     for index in range(len(message) // CHUNK_BYTES + 1):

@@ -11,13 +11,14 @@ import io
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.image.disk.debian_package import open_part
 from sealtrain.image.layer import LayerEntry, is_program
 from sealtrain.image.own_files import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.packages import record_text
@@ -25,8 +26,6 @@ from sealtrain.image.pins import files_digest
 from sealtrain.recipe.installation import as_recorded, read_recorded
 
 LEFT_OUT = re.compile(r"usr/share/(doc|info|lintian|locale|man)/(?!.*/copyright$).*")
-_AR_MAGIC = b"!<arch>\n"
-_AR_HEADER = 60
 
 Content = dict[str, tuple[LayerEntry, Callable[[], BinaryIO]]]
 """Name in the image → entry, and what opens a file's bytes."""
@@ -61,10 +60,11 @@ def read_debian(deb: Path) -> Debian:
     """Read a ``.deb`` (deb(5), format 2.0).
 
     Raises:
-        SystemExit: It is none, or has an entry that images do not have.
+        ImageRefused: It is none.
+        SystemExit: It has an entry that images do not have.
     """
-    parts = dict(_members(deb.read_bytes()))
-    control = _tar(parts, "control.tar")
+    package = deb.read_bytes()
+    control = open_part(package, "control.tar")
     told = control.extractfile("./control")
     if told is None:
         raise SystemExit(f"{deb.name} has no control file")
@@ -72,7 +72,7 @@ def read_debian(deb: Path) -> Debian:
     fields = dict(
         line.split(": ", 1) for line in paragraph.decode().splitlines() if ": " in line[1:]
     )
-    content = debian_content(_tar(parts, "data.tar"), fields["Package"], paragraph)
+    content = debian_content(open_part(package, "data.tar"), fields["Package"], paragraph)
     return Debian(name=fields["Package"], version=fields["Version"], content=content)
 
 
@@ -133,7 +133,7 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
             size=info.file_size,
             sha256=digest,
         )
-        found[entry.name] = entry, partial(_opened, archive, info)
+        found[entry.name] = entry, partial(_open_member, archive, info)
         rows[place] = hash_, info.file_size
     listed = record_text(rows, record)
     name = f"{PACKAGES_FOLDER}/{record}"
@@ -141,7 +141,7 @@ def wheel_content(wheel: Path) -> tuple[Content, str]:
     return found, listed
 
 
-def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
+def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
     return cast("BinaryIO", archive.open(info))
 
 
@@ -152,23 +152,3 @@ def _place(path: str) -> str | None:
         return path
     scheme, _, rest = rest.partition("/")
     return rest if scheme in ("purelib", "platlib") else None
-
-
-def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The parts of an ``ar`` archive, by name."""
-    if not data.startswith(_AR_MAGIC):
-        raise SystemExit("not a Debian package")
-    at = len(_AR_MAGIC)
-    while at + _AR_HEADER <= len(data):
-        head = data[at : at + _AR_HEADER]
-        name, size = head[:16].decode().strip().rstrip("/"), int(head[48:58])
-        at += _AR_HEADER
-        yield name, data[at : at + size]
-        at += size + size % 2
-
-
-def _tar(parts: dict[str, bytes], begin: str) -> tarfile.TarFile:
-    for name, data in parts.items():
-        if PurePosixPath(name).name.startswith(begin):
-            return tarfile.open(fileobj=io.BytesIO(data), mode="r:*")
-    raise SystemExit(f"the package has no {begin}")

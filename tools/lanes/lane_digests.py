@@ -42,6 +42,7 @@ _STANDING_SUPPORT = (
     "tests/support/collecting.py",
     "tests/support/forked.py",
     "tests/support/keeping.py",
+    "tests/support/logs.py",
     "tests/support/programs.py",
     "tests/support/warm_places.py",
 )

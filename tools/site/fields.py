@@ -57,7 +57,10 @@ _OF_TRAINERS: dict[str, tuple[str, ...]] = {
         *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
     ),
     "Measure and checkpoint": ("logging_steps", "eval_steps", "save_steps", "save_total_limit"),
-    "Memory and number formats": ("bf16", "fp16", "activation_checkpointing"),
+    "Memory and number formats": (
+        *("bf16", "fp16", "activation_checkpointing", "torch_compile", "torch_compile_backend"),
+        "use_liger_kernel",
+    ),
     "Chance": ("seed", "data_seed"),
 }
 

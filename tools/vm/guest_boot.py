@@ -45,7 +45,7 @@ from machine import (  # noqa: E402
     HOST,
     NETWORK,
     Tools,
-    booted,
+    boot_machine,
     config_drive,
     provision,
     registers_of,
@@ -74,9 +74,23 @@ NAMED = (4, 7, 8, 9, 11, 12)
 """Registers that a policy names of a boot."""
 STEPS = 10
 LOOP = """
+import os
+
 import torch
 import sealtrain
 
+if os.getuid() != 65531 or os.getgid() != 65531 or os.getgroups():
+    raise SystemExit("the script is its keeper's user")
+keeper = f"/proc/{os.getppid()}"
+for place in (
+    "/dev/tpm0", "/dev/tpmrm0", "/dev/vda", "/dev/dm-1", "/dev/console", "/dev/ttyS0", "/dev/kmsg",
+    "/run/sealtrain/ticket.json", f"{keeper}/mem", f"{keeper}/environ", f"{keeper}/fd/0",
+):
+    try:
+        open(place, "rb").close()
+    except OSError:
+        continue
+    raise SystemExit("the script opens what is its keeper's")
 torch.manual_seed(1)
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -130,7 +144,7 @@ class Story:
         )  # fmt: skip
         config_drive(folder / "config", {"network": NETWORK, **files})
         began = time.monotonic()
-        lines = booted(self.tools, folder, self.disk if disk is None else disk, **words)
+        lines = boot_machine(self.tools, folder, self.disk if disk is None else disk, **words)
         print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
         return lines
 
@@ -171,6 +185,13 @@ def changed(disk: Path, out: Path, change: Any) -> Path:
     return out
 
 
+def is_encrypted(folder: Path) -> bool:
+    """Whether a guest wrote to its scratch disk, and no superblock of ext4 is on it."""
+    with (folder / "scratch").open("rb") as file:
+        start = file.read(4096)
+    return any(start) and start[1024 + 56 : 1024 + 58] != b"\x53\xef"
+
+
 def flip_root(file: Any) -> None:
     """One bit of the interpreter, which every start reads."""
     root = next(part for part in read_partitions(file) if part.name == "sealtrain-root")
@@ -198,6 +219,10 @@ def boots(story: Story, seconds: int) -> None:
     lines = story.boot("first", {"app-compose.json": document}, seconds=seconds, until="STOPPED")
     read = registers_of(lines)
     compare(story.predicted(document, uki), read)
+    require(
+        "the kernel was locked, and started the root", any("STATE starting" in x for x in lines)
+    )
+    require("the scratch disk is written, and not in clear", is_encrypted(story.folder / "first"))
     broken = changed(story.disk, story.folder / "broken.raw", flip_root)
     lines = story.boot("broken", {"app-compose.json": document}, disk=broken, seconds=seconds)
     require("a root with one bit changed starts no program of its own", not registers_of(lines))

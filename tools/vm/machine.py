@@ -48,6 +48,7 @@ _READABLE = 0x00040004 | 0x00020002
 """``TPMA_NV``: read and written by the owner and by the index's own, empty password."""
 _PASSWORD = struct.pack(">IHBH", 0x40000009, 0, 1, 0)
 NETWORK = b"10.0.2.15/24 10.0.2.2\n"
+SCRATCH_BYTES = 2 << 30
 HOST = "10.0.2.2"
 """This machine's loopback, as the guest reaches it."""
 
@@ -107,7 +108,7 @@ def provision(
     state.mkdir()
     server = state / "commands"
     words = ["--server", f"type=unixio,path={server}", "--flags", "startup-clear,not-need-init"]
-    with _swtpm(tools, state, words), _connected(server) as connection:
+    with _swtpm(tools, state, words), _connect(server) as connection:
 
         def transmit(command: bytes) -> bytes:
             connection.sendall(command)
@@ -157,7 +158,7 @@ def _send_authorised(
 
 
 @contextmanager
-def _connected(path: Path) -> Iterator[socket.socket]:
+def _connect(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
         for _ in range(100):
             if path.exists():
@@ -183,7 +184,7 @@ def config_drive(path: Path, files: dict[str, bytes]) -> None:
     path.write_bytes(archive.ljust(-(-len(archive) // 4096) * 4096 + 4096, b"\0"))
 
 
-def booted(
+def boot_machine(
     tools: Tools,
     folder: Path,
     disk: Path,
@@ -193,6 +194,8 @@ def booted(
     until: str | None = None,
 ) -> list[str]:
     """Boot a disk with the TPM of ``folder/tpm`` and the config drive ``folder/config``.
+
+    What the guest writes to its scratch disk is left in ``folder/scratch``.
 
     Args:
         tools: Where QEMU is.
@@ -207,7 +210,9 @@ def booted(
     """
     control = folder / "tpm" / "control"
     words = ["--ctrl", f"type=unixio,path={control}", "--flags", "startup-clear"]
-    variables = folder / "variables.fd"
+    variables, scratch = folder / "variables.fd", folder / "scratch"
+    with scratch.open("wb") as file:
+        file.truncate(SCRATCH_BYTES)
     shutil.copy(tools.file("usr/share/OVMF/OVMF_VARS_4M.fd"), variables)
     firmware = tools.file("usr/share/OVMF/OVMF_CODE_4M.fd")
     qemu = str(tools.file("usr/bin/qemu-system-x86_64"))
@@ -221,6 +226,8 @@ def booted(
         "-device", "virtio-blk-pci,drive=disk,bootindex=0",
         "-drive", f"if=none,id=config,format=raw,readonly=on,file={folder / 'config'}",
         "-device", "virtio-blk-pci,drive=config,serial=sealtrain-config",
+        "-drive", f"if=none,id=scratch,format=raw,file={scratch}",
+        "-device", "virtio-blk-pci,drive=scratch,serial=sealtrain-scratch",
         "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
         "-chardev", f"socket,id=tpm,path={control}", "-tpmdev", "emulator,id=tpm0,chardev=tpm",
         "-device", "tpm-crb,tpmdev=tpm0",

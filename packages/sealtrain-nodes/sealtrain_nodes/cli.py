@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.output import emit
-from sealtrain.cli.runoptions import ANYWHERE, served_alone
+from sealtrain.cli.runoptions import ANYWHERE, surround_alone
 
 if TYPE_CHECKING:
     from sealtrain.client.ticket import RunTicket
@@ -27,5 +27,5 @@ def join_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
         lead=ticket.peer("lead"),
         listen=host_and_port(ticket.listen or ANYWHERE),
     )
-    done = join(settings, joining, served_alone(stages=True))
+    done = join(settings, joining, surround_alone(stages=True))
     emit(as_json, done, [f"run          {done['run_id']}", f"node         {done['node']}"])

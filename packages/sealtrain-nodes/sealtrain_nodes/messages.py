@@ -18,6 +18,7 @@ from sealtrain.recipe.collaborations.nodes import MAX_NODES
 from sealtrain.release.messages import ErrorFields, load_message
 from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
+from sealtrain.training.checkpoints.shards import MAX_SHARDS
 from sealtrain.training.errors import ChannelBroken
 from sealtrain_nodes.errors import NodeRefused
 from sealtrain_together.channel.channel import AttestedChannel
@@ -86,14 +87,23 @@ class Member(StrictModel):
     public_key: _Key
 
 
+class SentShard(StrictModel):
+    """A sealed shard of the checkpoint."""
+
+    number: Annotated[int, Field(ge=0, lt=MAX_SHARDS)]
+    count: Annotated[int, Field(ge=1, le=MAX_SHARDS)]
+    size: _Count
+
+
 class SentCheckpoint(StrictModel):
-    """A sealed checkpoint that node 0 sends next (``sharing``)."""
+    """A sealed checkpoint that node 0 sends next, and then its shards (``sharing``)."""
 
     counter: _Count
     step: Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
     digest: Hex64
     previous: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
     size: _Count
+    shards: Annotated[tuple[SentShard, ...], Field(max_length=MAX_SHARDS)]
 
 
 class BeginNodes(StrictModel):

@@ -16,7 +16,7 @@ from sealtrain.base.files import atomic_write, make_folder
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.output import require_text, say
-from sealtrain.cli.programs import SideProgram, ran, tied
+from sealtrain.cli.programs import SideProgram, ran, start_tied
 from sealtrain.cli.runoptions import ANYWHERE
 from sealtrain.cli.signals import Ending
 from sealtrain.errors import AlreadyExists, UsageError
@@ -430,7 +430,7 @@ class Rehearsal:
     def _part(self, name: str, *words: str | Path, answers: bool = True) -> SideProgram:
         """Start a command that runs beside the others, to the end of the rehearsal at most."""
         return self._stack.enter_context(
-            SideProgram(name, self.out, words, answers=answers, start=tied)
+            SideProgram(name, self.out, words, answers=answers, start=start_tied)
         )
 
 

@@ -13,7 +13,7 @@ from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.machineoptions import SimulatedMachineOptions
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import pairs
-from sealtrain.cli.shownrecords import shown_lines, shown_record
+from sealtrain.cli.shownrecords import show_lines, show_record
 from sealtrain.recipe.schema import load_recipe
 from sealtrain_rehearsal.rehearsal import Rehearsal, leftovers_named, result_lines
 
@@ -66,8 +66,8 @@ def rehearse(
     shown: list[dict[str, Any]] = []
 
     def show(key: str, records: list[dict[str, Any]]) -> None:
-        shown.append(shown_record(wanted, recipe.parent, key, records))
-        for line in shown_lines(shown[-1]):
+        shown.append(show_record(wanted, recipe.parent, key, records))
+        for line in show_lines(shown[-1]):
             say(line)
 
     with (

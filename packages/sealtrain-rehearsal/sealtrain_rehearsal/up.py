@@ -33,9 +33,9 @@ from sealtrain.base.files import atomic_write, make_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.stages import say_stages
 from sealtrain.cli.machineoptions import SimulatedMachineOptions
-from sealtrain.cli.output import Json, emit, near, say, typed
-from sealtrain.cli.programs import SideProgram, ran, tied
-from sealtrain.cli.project import found_project
+from sealtrain.cli.output import Json, emit, near, quote_path, say
+from sealtrain.cli.programs import SideProgram, ran, start_tied
+from sealtrain.cli.project import find_project
 from sealtrain.errors import AlreadyExists, DataInvalid, SealtrainError, Unreachable, UsageError
 from sealtrain_rehearsal.simulator_commands import make_machine
 
@@ -234,7 +234,7 @@ class Site:
                 ("deploy", "run", "--deployment", compose, "--ticket", ticket,
                  "--simulator", self.root, "--folder", self.out / f"{file.stem}-guest",
                  *self.words),
-                answers=False, start=tied,
+                answers=False, start=start_tied,
             )  # fmt: skip
             broker = parts.enter_context(started)
             url = broker.place("broker ready", within=_STARTS_WITHIN_S)
@@ -246,7 +246,7 @@ class Site:
     def lines(self, consortium: Path, recipe: HostedRecipe, *, first: bool) -> list[str]:
         """What to type next, in this folder, with what neither project nor default says."""
         deployment = recipe.deployment
-        project = found_project()
+        project = find_project()
         known = {} if project is None else project.values
         files = tuple(file.absolute() for file in self.files)
         named = "" if known.get("brokers") == files else _words("--broker", *self.files)
@@ -254,20 +254,20 @@ class Site:
         group = "" if members else _words("--consortium", consortium)
         same = known.get("deployment") == deployment.absolute()
         document = "" if same else _words("--deployment", deployment)
-        lock = "" if same else f" {typed(deployment.parent / 'recipe.lock.json')}"
+        lock = "" if same else f" {quote_path(deployment.parent / 'recipe.lock.json')}"
         identity = " --identity FILE"
         collateral = shlex.quote(f"file:{self.root}/collateral.json")
         return [
             "in another terminal, for each role:"
             if first
             else f"for the recipe of {near(deployment)}:",
-            f"  sealtrain lock recipe.yaml{group}{named} --out {typed(deployment.parent)}",
+            f"  sealtrain lock recipe.yaml{group}{named} --out {quote_path(deployment.parent)}",
             "  sealtrain seal FILE --name NAME --out sealed/OWNER.sealed --and-approve"
             f"{identity}{document}{group}{named}",
             f"  sealtrain status{document}{named}",
-            f"  sealtrain train{lock} --platform simulator --guest {typed(recipe.socket)}"
+            f"  sealtrain train{lock} --platform simulator --guest {quote_path(recipe.socket)}"
             f" --collateral {collateral}{named} --data sealed --out run",
-            f"  sealtrain open run{identity} --trust {typed(recipe.trust)} --out model",
+            f"  sealtrain open run{identity} --trust {quote_path(recipe.trust)} --out model",
         ]
 
     def attend(
@@ -314,7 +314,7 @@ class Site:
             recipe.name, self.out,
             ("simulator", "serve", "--deployment", recipe.deployment, "--socket", recipe.socket,
              "--simulator", self.root, *self.words),
-            answers=False, start=tied,
+            answers=False, start=start_tied,
         )  # fmt: skip
         recipe.guest = parts.enter_context(part)
         place = near(recipe.deployment)
@@ -410,7 +410,7 @@ def _expect_free(port: int) -> None:
 
 
 def _words(option: str, *values: Path) -> str:
-    return "".join(f" {option} {typed(value)}" for value in values)
+    return "".join(f" {option} {quote_path(value)}" for value in values)
 
 
 def _read(deployment: Path) -> bytes | None:

@@ -24,7 +24,7 @@ from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.statement import MAX_CRL_BYTES, bound_base64
+from sealtrain.attest.statement import MAX_CRL_BYTES, limit_base64
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 else:
     Kind = Literal[KINDS]
 
-_File = Annotated[str, bound_base64(MAX_EVIDENCE_BYTES), ONE_SPELLING]
+_File = Annotated[str, limit_base64(MAX_EVIDENCE_BYTES), ONE_SPELLING]
 _Certificate = Annotated[
     Base64, StringConstraints(min_length=4, max_length=_MAX_CERTIFICATE_CHARS), ONE_SPELLING
 ]
-_Crl = Annotated[Base64, bound_base64(MAX_CRL_BYTES), ONE_SPELLING]
+_Crl = Annotated[Base64, limit_base64(MAX_CRL_BYTES), ONE_SPELLING]
 _Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
 _Nonce = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2})+$", max_length=_MAX_NONCE_HEX)]
 _Purpose = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]

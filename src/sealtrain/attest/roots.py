@@ -149,7 +149,7 @@ class ChainLink:
     signs_certificates: bool
     signs_statements: bool
 
-    def misplaced(self, got: str, expected: str) -> CertificateChainInvalid:
+    def refuse_misplaced(self, got: str, expected: str) -> CertificateChainInvalid:
         """The error of a certificate at a place where another one belongs."""
         return CertificateChainInvalid(
             f"certificate {self.name!r} does not fit its place in the chain of the {self.chain}",
@@ -165,9 +165,11 @@ class ChainLink:
             CertificateChainInvalid: It may not.
         """
         if not self.is_issuer or not self.signs_certificates:
-            raise self.misplaced("no authority", "an authority that may sign certificates")
+            raise self.refuse_misplaced("no authority", "an authority that may sign certificates")
         if self.path_length is not None and self.path_length < below:
-            raise self.misplaced(f"{below} authorities below it", f"at most {self.path_length}")
+            raise self.refuse_misplaced(
+                f"{below} authorities below it", f"at most {self.path_length}"
+            )
 
     def check_end_entity(self) -> None:
         """It may sign statements, and is no authority.
@@ -176,7 +178,9 @@ class ChainLink:
             CertificateChainInvalid: It is one, or may not sign.
         """
         if self.is_issuer or not self.signs_statements:
-            raise self.misplaced("an authority, or may not sign", "no authority, and may sign")
+            raise self.refuse_misplaced(
+                "an authority, or may not sign", "no authority, and may sign"
+            )
 
 
 def load_link(der: bytes, chain: str) -> x509.Certificate:
@@ -229,7 +233,7 @@ def read_link(certificate: x509.Certificate, chain: str) -> ChainLink:
         raise _unreadable(chain) from error
     for extension in extensions:
         if extension.critical and extension.oid not in _LOOKED_AT:
-            raise link.misplaced(f"critical {extension.oid.dotted_string}", "none unknown")
+            raise link.refuse_misplaced(f"critical {extension.oid.dotted_string}", "none unknown")
     return link
 
 

@@ -31,7 +31,7 @@ _Signed = Annotated[str, StringConstraints(min_length=1, max_length=512 << 10)]
 _Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
 
 
-def bound_base64(most: int) -> StringConstraints:
+def limit_base64(most: int) -> StringConstraints:
     """Length of base64 that stands for 1 to ``most`` bytes."""
     return StringConstraints(min_length=4, max_length=(most + 2) // 3 * 4)
 

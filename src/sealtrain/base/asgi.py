@@ -67,10 +67,10 @@ class _Bounded(H11Protocol):
         """Take bytes; further bytes of an unfinished head do not extend its deadline."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self._reached(ConnectionStage.HEAD)
+            self._reach(ConnectionStage.HEAD)
             self._expect_head()
         else:
-            self._reached(ConnectionStage.BODY if self.cycle.more_body else ConnectionStage.WORK)
+            self._reach(ConnectionStage.BODY if self.cycle.more_body else ConnectionStage.WORK)
             self._cancel()
 
     def on_response_complete(self) -> None:
@@ -78,13 +78,13 @@ class _Bounded(H11Protocol):
         self._cancel()
         if self._connection is not None:
             self._connection.finished()
-        self._reached(ConnectionStage.IDLE)
+        self._reach(ConnectionStage.IDLE)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         """The peer does not read: give it some time."""
         super().pause_writing()
-        self._reached(ConnectionStage.UNREAD)
+        self._reach(ConnectionStage.UNREAD)
         if self._unread is None:
             self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
@@ -94,10 +94,10 @@ class _Bounded(H11Protocol):
             self._unread.cancel()
             self._unread = None
         if self.cycle is not None and not self.cycle.response_complete:
-            self._reached(ConnectionStage.WORK)
+            self._reach(ConnectionStage.WORK)
         super().resume_writing()
 
-    def _reached(self, stage: ConnectionStage) -> None:
+    def _reach(self, stage: ConnectionStage) -> None:
         if self._connection is not None:
             self._connection.stage = stage
 

@@ -48,7 +48,7 @@ def canonical_json(value: JsonValue) -> bytes:
             beyond 2**53, a non-string key).
     """
     try:
-        return _written(value, _MAX_SPLITS)
+        return _write(value, _MAX_SPLITS)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise DataInvalid(
             f"value has no canonical JSON form: {error}",
@@ -193,15 +193,15 @@ def parse_canonical(
     return value
 
 
-def _written(value: JsonValue, splits: int) -> bytes:
+def _write(value: JsonValue, splits: int) -> bytes:
     """RFC 8785 bytes of ``value``, by the standard library wherever it writes the same ones."""
     if _is_plain(value):
         return _PLAIN.encode(value).encode()
     if splits and type(value) is list:
-        return b"[%b]" % b",".join(_written(item, splits - 1) for item in value)
+        return b"[%b]" % b",".join(_write(item, splits - 1) for item in value)
     if splits and type(value) is dict and all(type(k) is str and k.isascii() for k in value):
         members = (
-            b"%b:%b" % (_PLAIN.encode(key).encode(), _written(value[key], splits - 1))
+            b"%b:%b" % (_PLAIN.encode(key).encode(), _write(value[key], splits - 1))
             for key in sorted(value)
         )
         return b"{%b}" % b",".join(members)

@@ -212,9 +212,9 @@ class Connections:
     def hold(self, connection: Connection, size: int) -> None:
         """As ``Connection.hold``."""
         with self._lock:
-            self._held(connection, size)
+            self._hold(connection, size)
 
-    def _held(self, connection: Connection, size: int) -> None:
+    def _hold(self, connection: Connection, size: int) -> None:
         connection.held = size
         while connection.caller is None:
             strangers = [

@@ -376,7 +376,7 @@ def _check_place(path: Path, overwrite: bool) -> None:
             f"the folder {path.parent} does not exist", hint="create it, or choose another output"
         )
     if path.exists() and not overwrite:
-        raise _taken(path)
+        raise _refuse_taken(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         # Its name would be taken from a device or a pipe that other programs use.
         raise UsageError(f"{path} is no file", hint="choose another output")
@@ -387,7 +387,7 @@ def _claim(temporary: Path, path: Path) -> None:
         # Unlike rename, link never replaces a file that appeared meanwhile.
         os.link(temporary, path)
     except FileExistsError as error:
-        raise _taken(path) from error
+        raise _refuse_taken(path) from error
 
 
 def _claim_folder(temporary: Path, path: Path) -> None:
@@ -396,7 +396,7 @@ def _claim_folder(temporary: Path, path: Path) -> None:
         temporary.rename(path)
     except OSError as error:
         if path.exists():
-            raise _taken(path) from error
+            raise _refuse_taken(path) from error
         raise
 
 
@@ -413,7 +413,7 @@ def _replace(temporary: Path, path: Path, replaced: Path) -> None:
     shutil.rmtree(replaced)
 
 
-def _taken(path: Path) -> AlreadyExists:
+def _refuse_taken(path: Path) -> AlreadyExists:
     return AlreadyExists(f"{path} already exists", hint="choose another output, or remove it")
 
 

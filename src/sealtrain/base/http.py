@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlencode
 
@@ -127,6 +128,19 @@ Headers = Mapping[str, str] | Callable[[str], Mapping[str, str]]
 """Headers of a request, or a function that makes them of its whole URL."""
 
 
+@lru_cache(maxsize=8)
+def trust_packaged(*authorities: str) -> ssl.SSLContext:
+    """The context of every client that trusts the packaged certificate authorities and these.
+
+    Clients share it: to read the packaged ones takes longer than most exchanges. The library's own
+    context trusts the machine's authorities, and those of variables.
+
+    Args:
+        authorities: Certificates in PEM.
+    """
+    return trusting(ssl.create_default_context(cafile=certifi.where()), *authorities)
+
+
 class HttpClient:
     """Keeps connections to servers; usable as a context manager and by several threads."""
 
@@ -167,9 +181,8 @@ class HttpClient:
         self._clock = _Deadline(monotonic)
         self._by = DIRECT if tls is False else outbound()
         if tls is True:
-            # The library's own context trusts the machine's authorities, and those of variables.
-            tls = ssl.create_default_context(cafile=certifi.where())
-        if isinstance(tls, ssl.SSLContext):
+            tls = trust_packaged(self._by.authorities, authorities)
+        elif isinstance(tls, ssl.SSLContext):
             trusting(tls, self._by.authorities, authorities)
         self._context = tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._pool = self._connections(_Backend(self._clock), unix=unix)

@@ -174,10 +174,10 @@ class _Request(WSGIRequestHandler):
         self._connection.stage = (
             ConnectionStage.BODY if has_body and self._body_bytes else ConnectionStage.WORK
         )
-        environ["sealtrain.received"] = self._received
+        environ["sealtrain.received"] = self._note_received
         return environ
 
-    def _received(self) -> None:
+    def _note_received(self) -> None:
         """The body is whole: from now on the caller waits."""
         self._connection.stage = ConnectionStage.WORK
         self.request.settimeout(self._seconds)

@@ -23,6 +23,7 @@ from sealtrain.owner.owner_files import OwnerFiles
 from sealtrain.owner.standing import StandingRequest
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
+from sealtrain.signing.needs import reasons_in_words
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally
@@ -154,7 +155,7 @@ def approve(
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
     revocation, and only your approval can do that. Taken back once, it stays taken back.
     """
-    answers, signed = asked(
+    answers, signed = ask_and_approve(
         owner.at(state),
         LockedRecipe.load(deployment),
         Consortium.load(owner.consortium),
@@ -166,7 +167,7 @@ def approve(
     _show(answers, as_json, signed)
 
 
-def asked(
+def ask_and_approve(
     me: OwnerFiles,
     deployment: LockedRecipe,
     consortium: Consortium,
@@ -314,12 +315,12 @@ def _show(
     besides: dict[str, Any] | None = None,
     further: Sequence[str] = (),
 ) -> None:
-    told, lines = shown(answers)
+    told, lines = show_tallies(answers)
     emit(as_json, told | (besides or {}), [*lines, *further])
     exit_for(answers)
 
 
-def shown(answers: AtEach[ApprovalTally]) -> tuple[dict[str, Any], list[str]]:
+def show_tallies(answers: AtEach[ApprovalTally]) -> tuple[dict[str, Any], list[str]]:
     """The tally that is furthest behind and each broker's, for ``--json`` and as lines."""
     failures(answers)
     furthest = min(answers.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
@@ -333,8 +334,9 @@ def shown(answers: AtEach[ApprovalTally]) -> tuple[dict[str, Any], list[str]]:
 def _tally_lines(tally: ApprovalTally) -> list[str]:
     lines = [
         f"approvals  {tally.verdict()}",
-        f"needs      {tally.needs.to_text()}",
-        f"threshold  {tally.threshold} of {tally.owners}, for {', '.join(tally.demanded_by)}",
+        f"needs      approval because {tally.needs.to_text()}",
+        f"threshold  {tally.threshold} of {tally.owners} owners, because "
+        + reasons_in_words(tally.demanded_by),
         f"progress   {tally.in_words()}",
         f"approved   {', '.join(tally.approved_by) or '-'}",
     ]

@@ -1,4 +1,4 @@
-"""``broker migrate`` and ``restored``: a broker's databases, while no broker serves them."""
+"""``broker migrate`` and ``check_restored``: a broker's databases, while no broker serves them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def migrate(
     )
 
 
-def restored(
+def check_restored(
     database: Annotated[
         str, typer.Option(help="The database that pg_restore filled, as of broker serve.")
     ],

@@ -53,7 +53,7 @@ def create(
     emit(as_json, {**_show(made), "token": str(out)}, [f"token  {out}, scope {scope}"])
 
 
-def listed(state: State = None, database: Database = None, as_json: Json = False) -> None:
+def list_tokens(state: State = None, database: Database = None, as_json: Json = False) -> None:
     """Show every token's name, scope and end."""
     store = _store(state, database)
     try:

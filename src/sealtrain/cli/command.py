@@ -20,10 +20,10 @@ import typer.core
 from click.core import ParameterSource
 
 from sealtrain.base.outbound import reach_by, reach_directly
-from sealtrain.cli.outbound import settled_outbound
+from sealtrain.cli.outbound import settle_outbound
 from sealtrain.cli.output import say
 from sealtrain.cli.passphrases import passphrase_option
-from sealtrain.cli.project import KEYS, Key, Project, found_project
+from sealtrain.cli.project import KEYS, Key, Project, find_project
 
 
 class SettledCommand(click.Command):
@@ -62,11 +62,11 @@ class SettledCommand(click.Command):
         quiet = bool(extra.get("resilient_parsing"))
         project = None
         if not quiet and self._asks_project(args):
-            project = found_project()
+            project = find_project()
         extra["default_map"] = {} if project is None else _defaults(self, project)
         context = super().make_context(info_name, args, parent=parent, **extra)
         if not quiet:
-            decide = settled_outbound if self.open_to_project else reach_directly
+            decide = settle_outbound if self.open_to_project else reach_directly
             context.call_on_close(partial(reach_by, reach_by(decide)))
         _leave_memory(context)
         _say_taken(context, project)

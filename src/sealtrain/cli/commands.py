@@ -145,7 +145,7 @@ _BROKER_ROOT: Final[Entries] = {
 _BROKER_TOKEN: Final[Entries] = {
     "create": CommandEntry("sealtrain.cli.broker_tokens:create", "Make a token."),
     "list": CommandEntry(
-        "sealtrain.cli.broker_tokens:listed", "Show every token's name, scope and end."
+        "sealtrain.cli.broker_tokens:list_tokens", "Show every token's name, scope and end."
     ),
     "remove": CommandEntry(
         "sealtrain.cli.broker_tokens:remove",
@@ -179,7 +179,7 @@ _BROKER: Final[Entries] = {
         "sealtrain.cli.broker_database:migrate", "Bring a broker's tables to this version."
     ),
     "restored": CommandEntry(
-        "sealtrain.cli.broker_database:restored",
+        "sealtrain.cli.broker_database:check_restored",
         "Check a restored PostgreSQL database, so that a broker starts on it.",
     ),
     "openapi": CommandEntry(

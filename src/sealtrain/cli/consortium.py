@@ -11,6 +11,7 @@ import typer
 from sealtrain.cli.output import Json, emit, require_name
 from sealtrain.consortium.members import Consortium
 from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.needs import PURPOSES
 
 OwnData = Annotated[
     bool,
@@ -62,10 +63,10 @@ def create(
         own_data_consent=own_data_consent,
     )
     consortium.save(out)
-    emit(as_json, {**shown(consortium), "file": str(out)}, lines(consortium))
+    emit(as_json, {**show_consortium(consortium), "file": str(out)}, lines(consortium))
 
 
-def shown(consortium: Consortium) -> dict[str, object]:
+def show_consortium(consortium: Consortium) -> dict[str, object]:
     """A consortium in the form of ``--json``."""
     return {
         "name": consortium.name,
@@ -79,14 +80,15 @@ def shown(consortium: Consortium) -> dict[str, object]:
 def lines(consortium: Consortium) -> list[str]:
     """A consortium as lines of text."""
     number = len(consortium.owners)
-    thresholds = ", ".join(
-        f"{action} {count} of {number}" for action, count in consortium.thresholds.to_dict().items()
-    )
+    thresholds = [
+        f"{count} of {number} to {PURPOSES[name]}" for name, count in consortium.thresholds
+    ]
     own = "only while its owner approves" if consortium.own_data_consent else "by the thresholds"
     return [
         f"consortium    {consortium.name}",
         f"consortium id {consortium.consortium_id}",
         f"owners        {', '.join(member.name for member in consortium.owners)}",
-        f"thresholds    {thresholds}",
+        f"thresholds    {thresholds[0]}",
+        *(f"              {threshold}" for threshold in thresholds[1:]),
         f"own data      {own}",
     ]

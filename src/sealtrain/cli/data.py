@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sealtrain.base.models import load_model
-from sealtrain.cli.approvals import ApprovalOptions, asked, shown
+from sealtrain.cli.approvals import ApprovalOptions, ask_and_approve, show_tallies
 from sealtrain.cli.brokers import BrokerFiles, Threshold, exit_for, failures
 from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
-from sealtrain.cli.output import Json, emit, progress_bytes, say, typed
+from sealtrain.cli.output import Json, emit, progress_bytes, quote_path, say
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import SealtrainError, UsageError
@@ -331,7 +331,7 @@ def seal(  # noqa: PLR0913  # a group of options each
         )
     failures(sealed.registered)
     if sealed.registered.failed:
-        say(f"register it there later: sealtrain register {typed(sealed.folder)}")
+        say(f"register it there later: sealtrain register {quote_path(sealed.folder)}")
     description = sealed.description
     told: dict[str, Any] = {}
     approved: AtEach[ApprovalTally] | None = None
@@ -345,11 +345,13 @@ def seal(  # noqa: PLR0913  # a group of options each
         if not as_json:
             emit(as_json, {}, lines)
         try:
-            approved, signed = asked(me, deployment, consortium, ApprovalOptions(), quiet=as_json)
+            approved, signed = ask_and_approve(
+                me, deployment, consortium, ApprovalOptions(), quiet=as_json
+            )
         except SealtrainError:
             say(f"{sealed.folder} is sealed, and not approved; that is: sealtrain approve")
             raise
-        tally, lines = shown(approved)
+        tally, lines = show_tallies(approved)
         told = {"approval": tally | signed}
     emit(
         as_json,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sealtrain.cli.output import emit, metric_lines, say
-from sealtrain.cli.runoptions import served_alone
+from sealtrain.cli.runoptions import surround_alone
 
 if TYPE_CHECKING:
     from sealtrain.guest.run_end import Outcome
@@ -17,7 +17,7 @@ def measure(settings: RunSettings, as_json: bool) -> None:
     from sealtrain.guest.run import start
 
     show_metrics(
-        start(settings, served_alone(stages=True), progress=False),
+        start(settings, surround_alone(stages=True), progress=False),
         as_json,
     )
 

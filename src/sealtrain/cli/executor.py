@@ -34,7 +34,7 @@ from sealtrain.client.ticket import BROKER_ROLE, RunTicket, load_ticket
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.guest.sandbox.rehearsal import INSECURE_SHOW
 from sealtrain.image.layout import Described
-from sealtrain.image.unpack import unpacked
+from sealtrain.image.unpack import unpack_image
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.document import Frame, frame_of, layout_of
 from sealtrain.recipe.errors import LockInvalid
@@ -162,7 +162,7 @@ def _check_image(frame: Frame, image: Path | None) -> None:
 def _unpack(frame: Frame, image: Path) -> tuple[Path, Described]:
     digest = (frame.image or "").rpartition("@")[2]
     with reading(image) as progress:
-        return unpacked(image, digest, Path(_UNPACKED), progress=progress)
+        return unpack_image(image, digest, Path(_UNPACKED), progress=progress)
 
 
 def _contain(frame: Frame, root: Path, image: Described, simulated: Simulated) -> NoReturn:

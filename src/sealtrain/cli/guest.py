@@ -24,7 +24,7 @@ from sealtrain.cli.runoptions import (
     GuestOptions,
     LockFile,
     run_settings,
-    served_alone,
+    surround_alone,
 )
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.storage.address import is_url
@@ -190,7 +190,7 @@ def _outcome(
     def begin(stored: Stored | None) -> Outcome:
         return start(
             settings,
-            served_alone(stages=True),
+            surround_alone(stages=True),
             progress=progress,
             stored=stored,
         )
@@ -198,7 +198,7 @@ def _outcome(
     def again(stored: Stored | None) -> Outcome:
         return resume(
             *load_run(settings.out),
-            served_alone(stages=True),
+            surround_alone(stages=True),
             progress=progress,
             stored=stored,
             ranks=ticket.ranks,

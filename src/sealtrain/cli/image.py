@@ -13,6 +13,7 @@ import typer
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.files import atomic_write
+from sealtrain.cli.imagedisk import DiskOptions, account_for_disk
 from sealtrain.cli.output import Json, emit, progress_bytes, say, table
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.image.account import account_for
@@ -32,6 +33,7 @@ ImagePath = Annotated[Path, typer.Argument(metavar="IMAGE", help="OCI layout: a 
 def verify(
     image: ImagePath,
     source: Annotated[Path, typer.Option(help="Source of sealtrain that you reviewed.")],
+    guest: DiskOptions,
     lock: Annotated[
         Path | None, typer.Option(help="recipe.lock.json of a recipe that is to run in it.")
     ] = None,
@@ -46,12 +48,15 @@ def verify(
 ) -> None:
     """Account for every file of an image; exits 3 where one is not what source and lock say.
 
-    With --identity, a signed record of it is written, which the page of sealtrain approve shows: to
-    you, and with --verified to every owner that you send it to.
+    With --disk, every byte of a guest's disk is accounted for, too: it is written again from the
+    image, the source and the pinned packages. With --identity, a signed record of it is written,
+    which the page of sealtrain approve shows: to you, and with --verified to every owner that you
+    send it to.
     """
+    guest.require_whole()
     locked = None if lock is None else load_lock(lock)
     record = _record(identity, locked, out)
-    found = opened(image)
+    found = open_image(image)
     account = account_for(found, source, lock=locked)
     if (refusal := account.refusal) is not None:
         for finding in account.findings[:_SHOWN]:
@@ -59,6 +64,7 @@ def verify(
         if len(account.findings) > _SHOWN:
             say(f"✗ and {len(account.findings) - _SHOWN} more")
         raise refusal
+    disk = account_for_disk(image, source, guest)
     code = code_of(found)
     kinds = Counter(entry.kind for entry in found.entries.values())
     shown: dict[str, Any] = {
@@ -78,6 +84,9 @@ def verify(
         f"✓ wheels       {len(account.pins.wheels)} packages, every file as its RECORD says",
         f"✓ files        {kinds['file']} files and {kinds['link']} links; none is left over",
     ]
+    if disk is not None:
+        shown["disk"] = disk
+        lines.append(f"✓ disk         sha256:{disk}: image, source and packages, and nothing else")
     if locked is not None:
         lines.append(f"✓ lock         {len(locked.environment.packages)} packages and the code")
         if locked.recipe.hardware.image is None:
@@ -136,7 +145,7 @@ def _record(identity: Path | None, lock: Lock | None, out: Path | None) -> _Reco
 
 def show(image: ImagePath, as_json: Json = False) -> None:
     """Show an image's digest, how it starts and which packages it has; nothing is verified."""
-    found = opened(image)
+    found = open_image(image)
     code = code_of(found)
     wheels = {name: wheel.version for name, wheel in sorted(wheels_of(found).items())}
     debian = sorted(
@@ -168,7 +177,7 @@ def show(image: ImagePath, as_json: Json = False) -> None:
     )
 
 
-def opened(path: Path) -> Image:
+def open_image(path: Path) -> Image:
     """Read an image with a progress bar.
 
     Raises:

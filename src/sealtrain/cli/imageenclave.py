@@ -88,14 +88,14 @@ def eif(
             "values": values,
         },
         [
-            *_said(built, out or compare, written=out is not None),
+            *_describe(built, out or compare, written=out is not None),
             f"memory     {built.memory_mib} MiB; an enclave needs {MEMORY_FACTOR} times its image",
             *(f"{name}       {value}" for name, value in values.items()),
         ],
     )
 
 
-def _said(built: BuiltEnclave, path: Path | None, *, written: bool) -> list[str]:
+def _describe(built: BuiltEnclave, path: Path | None, *, written: bool) -> list[str]:
     how = "written" if written else "has the same bytes"
     return [f"eif        {path}: {how}, {built.size} bytes", f"image      {built.image}"]
 

@@ -210,7 +210,7 @@ def _measure_disk(
             got="--kernel or --initrd, too",
             hint="leave --kernel and --initrd out: they are sections of the UKI",
         )
-    how = replace(_unified(unified, domain.command_line), algorithm="sha384")
+    how = replace(_check_unified(unified, domain.command_line), algorithm="sha384")
     stub, data = unified.stub or 0, _read(uki)
     digests = measure_firmware(_read(firmware))
     values = {"mrtd": digests.two_pass, "mrtd (single pass)": digests.single_pass}
@@ -276,7 +276,7 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
     )
     from sealtrain.image.machine.unified import measure_unified
 
-    how = _unified(unified, command_line)
+    how = _check_unified(unified, command_line)
     values = {f"pcr{n}": value for n, value in measure_unified(_read(uki), how).items()}
     unknown = {}
     if unified.disk is None:
@@ -294,7 +294,7 @@ def _measure_uki(unified: UnifiedOptions, uki: Path, command_line: str | None) -
     )
 
 
-def _unified(unified: UnifiedOptions, command_line: str | None) -> Unified:
+def _check_unified(unified: UnifiedOptions, command_line: str | None) -> Unified:
     """How a UKI is booted.
 
     Raises:

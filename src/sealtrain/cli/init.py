@@ -21,13 +21,13 @@ from sealtrain.base.filenames import slug
 from sealtrain.base.files import atomic_write
 from sealtrain.base.shipped import find_shipped
 from sealtrain.base.yamltext import parse_yaml, yaml_text
-from sealtrain.cli.output import Json, emit, require_name, say, typed
+from sealtrain.cli.output import Json, emit, quote_path, require_name, say
 from sealtrain.cli.project import NAME
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample
+from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample, similar_labels
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.identity import PublicIdentity
 
@@ -129,6 +129,8 @@ def init(
         fits = propose(seen, answers.phase, roles)
         phase = _answer(answers.phase, "Phase", fits.phase, ask, "--phase")
         proposal = fits if phase == fits.phase else propose(seen, phase, roles)
+        for alike in similar_labels(proposal.labels):
+            say(f"look: these labels differ only by case or spaces: {', '.join(map(repr, alike))}")
     model = _MODEL
     if proposal is not None and not proposal.of_numbers:
         model = _answer(
@@ -319,7 +321,7 @@ def _next(
     folder: Path, owner: str, sample: Path | None, *, founded: bool, seal_as: Sequence[str]
 ) -> list[str]:
     data = sample or Path("FILE")
-    source = typed(data.absolute() if folder.absolute() != Path.cwd() else data)
+    source = quote_path(data.absolute() if folder.absolute() != Path.cwd() else data)
     name = slug(data.stem, "records")
     found = f"  sealtrain consortium create NAME --owner keys/{owner}.public.json --owner OTHER"
     return [

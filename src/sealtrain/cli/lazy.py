@@ -92,7 +92,7 @@ class LazyGroup(SettledCommand, typer.core.TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and make the command; ``None`` for an unknown name."""
         entry = self.entries.get(cmd_name)
-        return None if entry is None else made((*self.path, cmd_name), entry)
+        return None if entry is None else make_command((*self.path, cmd_name), entry)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -123,7 +123,7 @@ def load(place: str) -> Callable[..., None]:
     return function
 
 
-def made(path: tuple[str, ...], entry: CommandEntry | Noun) -> click.Command:
+def make_command(path: tuple[str, ...], entry: CommandEntry | Noun) -> click.Command:
     """Make the command at a place of the table.
 
     Args:

@@ -196,7 +196,7 @@ class FirstLessons:
         return False
 
 
-def shared_answers(recipe: Recipe) -> list[str]:
+def list_shared_answers(recipe: Recipe) -> list[str]:
     """Training datasets that have to hold both kinds of unpaired answers together, OWNER.NAME.
 
     Empty where one dataset has them all, and is judged alone; where a script reads them; and where

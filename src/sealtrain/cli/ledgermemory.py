@@ -21,7 +21,7 @@ StateFile = Annotated[
 ]
 
 
-def given(
+def read_given(
     state: Path | None, trust: Path | None, kept: list[Path]
 ) -> tuple[bytes | None, list[str]]:
     """The ledger's key, if a file names it, and the tree heads that were kept."""

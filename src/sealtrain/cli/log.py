@@ -10,7 +10,7 @@ import typer
 from sealtrain.broker.address import DATABASE, ledger_at
 from sealtrain.broker.store.audit_reader import read_beside
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
-from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile, given, plain
+from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile, plain, read_given
 from sealtrain.cli.output import Json, emit, progress_items, say
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import Refused, UsageError
@@ -103,7 +103,7 @@ def audit(
             expected="either --broker or --database",
         )
     members = Consortium.load(consortium)
-    key, notes = given(state, trust, kept or [])
+    key, notes = read_given(state, trust, kept or [])
     if broker is not None:
         report = audit_broker(broker, members, key, notes, progress=auditing(shown=not as_json))
     elif database is not None:

@@ -78,7 +78,7 @@ def run(
         publish=_listening if publish else None,
     )
     with Ending():
-        ended = Parent(launch, machine, on_stage=_said()).run()
+        ended = Parent(launch, machine, on_stage=_say_stages()).run()
     emit(
         as_json,
         {"stage": ended.stage, "status": ended.status, "code": ended.code},
@@ -143,5 +143,5 @@ def _listening(port: int) -> socket.socket:
     return made
 
 
-def _said() -> Callable[[EnclaveStage], None]:
+def _say_stages() -> Callable[[EnclaveStage], None]:
     return lambda stage: say(f"enclave: {stage.stage}")

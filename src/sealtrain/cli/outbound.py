@@ -21,16 +21,16 @@ from sealtrain.base.outbound import (
     read_authorities,
 )
 from sealtrain.cli.output import say
-from sealtrain.cli.project import Project, found_project
+from sealtrain.cli.project import Project, find_project
 
 
-def settled_outbound() -> Outbound:
+def settle_outbound() -> Outbound:
     """How this command reaches servers, told to its user.
 
     Raises:
         ConfigError: A setting, or the project file, cannot be used.
     """
-    project = found_project()
+    project = find_project()
     found = outbound_of(project, os.environ)
     say_outbound(project, os.environ, found)
     return found

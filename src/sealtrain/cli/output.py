@@ -75,7 +75,7 @@ def near(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def typed(path: Path) -> str:
+def quote_path(path: Path) -> str:
     """A path as a word of a command that a person types or copies, from the working folder."""
     return shlex.quote(str(near(path)))
 

@@ -42,12 +42,12 @@ Start = Callable[[Sequence[str], IO[bytes], IO[bytes]], Process]
 """Starts a command of this program with these words; its stdout and stderr."""
 
 
-def started(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+def start_program(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
     """Start a command of this program as a shell does."""
     return subprocess.Popen(program(words), stdout=stdout, stderr=stderr)  # noqa: S603
 
 
-def tied(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
+def start_tied(words: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> Process:
     """Start a command that cannot outlive this process; Ctrl-C reaches it through this one."""
     return subprocess.Popen(  # noqa: S603  # our own program with our own words
         program(words),
@@ -85,7 +85,7 @@ def ran(
         except BaseException:
             end(process, signal.SIGINT)  # killed at once, it would leave a file written in part
             raise
-    return answered(str(words[0]), process.returncode, printed)
+    return read_answer(str(words[0]), process.returncode, printed)
 
 
 def _interruptible() -> Callable[[], None]:
@@ -107,7 +107,7 @@ def program(words: Sequence[str | Path]) -> list[str]:
     return [sys.executable, "-P", "-m", "sealtrain", *map(str, words)]
 
 
-def answered(
+def read_answer(
     name: str, status: int, printed: str, *, silent: str = "it ended and printed nothing"
 ) -> dict[str, Any]:
     """The answer of a command that ended; its refusal is raised here.
@@ -156,7 +156,7 @@ class SideProgram:
         words: Sequence[str | Path],
         *,
         answers: bool = True,
-        start: Start = started,
+        start: Start = start_program,
     ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
@@ -265,7 +265,7 @@ class SideProgram:
     def answer(self) -> dict[str, Any]:
         """Its answer, once it ended; its refusal is raised here."""
         silent = f"it ended; see {self.log}"
-        return answered(self.name, self.wait(within=0), self.printed(), silent=silent)
+        return read_answer(self.name, self.wait(within=0), self.printed(), silent=silent)
 
     def printed(self) -> str:
         """Its stdout so far."""

@@ -170,7 +170,7 @@ class Project:
         return found
 
 
-def found_project(
+def find_project(
     folder: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> Project | None:
     """The project file that counts for a folder, checked; ``None`` where there is none.

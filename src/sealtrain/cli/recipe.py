@@ -84,10 +84,10 @@ def _hub_facts(lock: Lock) -> dict[str, Any]:
 
 
 def _read_installation(image: Path, recipe: Recipe) -> Installation:
-    from sealtrain.cli.image import opened
+    from sealtrain.cli.image import open_image
     from sealtrain.image.packages import measure_image
 
-    return measure_image(opened(image), recipe)
+    return measure_image(open_image(image), recipe)
 
 
 def schema() -> None:

@@ -11,13 +11,13 @@ import typer
 
 from sealtrain.cli.learnable_records import (
     FirstLessons,
+    list_shared_answers,
     require_contrast,
     require_one_stream,
-    shared_answers,
 )
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
-from sealtrain.cli.shownrecords import shown_lines, shown_record
+from sealtrain.cli.shownrecords import show_lines, show_record
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
 from sealtrain.owner.data_fitness import layout_words, read_data, seal_words
@@ -143,7 +143,7 @@ def check(
         judged(f"data {key}", partial(read, key, Path(path)))
     if len(types) > 1 and not wanted.scripts:
         judged("types of several data", lambda: require_one_stream(wanted, types))
-    together = shared_answers(wanted)
+    together = list_shared_answers(wanted)
     if together and set(together) <= set(learned):
         lessons = [learned[key] for key in together]
         judged("answers of both kinds", lambda: require_contrast(wanted, lessons))
@@ -161,7 +161,7 @@ def check(
             judged(
                 f"first records of {key}",
                 lambda key=key, records=records: shown.append(  # type: ignore[misc]
-                    shown_record(wanted, base, key, records)
+                    show_record(wanted, base, key, records)
                 ),
             )
     counted = {key: first for key, first in learned.items() if first.words is not None}
@@ -179,7 +179,7 @@ def check(
         ]
     lines += [f"records      {key}: {first.words}" for key, first in counted.items()]
     lines += [f"aggregator   {text}" for text in sees.values()]
-    lines += [line for record in shown for line in shown_lines(record)]
+    lines += [line for record in shown for line in show_lines(record)]
     emit(
         as_json,
         {"fits": not found, "checked": done, "not_checked": left, "wrong": found, "shown": shown}

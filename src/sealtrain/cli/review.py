@@ -97,7 +97,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
             ("you accept", describe_tier(lock)),
             *describe_open(lock),
         ]
-        for line in _laid_out([*use, *where], width):
+        for line in _lay_out([*use, *where], width):
             tell(line)
         for line in change_lines(changes) or ["no difference"]:
             tell(f"  {line}")
@@ -114,7 +114,7 @@ def review(  # noqa: PLR0913  # what is shown, and how
         for line in name_outlasted(intent.registered, ends):
             tell(f"  {line}")
     tell(f"  recipe hash {lock.recipe_hash}")
-    tell(f"  it needs: {needs.to_text()}")
+    tell(f"  needs approval because {needs.to_text()}")
     for broker_id in lock.brokers:
         tell(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
 
@@ -134,7 +134,7 @@ def page(
         verified: Records of owners who accounted for the image, verified.
         width: Of the screen, in cells.
     """
-    return _laid_out(facts(lock, registered, verified), width)
+    return _lay_out(facts(lock, registered, verified), width)
 
 
 def within(lines: Iterable[str], width: int) -> list[str]:
@@ -161,7 +161,7 @@ def screen_width() -> int:
     return max(_NARROWEST, min(_WIDTH, columns))
 
 
-def _laid_out(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
+def _lay_out(facts: Iterable[tuple[str, str]], width: int) -> list[str]:
     """Labelled facts in two columns."""
     return [
         f"  {'' if number else label:<{_LABEL}}{line}"

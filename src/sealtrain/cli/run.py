@@ -19,11 +19,11 @@ from sealtrain.cli.output import (
     emit,
     json_text,
     progress_bytes,
+    quote_path,
     report_error,
     require_name,
     say,
     table,
-    typed,
 )
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.keys.identity import Identity
@@ -200,8 +200,8 @@ def download(
         {"out": str(target), "manifest": str(manifest), "files": files},
         [
             f"manifest   {manifest}",
-            f"verify     sealtrain verify {typed(manifest)} --trust trust.yaml",
-            f"open       sealtrain open {typed(target)} --trust trust.yaml --identity FILE"
+            f"verify     sealtrain verify {quote_path(manifest)} --trust trust.yaml",
+            f"open       sealtrain open {quote_path(target)} --trust trust.yaml --identity FILE"
             " --out model",
         ],
     )

@@ -46,7 +46,7 @@ def compare(
     whose numbers are left out. The sealed outputs are not looked at.
     """
     found = compare_runs(runs, [load_trust(path) for path in trust or ()])
-    shown = _chosen(found, metric)
+    shown = _choose(found, metric)
     if out is not None:
         write_page(found, out)
     if any(run.simulated for run in found.runs):
@@ -62,7 +62,7 @@ def compare(
         raise typer.Exit(Refused.exit_code)
 
 
-def _chosen(found: Comparison, metric: Sequence[str] | None) -> Sequence[str]:
+def _choose(found: Comparison, metric: Sequence[str] | None) -> Sequence[str]:
     """The metrics of the table."""
     if not metric:
         return found.metrics[:_MAX_COLUMNS]

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.cli.programs import SideProgram, Start, tied
+from sealtrain.cli.programs import SideProgram, Start, start_tied
 from sealtrain.client.errors import TicketInvalid
 from sealtrain.client.ticket import RunTicket, parse_ticket
 from sealtrain.consortium.errors import ClaimTaken, RunEventRefused, SubmissionEnded
@@ -81,7 +81,7 @@ class RunnerSettings:
     places: Places
     start: Sequence[str] = ("deploy", "run")
     options: Sequence[str] = ()
-    program: Start = tied
+    program: Start = start_tied
     claim_seconds: int = 900
     at_once: int = 1
 

@@ -114,7 +114,7 @@ def _broker_missed(url: str, error: SealtrainError) -> None:
     say(f"broker {url}: {error.code}: {error.message}")
 
 
-def served_alone(*, stages: bool = False) -> Surroundings:
+def surround_alone(*, stages: bool = False) -> Surroundings:
     """For a guest whose process serves only its run.
 
     Args:

@@ -14,7 +14,7 @@ from sealtrain.cli.durations import Duration
 from sealtrain.cli.guest_starter import own_program
 from sealtrain.cli.machineoptions import SimulatedMachineOptions
 from sealtrain.cli.output import say
-from sealtrain.cli.programs import tied
+from sealtrain.cli.programs import start_tied
 from sealtrain.cli.run import BrokerFile
 from sealtrain.cli.runner import Runner, RunnerSettings, runner_folder
 from sealtrain.client.pin import load_pin
@@ -85,7 +85,7 @@ def serve(
         options=()
         if options.simulator is None
         else ("--simulator", str(options.simulator.absolute()), *machine.words),
-        program=tied if options.starter is None else own_program(options.starter),
+        program=start_tied if options.starter is None else own_program(options.starter),
         claim_seconds=options.claim_seconds,
         at_once=options.at_once,
     )

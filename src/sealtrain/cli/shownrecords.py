@@ -21,7 +21,7 @@ _MOST_CHARACTERS: Final = 4000
 _MOST_SPANS: Final = 200
 
 
-def shown_record(
+def show_record(
     recipe: Recipe, base: Path, key: str, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Render the first records of data, and show one of them.
@@ -43,7 +43,7 @@ def shown_record(
         RecordInvalid: The tokenizer or its chat template refuses one of the records.
     """
     require_extras("showing a record as tokens", "train")
-    from sealtrain.training.inputs.rendered_record import explain_unrendered, render_record
+    from sealtrain.training.data.rendered_record import explain_unrendered, render_record
     from sealtrain.training.models.base import desk_tokenizer
 
     why = explain_unrendered(recipe)
@@ -71,8 +71,8 @@ def shown_record(
     }
 
 
-def shown_lines(shown: Mapping[str, Any]) -> Iterator[str]:
-    """What ``shown_record`` found, as lines of text: each line of a record after its use."""
+def show_lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    """What ``show_record`` found, as lines of text: each line of a record after its use."""
     if "not_shown" in shown:
         yield f"not shown    a record of {shown['data']}: {shown['not_shown']}"
         return

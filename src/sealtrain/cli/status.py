@@ -15,8 +15,8 @@ import typer
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.cli.brokers import BrokerFiles, policy_of_document
 from sealtrain.cli.durations import Duration
-from sealtrain.cli.ledgermemory import given
-from sealtrain.cli.output import Json, emit, progress_items, typed
+from sealtrain.cli.ledgermemory import read_given
+from sealtrain.cli.output import Json, emit, progress_items, quote_path
 from sealtrain.cli.runoptions import Collateral, GpuCollateral
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
@@ -152,7 +152,7 @@ def status(
             hint="give --broker once for each broker file",
         )
     run = _run(deployment, about, belief.broker_document or [])
-    _key, notes = given(belief.state, None, [])
+    _key, notes = read_given(belief.state, None, [])
     found: dict[str, Readiness] = {}
     for path in brokers:
         pin = load_pin(path)
@@ -267,8 +267,8 @@ def _commands(obstacle: Obstacle, deployment: Path, broker: Path) -> list[str]:
     owners = (obstacle.error.owner or "OWNER").split(", ")
     commands = (
         pattern.format(
-            deployment=typed(deployment),
-            broker=typed(broker),
+            deployment=quote_path(deployment),
+            broker=quote_path(broker),
             owner=owner,
             dataset=obstacle.dataset or "NAME",
         )

@@ -12,7 +12,7 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.consortium import lines as consortium_lines
-from sealtrain.cli.consortium import shown as consortium_shown
+from sealtrain.cli.consortium import show_consortium as consortium_shown
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.ledgermemory import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say

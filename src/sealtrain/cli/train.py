@@ -21,7 +21,7 @@ from sealtrain.cli.runoptions import (
     InputOptions,
     LockFile,
     run_settings,
-    served_alone,
+    surround_alone,
 )
 from sealtrain.errors import UsageError
 
@@ -78,7 +78,7 @@ def train(
     def begin() -> Outcome:
         return start(
             settings,
-            served_alone(stages=True),
+            surround_alone(stages=True),
             progress=True,
             metrics_port=waiting.metrics_port,
         )
@@ -96,7 +96,7 @@ def train(
     if recipe.phase == "evaluate":
         measure(settings, as_json)
         return
-    show_outcome(_done(begin, out, waiting.metrics_port, waiting.wait_for_lease), as_json)
+    show_outcome(_run(begin, out, waiting.metrics_port, waiting.wait_for_lease), as_json)
 
 
 def resume(
@@ -133,7 +133,7 @@ def resume(
     held = load_run(out)
     _require_one_guest(held[0].recipe_lock.recipe)
     show_outcome(
-        _done(
+        _run(
             _resumption(lambda: held, waiting.metrics_port, ranks),
             out,
             waiting.metrics_port,
@@ -168,14 +168,14 @@ def _resumption(
 
     return lambda: resume_run(
         *held(),
-        served_alone(stages=True),
+        surround_alone(stages=True),
         progress=True,
         metrics_port=metrics_port,
         ranks=ranks,
     )
 
 
-def _done(
+def _run(
     begin: Callable[[], Outcome],
     out: Path,
     metrics_port: int | None,

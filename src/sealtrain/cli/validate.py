@@ -16,7 +16,7 @@ from sealtrain.keys.identity import Identity
 from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.missing import missing_values
-from sealtrain.recipe.records import RecordCheck
+from sealtrain.recipe.recordcolumns import ColumnJudge
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.tabular.conversion import Conversion, read_dates
@@ -89,7 +89,7 @@ def _source(recipe: Recipe, word: str, me: Identity | None, declared: Conversion
             got=word,
             expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
-    dataset: Any = _dataset(Path(path), me, RecordCheck(recipe, named).conversion(declared))
+    dataset: Any = _dataset(Path(path), me, ColumnJudge(recipe, named).conversion(declared))
     return Source(
         role=named.role,
         owner=named.owner,

@@ -10,7 +10,7 @@ import typer
 
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.brokers import BrokerFiles, exit_for, failures
-from sealtrain.cli.ledgermemory import ConsortiumFile, given, plain
+from sealtrain.cli.ledgermemory import ConsortiumFile, plain, read_given
 from sealtrain.cli.log import auditing
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.consortium.datasets import dataset_id_in
@@ -86,7 +86,7 @@ def uses(
 
     Reads the whole ledger and verifies it as ``log audit`` does; exits 3 where it does not hold.
     """
-    key, notes = given(state, None, [])
+    key, notes = read_given(state, None, [])
     named = [_dataset_id(word) for word in dataset]
     members = Consortium.load(consortium)
     report, found = uses_at(
@@ -118,16 +118,16 @@ def _as_json(done: Withdrawn) -> dict[str, Any]:
     }
 
 
-def _dataset_id(given: str) -> str:
+def _dataset_id(read_given: str) -> str:
     """The id of a dataset, given as such or as a sealed folder."""
-    if re.fullmatch("[0-9a-f]{32}", given):
-        return given
-    folder = Path(given)
+    if re.fullmatch("[0-9a-f]{32}", read_given):
+        return read_given
+    folder = Path(read_given)
     if not folder.is_dir():
         raise UsageError(
             "neither a sealed folder nor the id of a dataset",
             check="dataset",
-            got=given,
+            got=read_given,
             expected="a folder with dataset.json, or 32 hex digits",
         )
     return dataset_id_in(folder)

@@ -17,7 +17,7 @@ from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import ApprovalTally, SignedDecision, tally, verify_decision
-from sealtrain.consortium.documents import handed_in
+from sealtrain.consortium.documents import list_handed_in
 from sealtrain.consortium.errors import ConsortiumMismatch
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owner_document import verify_owned
@@ -276,7 +276,7 @@ class BrokerClient:
         Raises:
             Refused: The broker does not accept it.
         """
-        accepted = self._hand_in(handed_in()[kind].path, envelope.to_bytes(), Accepted)
+        accepted = self._hand_in(list_handed_in()[kind].path, envelope.to_bytes(), Accepted)
         return _index(accepted, envelope.digest)
 
     def policies(self, consortium: Consortium) -> dict[str, SignedPolicy]:

@@ -266,7 +266,7 @@ class Grants:
         return min(enough_until(dataset_id) for dataset_id in self.holders)
 
 
-def lapsed(ended: int, now: int) -> LeaseStale:
+def refuse_lapsed(ended: int, now: int) -> LeaseStale:
     """The error for leases that have ended by the guest's own clock."""
     return LeaseStale(
         "too few of the brokers' leases are live",

@@ -36,7 +36,7 @@ from sealtrain.client.grants import (
     WantedKey,
     WantedModel,
     combine,
-    lapsed,
+    refuse_lapsed,
 )
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import verify_decision
@@ -246,7 +246,9 @@ class Quorum:
         renewed = replace(grants, held=grants.held | answers, answered=frozenset(answers))
         if renewed.suffices():
             return renewed, None
-        return renewed, _worst(misses) if misses else lapsed(grants.lease_ends, self._clock())
+        return renewed, _worst(misses) if misses else refuse_lapsed(
+            grants.lease_ends, self._clock()
+        )
 
     def keys_for(
         self, owner: PublicIdentity, *, app_id: str, compose_hash: str

@@ -221,7 +221,7 @@ class RunTicket(StrictModel):
 
     @field_validator("peers", "holders")
     @classmethod
-    def _reached(cls, peers: dict[str, str]) -> dict[str, str]:
+    def _name_reached(cls, peers: dict[str, str]) -> dict[str, str]:
         for place in peers.values():
             _address(place)
         return peers

@@ -46,7 +46,7 @@ from sealtrain.consortium.errors import (
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.standing_approval import Spent
 from sealtrain.errors import RecipeChanged
-from sealtrain.signing.needs import Needs, RecipeAction
+from sealtrain.signing.needs import Needs, RecipeAction, reasons_in_words
 from sealtrain.signing.target import Target
 
 __all__ = [
@@ -319,13 +319,14 @@ def tally_as_stated(
         tally(known, consortium, target, now, needs=needs)
         for needs in stated or {Needs(actions=("approve",), owners=())}
     ]
-    # The text decides between equals, so that every party shows the same tally.
+    # The needs decide between equals, so that every party shows the same tally.
     return max(
         tallies,
         key=lambda counted_tally: (
             not counted_tally.sealed,
             counted_tally.progress,
-            counted_tally.needs.to_text(),
+            counted_tally.needs.actions,
+            counted_tally.needs.owners,
         ),
     )
 
@@ -341,7 +342,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
         ApprovalsMissing: Too few owners approve.
     """
     if tally.revoked:
-        raise _stopped(tally)
+        raise _refuse_stopped(tally)
     if not tally.sealed:
         return tally
     got = (
@@ -361,7 +362,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
         )
     back |= {*tally.spent}
     if tally.spent and len(back) >= tally.threshold and back.issuperset(tally.awaited):
-        raise _spent(tally)
+        raise _refuse_spent(tally)
     undecided = not (
         tally.approved_by
         or tally.expired
@@ -371,7 +372,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
         or tally.revoked_by
     )
     if undecided and tally.elsewhere is not None:
-        raise _changed(tally.target, tally.elsewhere)
+        raise _refuse_changed(tally.target, tally.elsewhere)
     asked = tally.awaited if tally.progress >= tally.threshold else tally.missing
     late = f"; {_list(tally.not_yet)} approved with a clock ahead" if tally.not_yet else ""
     wrong = (
@@ -389,7 +390,7 @@ def require(tally: ApprovalTally) -> ApprovalTally:
     )
 
 
-def _stopped(tally: ApprovalTally) -> ApprovalRevoked:
+def _refuse_stopped(tally: ApprovalTally) -> ApprovalRevoked:
     enough = len(tally.revoked_by) >= tally.revoke_threshold
     expected = (
         f"fewer than {tally.revoke_threshold}" if enough else "none by an owner of data it reads"
@@ -404,7 +405,7 @@ def _stopped(tally: ApprovalTally) -> ApprovalRevoked:
     )
 
 
-def _spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
+def _refuse_spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
     who = _list(tally.spent)
     if "runs" in tally.spent_by:
         return ApprovalSpent(
@@ -427,12 +428,14 @@ def _spent(tally: ApprovalTally) -> ApprovalSpent | BudgetSpent:
 
 def _demand(tally: ApprovalTally) -> str:
     """The number of owners needed, and why."""
-    why = "" if tally.demanded_by == ("approve",) else f" for {', '.join(tally.demanded_by)}"
     own = f", {_list(tally.own_data)} among them" if tally.own_data else ""
-    return f"{tally.threshold} of {tally.owners} owners{why}{own}"
+    why = f", because {reasons_in_words(tally.demanded_by)}"
+    if tally.demanded_by == ("approve",):
+        why = ""
+    return f"{tally.threshold} of {tally.owners} owners{own}{why}"
 
 
-def _changed(runs: Target, approved: Target) -> RecipeChanged:
+def _refuse_changed(runs: Target, approved: Target) -> RecipeChanged:
     if runs.recipe_hash != approved.recipe_hash:
         message = "no owner decided on the recipe that runs; the owners approved another one"
         got, expected = runs.recipe_hash, approved.recipe_hash

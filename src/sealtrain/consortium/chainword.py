@@ -92,7 +92,7 @@ def read_word(word: ChainWord, compose_hash: str) -> ProvenWord:
     """
     header = bytes.fromhex(word.header)
     number, time, state_root = header_facts(header)
-    account = _found(state_root, bytes.fromhex(word.contract[2:]), word.account)
+    account = _find(state_root, bytes.fromhex(word.contract[2:]), word.account)
     fields = rlp_decoded(account)
     if not isinstance(fields, list) or len(fields) != 4:
         raise _invalid("it does not lead to an account")
@@ -141,13 +141,13 @@ def counts_until(kind: Literal["owners", "dstack-app"], value: int) -> int:
 
 
 def _number(root: bytes, slot: bytes, nodes: tuple[str, ...]) -> int:
-    content = rlp_decoded(_found(root, slot, nodes))
+    content = rlp_decoded(_find(root, slot, nodes))
     if not isinstance(content, bytes) or not 0 < len(content) <= 32 or content[0] == 0:
         raise _invalid("it does not lead to a slot's value")
     return int.from_bytes(content, "big")
 
 
-def _found(root: bytes, key: bytes, nodes: tuple[str, ...]) -> bytes:
+def _find(root: bytes, key: bytes, nodes: tuple[str, ...]) -> bytes:
     value = value_at(root, key, [bytes.fromhex(node) for node in nodes])
     if value is None:
         raise _invalid("it shows that there is no value")

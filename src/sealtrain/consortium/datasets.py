@@ -152,7 +152,7 @@ def sign_dataset(
         "previous": previous,
         **({} if series is None else {"series": series.to_dict()}),
         **({} if threshold is None else {"threshold": threshold}),
-    } | _stated(data_use)
+    } | _state_use(data_use)
     load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
 
@@ -193,12 +193,12 @@ def reissue_dataset(
         "compose_hash": compose_hash,
         "sealed_at": sealed_at,
         "previous": envelope.digest,
-    } | _stated(data_use)
+    } | _state_use(data_use)
     load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
 
 
-def _stated(data_use: DataUse | None) -> dict[str, JsonValue]:
+def _state_use(data_use: DataUse | None) -> dict[str, JsonValue]:
     return {} if data_use is None else {"data_use": data_use.to_dict()}
 
 
@@ -289,7 +289,7 @@ def read_dataset_envelope(folder: Folder) -> dsse.Envelope:
     return dsse.Envelope.from_bytes(read_small(folder, FILE_NAME, 2 * MAX_MANIFEST_BYTES))
 
 
-def claimed_manifest(folder: Folder) -> DatasetManifest:
+def read_claimed(folder: Folder) -> DatasetManifest:
     """Read the manifest of a sealed dataset; nothing is verified.
 
     Raises:
@@ -302,9 +302,9 @@ def claimed_manifest(folder: Folder) -> DatasetManifest:
 def dataset_id_in(folder: Folder) -> str:
     """Id that the manifest of a sealed dataset names; nothing is verified.
 
-    Raises as ``claimed_manifest``.
+    Raises as ``read_claimed``.
     """
-    return claimed_manifest(folder).dataset_id
+    return read_claimed(folder).dataset_id
 
 
 def load_dataset_manifest(folder: Folder, trusted: Consortium | PublicIdentity) -> DatasetManifest:

@@ -39,7 +39,7 @@ class HandedIn:
     summary: str
 
 
-def handed_in() -> dict[str, HandedIn]:
+def list_handed_in() -> dict[str, HandedIn]:
     """All that owners hand in, by the kind of its ledger entry; a revocation as an approval."""
     return {
         "approval": HandedIn("/v1/approvals", "Submit an approval or revocation"),

@@ -47,7 +47,7 @@ def value_at(root: bytes, key: bytes, nodes: Sequence[bytes]) -> bytes | None:
     Raises:
         ProofInvalid: They do not lead from the root, or one of them is not needed.
     """
-    value, used = _walked(root, key, {keccak256(node): node for node in nodes})
+    value, used = _walk(root, key, {keccak256(node): node for node in nodes})
     if used != list(nodes):
         raise _invalid("its nodes are not those from the root to the value, each once")
     return value
@@ -59,11 +59,11 @@ def proof_path(root: bytes, key: bytes, nodes: Sequence[bytes]) -> list[bytes]:
     Raises:
         ProofInvalid: They do not lead from the root.
     """
-    _, used = _walked(root, key, {keccak256(node): node for node in nodes})
+    _, used = _walk(root, key, {keccak256(node): node for node in nodes})
     return used
 
 
-def _walked(root: bytes, key: bytes, nodes: dict[bytes, bytes]) -> tuple[bytes | None, list[bytes]]:
+def _walk(root: bytes, key: bytes, nodes: dict[bytes, bytes]) -> tuple[bytes | None, list[bytes]]:
     path = keccak256(key).hex()
     used: list[bytes] = []
     if root == _EMPTY:

@@ -205,7 +205,7 @@ class SubmissionState:
         return "waiting" if now <= self.not_after else "expired"
 
 
-def submitted(
+def state_submitted(
     document: Submission, *, by: str, digest: str, index: int, at: int
 ) -> SubmissionState:
     """State after a submission was recorded.
@@ -234,7 +234,7 @@ def submitted(
 def after(
     state: SubmissionState, event: RunEvent, *, by: str, digest: str, index: int, at: int
 ) -> SubmissionState:
-    """State after one more event that may follow; arguments as ``applied``.
+    """State after one more event that may follow; arguments as ``apply_event``.
 
     Raises:
         SubmissionEnded: The submission has ended.
@@ -243,7 +243,7 @@ def after(
         RunMismatch: This claim named another run.
     """
     require_following(state, event, now=at)
-    return applied(state, event, by=by, digest=digest, index=index, at=at)
+    return apply_event(state, event, by=by, digest=digest, index=index, at=at)
 
 
 def require_following(state: SubmissionState, event: RunEvent, *, now: int) -> None:
@@ -277,7 +277,7 @@ def require_following(state: SubmissionState, event: RunEvent, *, now: int) -> N
         )
 
 
-def applied(
+def apply_event(
     state: SubmissionState, event: RunEvent, *, by: str, digest: str, index: int, at: int
 ) -> SubmissionState:
     """State after an event that was recorded.
@@ -334,7 +334,7 @@ def require_stoppable(state: SubmissionState, stop: RunStop, *, owner: bool, now
             expected=state.submitter,
         )
     if state.stop_index is None and state.state(now) in ENDED:
-        raise _ended(state, now)
+        raise _refuse_ended(state, now)
 
 
 def stop_applied(state: SubmissionState, *, by: str, index: int, at: int) -> SubmissionState:
@@ -356,7 +356,7 @@ def _require_open(state: SubmissionState, event: RunEvent, at: int) -> None:
     now = state.state(at)
     late = now == "expired" and event.event == "claimed"
     if now in FINAL or late:
-        raise _ended(state, at)
+        raise _refuse_ended(state, at)
 
 
 def _require_claim(state: SubmissionState, event: RunEvent, at: int) -> None:
@@ -377,7 +377,7 @@ def _require_claim(state: SubmissionState, event: RunEvent, at: int) -> None:
         )
 
 
-def _ended(state: SubmissionState, at: int) -> SubmissionEnded:
+def _refuse_ended(state: SubmissionState, at: int) -> SubmissionEnded:
     now = state.state(at)
     until = f", until {to_rfc3339(state.not_after)}" if now == "expired" else ""
     return SubmissionEnded(

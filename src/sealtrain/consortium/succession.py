@@ -32,6 +32,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid
 from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
+from sealtrain.signing.needs import PURPOSES
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build, parse
 
 PREDICATE_TYPE = "https://sealtrain.dev/attestations/succession/v1"
@@ -208,7 +209,8 @@ def changes_between(predecessor: Consortium, successor: Consortium) -> tuple[Suc
     counts = successor.thresholds.to_dict()
     changes += [
         SuccessorChange(
-            what=f"{action} takes {counts[action]}, not {count}", amendment="amend_thresholds"
+            what=f"to {PURPOSES[action]} takes {counts[action]} owners, not {count}",
+            amendment="amend_thresholds",
         )
         for action, count in predecessor.thresholds.to_dict().items()
         if counts[action] != count
@@ -350,8 +352,8 @@ def verify_succession(envelope: dsse.Envelope, predecessor: Consortium) -> Succe
             check="succession",
             owner=", ".join(missing),
             got=f"signed by {', '.join(found.signed_by)}",
-            expected=f"{found.required} of {len(predecessor.owners)} owners for "
-            + ", ".join(sorted({change.amendment for change in found.changes})),
+            expected=f"{found.required} of {len(predecessor.owners)} owners to "
+            + " and ".join(sorted({PURPOSES[change.amendment] for change in found.changes})),
             hint=f"ask {', '.join(missing)} to review and run: sealtrain consortium sign",
         )
     return found

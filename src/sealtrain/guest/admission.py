@@ -1,6 +1,7 @@
 """Before a run asks for keys, the guest checks that it is the guest its evidence will describe.
 
-1. the guest's platform is one the recipe allows;
+1. the guest's platform is one the recipe allows, and the machine has the compiler or the
+   accelerator that the recipe's engine settings need;
 2. the deployment document the guest measured holds the very lock that is to run;
 3. code, packages, base model and tokenizer are those of the lock;
 4. the recipe's scripts import nothing that the lock does not pin and set nothing that a run cannot
@@ -25,6 +26,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.base.tiers import Tier
 from sealtrain.errors import RecipeChanged
+from sealtrain.guest.engines import require_engines
 from sealtrain.guest.errors import ImportRefused
 from sealtrain.guest.sandbox.imports import import_only_pinned
 from sealtrain.guest.settings import RunSettings
@@ -70,7 +72,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
         alone: This process serves only the run: it imports nothing unpinned until it ends.
 
     Raises:
-        PlatformMismatch: Check 1.
+        PlatformMismatch, ExtraMissing: Check 1.
         RecipeChanged: Check 2.
         EnvironmentChanged: Check 3.
         ImportRefused, RecipeInvalid: Check 4.
@@ -89,6 +91,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
             expected=" or ".join(allowed),
             hint="run on a platform of hardware.platforms, which the owners approved",
         )
+    require_engines(lock.recipe)
     guest = open_guest(
         settings.platform,
         settings.guest,

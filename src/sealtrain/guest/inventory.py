@@ -20,6 +20,8 @@ from sealtrain.errors import DataInvalid
 from sealtrain.guest.settings import load_run
 from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.file import read_header, root_of, verify_ciphertext
+from sealtrain.sealing.header import SUFFIX
+from sealtrain.training.checkpoints.shards import shard_named
 
 ANCHOR_FILE = "anchor.json"
 """The broker's newest receipt of a run, in the run's folder."""
@@ -73,7 +75,10 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
     """
     _, run_id = load_run(out)
     folder = out / "checkpoints"
-    found = [_look_at(path, run_id, whole=whole) for path in sorted(folder.glob("*.sealed"))]
+    found = [
+        _with_shards(_look_at(path, run_id, whole=whole), folder, whole=whole)
+        for path in sorted(folder.glob("*.sealed"))
+    ]
     digests = {checkpoint.counter: checkpoint.digest for checkpoint in found if checkpoint.complete}
     known = _list_known(found, _anchor(out / ANCHOR_FILE, run_id))
     judged = [
@@ -108,6 +113,31 @@ def _look_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
         previous=str(binding.get("previous", "")),
         complete=True,
     )
+
+
+def _with_shards(checkpoint: FoundCheckpoint, folder: Path, *, whole: bool) -> FoundCheckpoint:
+    """Its shards count to its size, and it is complete with all of them."""
+    sizes: dict[int, dict[int, int]] = {}
+    for path in folder.glob(f"rank-*/shard-*{SUFFIX}"):
+        ref = shard_named(path.relative_to(folder).as_posix().removesuffix(SUFFIX))
+        if ref is None or (ref.counter, ref.step) != (checkpoint.counter, checkpoint.step):
+            continue
+        held = sizes.setdefault(ref.count, {})
+        try:
+            if whole:
+                verify_ciphertext(path)
+            else:
+                root_of(path)
+        except (SealRefused, DataInvalid):
+            continue
+        held[ref.number] = path.lstat().st_size
+    if not sizes:
+        return checkpoint
+    # An attempt with another number of ranks may have left some of its own.
+    complete = [held for count, held in sizes.items() if len(held) == count]
+    if not complete:
+        return replace(checkpoint, complete=False)
+    return replace(checkpoint, size=checkpoint.size + sum(complete[0].values()))
 
 
 def _follows(checkpoint: FoundCheckpoint, digests: dict[int | None, str | None]) -> bool | None:

@@ -41,17 +41,19 @@ from sealtrain.guest.workload.messages import (
     RankReady,
     Retire,
     Seal,
+    SealShard,
     Sign,
     Step,
     Stop,
     TallyRecords,
     WorkloadQuestion,
 )
-from sealtrain.guest.workloadkeeper import WorkloadKeeper, lost
+from sealtrain.guest.workloadkeeper import WorkloadKeeper, lose_workload, shard_ref
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.basefiles import base_files_of
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import retire_orphans, write_shard
 from sealtrain.training.errors import ModelNotReloaded
 from sealtrain.training.inputs.learnable import counts_records
 from sealtrain.training.model_files import Trained
@@ -153,7 +155,7 @@ class Keeper(WorkloadKeeper):
             [RankDesk(self, rank, leads=self) for rank in range(len(self._workload.ends))]
         )
         if self._outcome is None:
-            raise lost(self._workload.status)
+            raise lose_workload(self._workload.status)
         return self._outcome
 
     def _must_end(self) -> bool:
@@ -189,7 +191,7 @@ class Keeper(WorkloadKeeper):
                 run.closed(self._closed)
             if rank == 0:
                 self._ready = ready
-        return Reply(self._stated(leads=rank == 0, anchored=run.lease_keeper.anchored))
+        return Reply(self._state(leads=rank == 0, anchored=run.lease_keeper.anchored))
 
     def stopped(self) -> NoReturn:
         """Raise why training ended."""
@@ -229,7 +231,7 @@ class Keeper(WorkloadKeeper):
         if self._signing:
             raise Misused("no products after the manifest")
         answer = partial(self._helpers.answer, question)
-        return self._awaited(answer) if isinstance(question, ConnectHelper) else answer()
+        return self._await(answer) if isinstance(question, ConnectHelper) else answer()
 
     def stop(self, question: Stop) -> Reply:
         """Whether training ends after this step, which is done."""
@@ -314,12 +316,51 @@ class Keeper(WorkloadKeeper):
         """Take the workload's word for what ended it, as far as that is known here."""
         if not self._signing:
             self._run.tally.add(question.counts)
-        self.fail(self._judged(question))
+        self.fail(self._judge(question))
 
     # Checkpoints and files of the model.
 
     def seal(self, question: Seal, memory: SharedMemory | None) -> Reply:
         """Seal the next checkpoint out of the workload's memory, record and anchor it."""
+        wanted = self._require_next(question)
+        if memory is None or question.size > memory.size:
+            raise Misused("no room for a checkpoint")
+        run = self._run
+        # The room that the workload asked for sets the length of all checkpoints, once.
+        run.store.memory(memory.size)
+        with self._refusing(), memory.view[: question.size] as part:
+            ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
+        self._helpers.log()
+        run.checkpointed(ref)
+        retire_orphans(run.store, ref.counter)
+        return Reply({"digest": ref.digest, "anchored": run.lease_keeper.anchored})
+
+    def seal_shard(self, rank: int, question: SealShard, memory: SharedMemory | None) -> Reply:
+        """Seal a shard of the next checkpoint out of a rank's memory.
+
+        It belongs to no checkpoint before the first rank has its digest sealed in one.
+        """
+        wanted = self._require_next(question)
+        if memory is None or question.size > memory.size:
+            raise Misused("no room for a shard")
+        ranks = len(self._workload.ends)
+        # So no two ranks write one file.
+        if question.number % ranks != rank or question.count > ranks * self._guests:
+            raise Misused("not a shard of this rank")
+        run = self._run
+        run.store.shard_memory(memory.size)
+        with self._refusing(), memory.view[: question.size] as part:
+            digest = write_shard(
+                run.store, run.run_id, shard_ref(question), wanted.previous, (part,)
+            )
+        return Reply({"digest": digest})
+
+    def _require_next(self, question: Seal | SealShard) -> CheckpointRef:
+        """The next checkpoint, if that is what a question names.
+
+        Raises:
+            Misused: It is not, or comes too early or too late.
+        """
         self._require_tallied()
         self._helpers.require_told()
         newest = self._newest
@@ -329,28 +370,12 @@ class Keeper(WorkloadKeeper):
             previous="" if newest is None else newest.digest,
         )
         named = (question.counter, question.previous)
-        if (
-            memory is None
-            or self._signing
-            or question.size > memory.size
-            or named
-            != (
-                wanted.counter,
-                wanted.previous,
-            )
-        ):
+        if self._signing or named != (wanted.counter, wanted.previous):
             raise Misused("not the next checkpoint")
         # A checkpoint is sealed behind training: its step is one that was told, or the next.
         if not (newest.step if newest else 0) <= question.step <= self._step + _STRIDE:
             raise Misused("no step of this checkpoint")
-        run = self._run
-        # The room that the workload asked for sets the length of all checkpoints, once.
-        run.store.memory(memory.size)
-        with self._refusing(), memory.view[: question.size] as part:
-            ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
-        self._helpers.log()
-        run.checkpointed(ref)
-        return Reply({"digest": ref.digest, "anchored": run.lease_keeper.anchored})
+        return wanted
 
     def names(self) -> Reply:
         """Names of the checkpoints."""
@@ -363,6 +388,7 @@ class Keeper(WorkloadKeeper):
         if ref.counter >= newest or ref.counter > self._run.lease_keeper.anchored:
             raise Refusal(CheckpointRefused("the checkpoint is needed", check="checkpoint"))
         self._run.store.retire(ref.name)
+        retire_orphans(self._run.store, newest)
         return Reply()
 
     def sweep(self) -> Reply:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import NoReturn, Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from sealtrain.guest.workload.channel import Misused, Reply
 from sealtrain.guest.workload.memory import SharedMemory
@@ -14,6 +15,7 @@ from sealtrain.guest.workload.messages import (
     FileDelivered,
     LayBatch,
     MakeRoom,
+    MakeShardRoom,
     Names,
     OfferMetrics,
     Open,
@@ -21,8 +23,10 @@ from sealtrain.guest.workload.messages import (
     ProductsBegun,
     ProductsMade,
     RankReady,
+    ReadShard,
     Retire,
     Seal,
+    SealShard,
     Sign,
     Slots,
     Step,
@@ -33,6 +37,9 @@ from sealtrain.guest.workload.messages import (
     TallyRecords,
     WorkloadQuestion,
 )
+
+if TYPE_CHECKING:
+    from sealtrain.sealing.reader import SealedFile
 
 
 class AnsweringKeeper(Protocol):
@@ -49,6 +56,9 @@ class AnsweringKeeper(Protocol):
     ) -> Reply: ...
     def open(self, question: Open) -> tuple[SharedMemory, Reply]: ...
     def open_model(self, question: OpenModel) -> Reply: ...
+    def read_shard(
+        self, question: ReadShard, memory: SharedMemory | None, opened: OpenedShard
+    ) -> Reply: ...
 
 
 class LeadingKeeper(Protocol):
@@ -63,10 +73,41 @@ class LeadingKeeper(Protocol):
     def help(self, question: WorkloadQuestion) -> Reply: ...
     def sign(self, question: Sign) -> Reply: ...
     def seal(self, question: Seal, memory: SharedMemory | None) -> Reply: ...
+    def seal_shard(self, rank: int, question: SealShard, memory: SharedMemory | None) -> Reply: ...
     def names(self) -> Reply: ...
     def retire(self, question: Retire) -> Reply: ...
     def sweep(self) -> Reply: ...
     def take(self, question: FileDelivered, memory: SharedMemory | None) -> Reply: ...
+
+
+class OpenedShard:
+    """The shard that a rank read last, kept open for its next range."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._file: SealedFile | None = None
+
+    def read_into(
+        self, key: object, opened: Callable[[], SealedFile], offset: int, view: memoryview
+    ) -> int:
+        """Fill memory from an offset; returns how many bytes there were.
+
+        Args:
+            key: Of the shard.
+            opened: Opens it, where it is another one than before.
+            offset: In its content.
+            view: To fill.
+        """
+        if self._file is None or self._key != key:
+            self.close()
+            self._file, self._key = opened(), key
+        return self._file.pread_into(offset, view)
+
+    def close(self) -> None:
+        """Close it."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._key = None
 
 
 class RankDesk:
@@ -87,9 +128,12 @@ class RankDesk:
         """
         self._keeper, self._rank = keeper, rank
         self._leads = None if rank else leads
+        self._seals = leads
         self._begun = threading.Event()
         self._slots: tuple[SharedMemory, int] | None = None
         self._memory: SharedMemory | None = None
+        self._shard_memory: SharedMemory | None = None
+        self._opened = OpenedShard()
 
     def control(self, question: WorkloadQuestion) -> Reply | None:
         """Answer about the training; ``None`` after the rank's last word."""
@@ -154,6 +198,14 @@ class RankDesk:
             return reply
         if isinstance(question, OpenModel):
             return keeper.open_model(question)
+        if isinstance(question, MakeShardRoom):
+            self._shard_memory = None
+            self._shard_memory, descriptor = SharedMemory.made(question.size)
+            return Reply({}, descriptor)
+        if isinstance(question, ReadShard):
+            return keeper.read_shard(question, self._shard_memory, self._opened)
+        if isinstance(question, SealShard) and self._seals is not None:
+            return self._seals.seal_shard(self._rank, question, self._shard_memory)
         if self._leads is None:
             raise Misused("the first rank of all keeps checkpoints")
         with self._leads.storing:

@@ -137,10 +137,10 @@ def run_script(run: WorkloadRun) -> None:
         script.context.close()
         _current = None
     if not script.ended_well:
-        raise _unsigned()
+        raise _refuse_unsigned()
 
 
-def _unsigned() -> UsageError:
+def _refuse_unsigned() -> UsageError:
     return UsageError(
         "the training script ended without a manifest",
         check="script",

@@ -240,7 +240,8 @@ class _Unattended(Beside):
     def starts(self, attempt: int) -> None:
         """As ``Beside``. What the folder holds is in the store before the run can anchor it."""
         self._attempts = attempt
-        self.note("checkpointed" if any((self._out / "checkpoints").glob("*")) else "started")
+        sealed = any((self._out / "checkpoints").glob("checkpoint-*"))
+        self.note("checkpointed" if sealed else "started")
 
     def tick(self) -> None:
         """As ``Beside``. Tries again what the store did not take."""

@@ -33,6 +33,7 @@ from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
 from sealtrain.guest.workload.new_interpreter import execute_anew
 from sealtrain.guest.workload.node_ranks import KeptCompany, links_of
 from sealtrain.recipe.backends import divide_among, needs_group, processes_of
+from sealtrain.recipe.engines import builds_code
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.sealing.datakey import DataKey
@@ -131,7 +132,10 @@ class Workload:
         recipe, tally = self.recipe, OutputTally()
         control = AskingEnd(ends[0].control)
         with ExitStack() as stack:
-            room = stack.enter_context(enclose(tally, alone=True, insecure_shown=self.shown))
+            compiles = builds_code(recipe)
+            room = stack.enter_context(
+                enclose(tally, alone=True, compiles=compiles, insecure_shown=self.shown)
+            )
             os.environ["HOME"] = str(room.scratch.folder)
             give_up_capabilities()
             stack.enter_context(room.closed(Ways()))
@@ -163,7 +167,7 @@ class Workload:
             except BaseException as error:
                 if self.shown:
                     traceback.print_exception(error)
-                blamed = None if company is None else company.blamed()
+                blamed = None if company is None else company.blamed(error)
                 control.ask(self._last_word(blamed or error, tally))
             else:
                 control.ask(Ended())
@@ -182,9 +186,10 @@ class Workload:
                 rank.close_border()
                 rank.load()  # while the keeper meets the other nodes
             line = AskingEnd(ends[own].control) if own else control
-            return links_of(number, self.world, line)
+            beside = range(self.first, self.first + self.ranks)
+            return links_of(beside, self.world, line)
 
-        return KeptCompany(first=self.first, world=self.world, links=links)
+        return KeptCompany(first=self.first, ranks=self.ranks, world=self.world, links=links)
 
     def _last_word(self, error: BaseException, tally: OutputTally) -> WorkloadQuestion:
         if self.first and type(error) is LeaseStale:

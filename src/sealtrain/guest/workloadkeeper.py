@@ -24,6 +24,7 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.sealing.errors import CheckpointRefused, SchemaMismatch, SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import ShardRef, open_shard
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.errors import DecryptionLost, RankLost
 
@@ -32,15 +33,24 @@ if TYPE_CHECKING:
     from sealtrain.guest.lease import RunLease
     from sealtrain.guest.leasekeeper import LeaseKeeper
     from sealtrain.guest.other_guests import HandedLinks
-    from sealtrain.guest.rank_connection import RankDesk
+    from sealtrain.guest.rank_connection import OpenedShard, RankDesk
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.workload.fork import WorkloadProcess
-    from sealtrain.guest.workload.messages import Failed, LayBatch, Open, OpenModel, TakeLink
+    from sealtrain.guest.workload.messages import (
+        Failed,
+        LayBatch,
+        Open,
+        OpenModel,
+        ReadShard,
+        ShardName,
+        TakeLink,
+    )
     from sealtrain.guest.workload.opener import Opener
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.checkpointstore import CheckpointStore
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.reader import SealedFile
     from sealtrain.training.data.sources import SealedFolder, Source
 
 _SLOTS: Final = 16
@@ -168,7 +178,7 @@ class WorkloadKeeper:
         if self._opener.status is not None:
             self.fail(self._opener.lost())
         elif self._guest.lease.left() <= 0:
-            self.fail(self._guest.lease_keeper.lapsed(lost(None)))
+            self.fail(self._guest.lease_keeper.lapsed(lose_workload(None)))
         return self._over.is_set()
 
     @property
@@ -201,7 +211,7 @@ class WorkloadKeeper:
             self._ended = self._error is None
         self._over.set()
 
-    def _awaited(self, answer: Callable[[], Reply]) -> Reply:
+    def _await(self, answer: Callable[[], Reply]) -> Reply:
         """An answer that waits for another machine, and no longer than the workload may live.
 
         Raises:
@@ -297,6 +307,33 @@ class WorkloadKeeper:
             memory, descriptor = SharedMemory.filled(size, partial(file.pread_into, 0))
         return memory, Reply({"size": size}, descriptor)
 
+    def read_shard(
+        self, question: ReadShard, memory: SharedMemory | None, opened: OpenedShard
+    ) -> Reply:
+        """Decrypt a range of a checkpoint's shard into a rank's memory."""
+        size = question.size
+        if memory is None or size > memory.size:
+            raise Misused("no room for a part of a shard")
+        ref, guest = shard_ref(question), self._guest
+        checkpoint = CheckpointRef(
+            counter=question.counter, step=question.step, previous=question.previous
+        )
+
+        def open_it() -> SealedFile:
+            return open_shard(guest.store, guest.run_id, checkpoint, ref, question.digest)
+
+        key = (ref, question.previous, question.digest)
+        with self._refusing():
+            try:
+                with memory.view[:size] as view:
+                    there = opened.read_into(key, open_it, question.offset, view)
+            except BaseException:
+                opened.close()
+                raise
+            if there != size:
+                raise CheckpointRefused("a shard ends before its part", check="shards")
+        return Reply()
+
     def open_model(self, question: OpenModel) -> Reply:
         """Decrypt a file of the sealed base model into new memory."""
         model = self._model
@@ -308,7 +345,7 @@ class WorkloadKeeper:
 
     # What both kinds of keeper share.
 
-    def _stated(self, *, leads: bool, anchored: int) -> dict[str, Any]:
+    def _state(self, *, leads: bool, anchored: int) -> dict[str, Any]:
         """What a rank that is ready may ask for."""
         guest, resume, model = self._guest, self._resume, self._model
         return {
@@ -328,7 +365,7 @@ class WorkloadKeeper:
             "secret": to_base64(guest.secret.reveal()) if draws(guest.recipe) else None,
         }
 
-    def _judged(self, question: Failed) -> BaseException:
+    def _judge(self, question: Failed) -> BaseException:
         """What ended the recipe's code: of its words, as far as they are known here."""
         guest = self._guest
         refusal = self._refusals.get(question.code)
@@ -365,6 +402,22 @@ class WorkloadKeeper:
         return _Refusing(self._refusals)
 
 
+def shard_ref(question: ShardName) -> ShardRef:
+    """The shard that a question names.
+
+    Raises:
+        Misused: No shard has this number.
+    """
+    if question.number >= question.count:
+        raise Misused("no shard has this number")
+    return ShardRef(
+        counter=question.counter,
+        step=question.step,
+        number=question.number,
+        count=question.count,
+    )
+
+
 class _Refusing:
     """Turns what data and disk refuse into refusals, and remembers them as they were."""
 
@@ -399,7 +452,7 @@ def _restate_misuse(broken: BaseException, *, scripts: bool) -> Restated:
     )
 
 
-def lost(status: int | None) -> RankLost:
+def lose_workload(status: int | None) -> RankLost:
     """The workload ended without a word, or has to end."""
     return RankLost(
         "the process of the recipe's code ended without a report",

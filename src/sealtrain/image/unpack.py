@@ -37,7 +37,7 @@ class _Names(StrictModel):
     layers: Annotated[tuple[tuple[str, ...], ...], Field(max_length=16)]
 
 
-def unpacked(
+def unpack_image(
     layout: Path, digest: str, folder: Path, *, progress: Progress = lambda _: None
 ) -> tuple[Path, Described]:
     """The root folder of an image, every byte of which has been compared with its digest.
@@ -144,7 +144,7 @@ def _names(folder: Path) -> tuple[tuple[str, ...], ...]:
             max_bytes=_MAX_NAMES_BYTES, max_values=2 * _MAX_NAMES,
         ).layers  # fmt: skip
     except (DataInvalid, ImageRefused) as error:
-        raise _changed(folder, error.message) from error
+        raise _refusal_of_change(folder, error.message) from error
 
 
 def _require_same(root: Path, layers: tuple[tuple[str, ...], ...], said: Described) -> None:
@@ -156,18 +156,18 @@ def _require_same(root: Path, layers: tuple[tuple[str, ...], ...], said: Describ
         or set(named) != entries.keys()
     ):
         odd = sorted(entries.keys() ^ set(named))
-        raise _changed(root.parent, odd[0][:200] if odd else "layers.json")
+        raise _refusal_of_change(root.parent, odd[0][:200] if odd else "layers.json")
 
-    def opened(entry: LayerEntry) -> BinaryIO:
+    def open_entry(entry: LayerEntry) -> BinaryIO:
         return os.fdopen(open_regular(root / entry.name), "rb")
 
     for number, (names, diff_id) in enumerate(zip(layers, said.diff_ids, strict=True), 1):
         try:
-            got = write_layer((entries[name] for name in names), opened, None)
+            got = write_layer((entries[name] for name in names), open_entry, None)
         except (ImageRefused, DataInvalid, ValueError) as error:
-            raise _changed(root.parent, f"layer {number}") from error
+            raise _refusal_of_change(root.parent, f"layer {number}") from error
         if got != diff_id:
-            raise _changed(root.parent, f"layer {number}", got=got, expected=diff_id)
+            raise _refusal_of_change(root.parent, f"layer {number}", got=got, expected=diff_id)
 
 
 def _entries(root: Path) -> dict[str, LayerEntry]:
@@ -190,12 +190,12 @@ def _entries(root: Path) -> dict[str, LayerEntry]:
                 elif item.is_file():
                     entry = replace(entry, size=status.st_size)
                 else:
-                    raise _changed(root.parent, name[:200])
+                    raise _refusal_of_change(root.parent, name[:200])
                 found[name] = entry
     return found
 
 
-def _changed(
+def _refusal_of_change(
     folder: Path, what: str, *, got: object = None, expected: object = None
 ) -> ImageRefused:
     return ImageRefused(

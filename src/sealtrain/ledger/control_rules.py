@@ -17,11 +17,11 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.runevents import (
     RunEvent,
     SubmissionState,
-    applied,
+    apply_event,
     require_following,
     require_stoppable,
+    state_submitted,
     stop_applied,
-    submitted,
 )
 from sealtrain.consortium.submissions import (
     ControlDocument,
@@ -139,7 +139,7 @@ class ControlRules:
         if found.ends < at - _DECISION_SECONDS:
             yield "it had ended before it was recorded"
         self._names.add(found.name)
-        self._states[found.submission_id] = submitted(
+        self._states[found.submission_id] = state_submitted(
             found, by=by, digest=digest, index=self.index, at=at
         )
 
@@ -155,7 +155,7 @@ class ControlRules:
                 yield str(problem)
         if event.run_id is not None:
             yield from self._run(state, event.run_id)
-        self._states[state.submission_id] = applied(
+        self._states[state.submission_id] = apply_event(
             state, event, by=by, digest=digest, index=self.index, at=at
         )
 

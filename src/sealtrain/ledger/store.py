@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -79,6 +80,12 @@ class _Statements:
         )
 
 
+@lru_cache(maxsize=8)
+def _statements_of(kind: Any, paramstyle: str, schema: str | None) -> _Statements:
+    """Compile the statements once for every ledger of a kind of database, a class of dialects."""
+    return _Statements(kind(paramstyle=paramstyle), schema)
+
+
 class LedgerStore:
     """Entries by index and hashes by range, durable once ``append`` returns."""
 
@@ -104,7 +111,9 @@ class LedgerStore:
             ConfigError: The server's settings do not make commits durable.
         """
         self._database: LedgerDatabase = backend_of(where).ledger(where, patience)
-        self._sql = _Statements(self._database.engine.dialect, self._database.schema)
+        dialect = self._database.engine.dialect
+        kind: Any = type(dialect)
+        self._sql = _statements_of(kind, dialect.paramstyle, self._database.schema)
         self.kept = KeptTree(self._read_node)
         """The part of it in memory."""
         self._seen = (0, b"")  # the largest head computed here

@@ -22,7 +22,7 @@ from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.signing.needs import REASONS
+from sealtrain.signing.needs import reasons_in_words
 
 BaseList = Mapping[str, Mapping[str, str]]
 """Name of each file of a base model → ``state`` and ``reason``."""
@@ -441,7 +441,7 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
             rows.append((owner.name, "no decision in this manifest", "", "", ""))
     if facts.tally is not None:
         lead = f"{facts.tally.progress} of {facts.tally.owners} owners had approved, "
-        reasons = " and ".join(REASONS[action] for action in facts.tally.demanded_by)
+        reasons = reasons_in_words(facts.tally.demanded_by)
         lead += f"{facts.tally.threshold} had to, because {reasons}; "
         lead += f"{stop} could have stopped it."
     columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")

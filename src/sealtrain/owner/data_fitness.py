@@ -84,7 +84,7 @@ def fitting(
     on_purpose = options.layout == "raw" or options.form == "file"
     if layout_of(options.layout, options.form, source, files) == "arrow":
         check = RecordCheck(recipe, dataset, columns=options.columns, on_unread=options.on_unread)
-        return replace(options, check=check, conversion=check.conversion(options.conversion))
+        return replace(options, check=check, conversion=check.judge.conversion(options.conversion))
     if on_purpose:
         return options
     # What cannot be read as records says so by its name.

@@ -411,6 +411,9 @@ class _Translation:
         return trainer
 
     def _flags(self, trainer: dict[str, Any], rl: str | None) -> None:
+        if self.config.get("adapter") == "qlora" and self.todo.pop("torch_compile", None):
+            self.todo.pop("torch_compile_backend", None)
+            self.left_out["torch_compile"] = "no model was compiled beside a base in four bits here"
         for key, place in FLAGS.items():
             if key == "sample_packing" and rl is not None and key in self.todo:
                 del self.todo[key]

@@ -16,6 +16,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "bf16": "bf16",
     "gradient_checkpointing": "activation_checkpointing",
     "sample_packing": "packing",
+    "torch_compile": "torch_compile",
 }
 """Keys that are true or false, or a word that means so (``AS_TRUE``)."""
 RENAMED: Final[Mapping[str, str]] = {
@@ -62,11 +63,9 @@ ATTENTION: Final[Mapping[str, Mapping[Any, str]]] = {
 """Keys and values that a recipe has; the others call kernels that no guest holds."""
 OPTIMIZERS: Final = {
     "adamw_8bit": "adamw_bnb_8bit",
-    "adamw_torch_4bit": "adamw_torch_fused",
-    "adamw_torch_8bit": "adamw_torch_fused",
     "paged_adamw": "paged_adamw_32bit",
 }
-"""Optimizers under another name here, or whose states a recipe keeps whole: torchao is no part."""
+"""Optimizers under another name here."""
 LOSSES: Final = {"dpo": "sigmoid", "ipo": "ipo", "kto": "kto", "orpo": "orpo"}
 NO_WEIGHT: Final = (
     (r"(wandb|mlflow|comet|trackio|swanlab|use_wandb|use_mlflow|use_comet|use_trackio|swanlab|use_swanlab|otel|use_otel)(_\w+)?",
@@ -81,7 +80,7 @@ NO_WEIGHT: Final = (
      r"|do_causal_lm_eval|eval_sample_packing|include_tokens_per_second|include_tkps",
      "test data are measured at the end, and every eval_steps"),
     (r"(flash|xformers|sdp|flex|eager)_attention|lora_(mlp|qkv|o|embedding)_kernel|unsloth_\w+"
-     r"|torch_compile(_\w+)?|liger_\w+|flash_attn_\w+|cut_cross_entropy|tf32|use_kernels"
+     r"|torch_compile_mode|liger_\w+|flash_attn_\w+|cut_cross_entropy|tf32|use_kernels"
      r"|experts_implementation|use_scattermoe|use_sonicmoe|fused_attn_kernel|flex_attn_\w+"
      r"|gemma4_hybrid_attn_impl|use_onebitllms_kernels",
      "another way to compute the same numbers, up to rounding"),
@@ -135,6 +134,7 @@ OWN_FILES: Final = "put it into the files of the model's folder, and say --own-f
 AS_TRUE: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": ("auto",),
     "gradient_checkpointing": ("offload", "offload_disk", "unsloth"),
+    "torch_compile": ("auto",),
 }
 """Words that mean true here: every accelerator of a guest has bfloat16; where activations lie
 changes no number."""

@@ -222,23 +222,11 @@ def unfit_for_fp16(recipe: Any) -> str | None:
         return "does not reach into a script of your own"
     if recipe.phase == "rlhf":
         return "is not for phase rlhf: answers are sampled outside of the scaled loss"
-    if recipe.collaboration is not None:
-        return "is not for a collaboration: each party would scale its own loss"
+    how = recipe.collaboration
+    if how is not None and not how.takes_backend:
+        return f"is not for collaboration {how.kind}: each party would scale its own loss"
     if recipe.backend.name not in ("trl", "fsdp"):
         return f"is not for backend {recipe.backend.name}, which has a scaler of its own"
-    return None
-
-
-def unfit_optimizer(recipe: Any) -> str | None:
-    """Why an optimizer of bitsandbytes cannot train a ``Recipe``; ``None`` if it can."""
-    if recipe.collaboration is not None:
-        return "is not for a collaboration: its parties compare whole states"
-    if recipe.privacy.dp == "sgd":
-        return "is not known to keep privacy dp: sgd"
-    if recipe.phase == "evaluate":
-        return "is not for phase evaluate, which trains nothing"
-    if recipe.backend.name != "trl":
-        return f"is not for backend {recipe.backend.name}; backend trl takes it"
     return None
 
 

@@ -52,7 +52,8 @@ class CollaborationSettings(StrictModel):
         summary: What the kind is, in one sentence for a report.
         decrypted: Where records were in the clear, in one sentence for an export.
         limits: Ids of what a manifest of this kind leaves open (``manifest.limits``).
-        takes_backend: Its guests train with any backend and number of ranks that ``misfit`` allows.
+        takes_backend: Its guests train with any backend and number of ranks that ``misfit`` allows:
+            they are ranks of one group, and each of them holds all data.
     """
 
     phases: ClassVar[tuple[str, ...]]

@@ -33,7 +33,7 @@ from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.metricnames import find_unmeasured, find_untested, list_metrics
 from sealtrain.recipe.modelspec import Model
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.recipe.records import CONVERSATIONS
+from sealtrain.recipe.recordcolumns import CONVERSATIONS
 from sealtrain.recipe.templatemarks import (
     MARKS,
     changing_name,

@@ -36,11 +36,11 @@ from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.base.shipped import find_shipped
 from sealtrain.base.version import VERSION, own_folders
 from sealtrain.errors import ExtraMissing
+from sealtrain.recipe.engines import extras_of
 from sealtrain.recipe.errors import EnvironmentChanged
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
 _OWN = CORE
@@ -393,9 +393,7 @@ def packages_of(recipe: Recipe) -> PackagesWanted:
     extras = ["train"]
     if recipe.backend.extra is not None:
         extras.append(recipe.backend.extra)
-    in_four_bits = recipe.peft is not None and recipe.peft.quantization is not None
-    if in_four_bits or recipe.trainer.optim in BITSANDBYTES_OPTIMIZERS:
-        extras.append("quantize")
+    extras += extras_of(recipe)
     if recipe.validation is not None and recipe.validation.personal is not None:
         extras.append("validation")
     if recipe.collaboration is not None:

@@ -55,6 +55,8 @@ def find_broken_mark(turns: Any, learned: LearnedTurns) -> str | None:
     if learned == "none" or not isinstance(turns, list):
         return None
     for turn in turns:
+        if not isinstance(turn, dict):  # which is another fault
+            continue
         if learned == "assistant" and turn.get("role") != "assistant":
             continue
         for name in (*_LEARN, *_MASK):

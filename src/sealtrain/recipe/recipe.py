@@ -15,10 +15,10 @@ from sealtrain.recipe.backends import (
     is_default,
     unfit,
     unfit_for_fp16,
-    unfit_optimizer,
 )
 from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.engines import unfit_for_engine
 from sealtrain.recipe.epochs import unfit_for_epochs
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.kinds import Collaboration
@@ -29,7 +29,7 @@ from sealtrain.recipe.schedule import Schedule, unfit_to_continue
 from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, find_name_fault
 from sealtrain.recipe.templatemarks import find_template_fault
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
-from sealtrain.recipe.trainers import BITSANDBYTES_OPTIMIZERS, TrainerArguments
+from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.validation import Validation
 from sealtrain.signing.datause import LegalBasis, Purpose
 
@@ -119,8 +119,10 @@ class Recipe(StrictModel):
         if sealed and self.phase != "evaluate":
             if self.phase not in _FROM_SEALED or not self.reads_text:
                 raise ValueError("model.sealed is for evaluate, and for sft and classify on text")
-            if self.collaboration is not None or self.scripts:
-                raise ValueError("training from model.sealed has no collaboration or scripts")
+            if self.scripts or not (self.collaboration is None or self.collaboration.takes_backend):
+                raise ValueError(
+                    "training from model.sealed has no scripts, and no collaboration but nodes"
+                )
         return self
 
     @model_validator(mode="after")
@@ -190,12 +192,10 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _optimizer_fits(self) -> Self:
-        problem = None
-        if self.trainer.optim in BITSANDBYTES_OPTIMIZERS:
-            problem = unfit_optimizer(self)
+    def _engine_fits(self) -> Self:
+        problem = unfit_for_engine(self)
         if problem is not None:
-            raise ValueError(f"trainer.optim {self.trainer.optim} {problem}")
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

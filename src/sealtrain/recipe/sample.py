@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,20 +19,21 @@ from typing import Any, Final
 from sealtrain.base.canonical import parse_foreign
 from sealtrain.base.suggestion import nearest
 from sealtrain.errors import DataInvalid, UsageError
-from sealtrain.sealing.tabular.conversion import is_date, is_missing, is_number
-from sealtrain.sealing.tabular.delimited import header, open_text
+from sealtrain.sealing.errors import RecordInvalid
+from sealtrain.sealing.tabular.conversion import (
+    COMMON_DATES,
+    is_date,
+    is_missing,
+    is_number,
+    kind_of_cell,
+)
+from sealtrain.sealing.tabular.delimited import header, open_text, refuse_length
 from sealtrain.sealing.tabular.plainfile import format_of, open_plain
 
 _MAX_ROWS: Final = 10_000
 _MAX_LINE: Final = 16 << 20
 _MAX_COLUMNS: Final = 10_000
 _MAX_CLASSES: Final = 20
-_DATES: Final = (
-    *("YYYY-MM-DD", "YYYY/MM/DD", "DD/MM/YYYY", "MM/DD/YYYY", "DD.MM.YYYY", "DD-MM-YYYY"),
-    *("YYYY-MM-DD hh:mm:ss", "YYYY-MM-DDThh:mm:ss", "DD/MM/YYYY hh:mm", "DD.MM.YYYY hh:mm"),
-)
-"""Patterns of dates that a sample is tried with."""
-
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "messages": ("messages", "conversations", "conversation", "turns", "dialogue"),
@@ -65,21 +66,26 @@ class Sample:
     """What a sample shows.
 
     Attributes:
+        file: Its name.
         columns: Their names, in order.
         numeric: Names of those whose values are all numbers, but for missing ones.
         commas: Names of those whose values are such numbers with a decimal comma.
         dates: Patterns that fit every value, by the column's name.
         gaps: Names of those of which values are missing.
         classes: Values by column, where there are from 2 to 20 short ones.
+        odd: By column, the record that made it no column of numbers or dates, what stands there,
+            and what its owner can do.
         records: How many were read.
     """
 
+    file: str
     columns: tuple[str, ...]
     numeric: frozenset[str]
     commas: frozenset[str]
     dates: Mapping[str, tuple[str, ...]]
     gaps: frozenset[str]
     classes: Mapping[str, tuple[str, ...]]
+    odd: Mapping[str, tuple[int, str, str]]
     records: int
 
 
@@ -163,6 +169,22 @@ def propose(
             found = _fitting(sample, name, roles, named)
             if found is not None:
                 return found
+    options = [
+        tuple(map(_option, roles))
+        for name in PHASES
+        if phase in {None, name}
+        for roles in PHASES[name]
+    ]
+    given = [_option(role) for role in named]
+    if not any(set(given) <= set(known) for known in options):
+        who = "no phase reads" if phase is None else f"{phase} does not read"
+        sayable = [" and ".join(known) for known in options if set(known) <= _OPTIONS]
+        raise UsageError(
+            f"{who} these columns together",
+            got=" and ".join(given),
+            expected=", or ".join(sayable),
+            hint="leave one of them out",
+        )
     wanted = [
         " and ".join(roles) for name in PHASES if phase in {None, name} for roles in PHASES[name]
     ]
@@ -175,6 +197,14 @@ def propose(
     )
 
 
+_OPTIONS: Final = frozenset({"--text", "--label", "--feature", "--prompt", "--completion"})
+
+
+def _option(role: str) -> str:
+    """The option of ``sealtrain init`` that names the column of a role."""
+    return f"--{'feature' if role == 'features' else role}"
+
+
 def _find_named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str | tuple[str, ...]:
     """The columns that an owner named, as the sample has them.
 
@@ -183,7 +213,7 @@ def _find_named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str |
     """
     if isinstance(name, tuple):
         return tuple(str(_find_named(sample, role, part)) for part in name)
-    option = f"--{'feature' if role == 'features' else role}"
+    option = _option(role)
     like = {column.strip().lower(): column for column in reversed(sample.columns)}
     found = name if name in sample.columns else like.get(name.strip().lower())
     if found is None:
@@ -206,11 +236,15 @@ def _find_named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str |
             hint="name another column, or a sample in which every class occurs",
         )
     if role == "features" and not _is_feature(sample, found):
+        got, hint = f"column {found[:128]}", "name another column, or read text: --text NAME"
+        if found in sample.odd:
+            record, what, hint = sample.odd[found]
+            got = f"{sample.file}: record {record} holds {what} in column {found[:128]}"
         raise UsageError(
             "a feature is a number or a date in every record, or missing",
             check=option,
-            got=found[:128],
-            hint="name another column, or read text instead: --text NAME",
+            got=got,
+            hint=hint,
         )
     return found
 
@@ -302,7 +336,7 @@ def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
         if len(columns.keys() | record.keys()) > _MAX_COLUMNS:
             raise DataInvalid(f"{path} has too many columns", expected=f"at most {_MAX_COLUMNS}")
         for name, value in record.items():
-            columns.setdefault(name, _Seen()).add(value)
+            columns.setdefault(name, _Seen()).add(value, count)
     if not count:
         raise DataInvalid(f"{path} has no records", got=0, expected="at least one")
 
@@ -310,6 +344,7 @@ def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
         return frozenset(name for name, seen in columns.items() if what(seen))
 
     return Sample(
+        file=path.name,
         columns=tuple(columns),
         numeric=those(lambda seen: seen.point and seen.filled),
         commas=those(lambda seen: seen.comma and seen.filled),
@@ -321,6 +356,7 @@ def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
             if 2 <= len(seen.classes) <= _MAX_CLASSES
             and all(0 < len(text) <= 64 for text in seen.classes)
         },
+        odd={name: seen.odd for name, seen in columns.items() if seen.odd is not None},
         records=count,
     )
 
@@ -333,11 +369,12 @@ class _Seen:
     comma: bool = True
     gap: bool = False
     filled: bool = False
-    dates: tuple[str, ...] = _DATES
+    dates: tuple[str, ...] = COMMON_DATES
     classes: set[str] = field(default_factory=set)
+    odd: tuple[int, str, str] | None = None
 
-    def add(self, value: Any) -> None:
-        """Take one value in."""
+    def add(self, value: Any, record: int) -> None:
+        """Take in the value of a record, counted from 1."""
         absent = isinstance(value, float) and math.isnan(value)
         if value is None or absent or (isinstance(value, str) and not value.strip()):
             self.gap = True
@@ -354,9 +391,31 @@ class _Seen:
             self.point = self.point and number
             self.comma, self.dates = False, ()
             return
+        before = self.point or self.comma or bool(self.dates)
         self.point = self.point and is_number(text)
         self.comma = self.comma and is_number(text, "comma")
         self.dates = tuple(date for date in self.dates if is_date(text, date))
+        if before and not (self.point or self.comma or self.dates):
+            self.odd = (record, *_explain(text))
+
+
+def similar_labels(labels: Sequence[str]) -> list[tuple[str, ...]]:
+    """Labels that are likely one class each: they differ by case or spaces alone."""
+    alike: dict[str, list[str]] = {}
+    for label in labels:
+        alike.setdefault(" ".join(label.casefold().split()), []).append(label)
+    return [tuple(names) for names in alike.values() if len(names) > 1]
+
+
+def _explain(text: str) -> tuple[str, str]:
+    """What the value is that ends a column's being one of numbers or dates, and what to do."""
+    if is_number(text) or is_number(text, "comma"):
+        hint = "write all numbers of a column alike: 1234.5, or 1234,5"
+        return "a number, where others are dates or numbers of another form", hint
+    if any(is_date(text, pattern) for pattern in COMMON_DATES):
+        hint = "write all dates of a column in one pattern"
+        return "a date, where others are numbers or dates of another pattern", hint
+    return kind_of_cell(text)
 
 
 def _as_class(value: Any) -> str:
@@ -373,11 +432,21 @@ def _as_class(value: Any) -> str:
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
     _, delimiter = header(path)
     with open_text(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        rows = csv.DictReader(text, strict=True, delimiter=delimiter)
-        for row in rows:
-            if None in row or None in row.values():
-                raise ValueError("a row of another length")
-            yield row
+        rows = csv.reader(text, strict=True, delimiter=delimiter)
+        number = 0
+        try:
+            names = next(rows)
+            for number, row in enumerate(filter(None, rows), 2):
+                if len(row) != len(names):
+                    raise refuse_length(path.name, number, len(row), len(names))
+                yield dict(zip(names, row, strict=True))
+        except csv.Error:
+            raise RecordInvalid(
+                f"{path.name}: row {max(number, 1) + 1} has a quote that the file does not close, "
+                "or one inside a field",
+                check="record",
+                hint='close the quote, or write it twice inside a quoted field: ""',
+            ) from None
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:

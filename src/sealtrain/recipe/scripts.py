@@ -139,13 +139,13 @@ def read_scripts(scripts: Sequence[str], base_dir: Path) -> dict[str, str]:
             data = read_bounded(resolve_inside(base_dir, path), MAX_SCRIPT_BYTES)
             texts[path] = _visible_lines(data.decode("utf-8"))
         except LimitExceeded as error:
-            raise _refused(f"script {path} is too long", expected=error.expected) from None
+            raise _refuse(f"script {path} is too long", expected=error.expected) from None
         except UnicodeDecodeError:
-            raise _refused(f"script {path} is not UTF-8") from None
+            raise _refuse(f"script {path} is not UTF-8") from None
         except ValueError as error:
-            raise _refused(f"script {path}: {error}") from None
+            raise _refuse(f"script {path}: {error}") from None
     if too_long(texts):
-        raise _refused(
+        raise _refuse(
             "the scripts together are too long", expected=f"at most {MAX_SCRIPT_BYTES} bytes"
         )
     return texts
@@ -210,7 +210,7 @@ def _parse(path: str, text: str) -> ast.Module:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
-        raise _refused(
+        raise _refuse(
             f"script {path} is not Python" + (f", line {line}" if line else ""),
             got=type(error).__name__,
         ) from None
@@ -225,7 +225,7 @@ def _require_ascii_names(path: str, tree: ast.AST) -> None:
             names = value if isinstance(value, list) else [value]
             if any(isinstance(name, str) and not name.isascii() for name in names):
                 line = getattr(node, "lineno", None)
-                raise _refused(
+                raise _refuse(
                     f"script {path} has a name that is not ASCII"
                     + (f", line {line}" if line else "")
                 )
@@ -253,5 +253,5 @@ def _catches_absence(handler: ast.ExceptHandler) -> bool:
     return any(kind is None or getattr(kind, "id", None) in _ABSENCE for kind in kinds)
 
 
-def _refused(message: str, *, got: str | None = None, expected: object = None) -> RecipeInvalid:
+def _refuse(message: str, *, got: str | None = None, expected: object = None) -> RecipeInvalid:
     return RecipeInvalid(message, check="scripts", got=got, expected=expected)

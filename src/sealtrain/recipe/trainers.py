@@ -7,7 +7,7 @@ completions, run remote code or choose output folders do not exist, so no recipe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
@@ -20,12 +20,6 @@ Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Length = Annotated[int, Field(ge=1, le=4_194_304)]
-
-BITSANDBYTES_OPTIMIZERS: Final = ("adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
-"""Optimizers of bitsandbytes: states of eight bits, or states that an accelerator's memory pages.
-
-The extra ``quantize`` brings them, as it brings bases in four bits.
-"""
 
 
 def _known_optimizer(value: Any) -> Any:
@@ -85,6 +79,8 @@ class TrainerArguments(StrictModel):
             "adamw_bnb_8bit",
             "paged_adamw_8bit",
             "paged_adamw_32bit",
+            "adamw_torch_8bit",
+            "adamw_torch_4bit",
         ],
         BeforeValidator(_known_optimizer),
     ] = "adamw_torch"
@@ -101,6 +97,18 @@ class TrainerArguments(StrictModel):
         description="Compute in float16 and scale the loss: for accelerators without bfloat16.",
     )
     activation_checkpointing: bool = False
+    torch_compile: bool = later(
+        default=False, description="Compile the model as it trains, for every shape of a batch."
+    )
+    torch_compile_backend: Literal["inductor", "aot_eager", "eager"] | None = later(
+        default=None,
+        description="With torch_compile; null for inductor, which needs a C++ compiler in the "
+        "guest. The others build no code, and gain no speed.",
+    )
+    use_liger_kernel: bool = later(
+        default=False,
+        description="Compute layers and loss by Liger's kernels, on an accelerator alone.",
+    )
     seed: Seed = 42
     data_seed: Seed | None = Field(default=None, description="Seed of the order; seed when null.")
     logging_steps: Steps = 10
@@ -148,6 +156,12 @@ class TrainerArguments(StrictModel):
     def _one_precision(self) -> Self:
         if self.fp16 and self.bf16:
             raise ValueError("fp16 and bf16 exclude each other")
+        return self
+
+    @model_validator(mode="after")
+    def _backend_compiles(self) -> Self:
+        if self.torch_compile_backend is not None and not self.torch_compile:
+            raise ValueError("torch_compile_backend needs torch_compile: true")
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "dpo": {"learning_rate": 1e-6, "optim": "adamw_torch_fused"},
 }
 """What TRL does without these arguments, where a recipe's own defaults differ."""
+_COMPILED: Final = frozenset({"torch_compile", "torch_compile_backend"})
 _EPOCHS: Final = 3.0
 _ADAPTER: Final = {
     "lora_r": "r",
@@ -46,7 +47,7 @@ _NO_WEIGHT: Final = (
      "the run chooses where and when it writes"),
     (r"eval_strategy|do_(train|eval)|eval_packing|eval_on_start",
      "test data are measured at the end, and every eval_steps"),
-    (r"attn_implementation|tf32|torch_compile\w*|use_liger_kernel|liger_kernel_config|use_cache",
+    (r"attn_implementation|tf32|torch_compile_mode|use_liger_kernel|liger_kernel_config|use_cache",
      "another way to compute the same numbers, up to rounding"),
     (r"gradient_checkpointing_kwargs|activation_\w+|ddp_\w+|dataloader_\w+|skip_memory_metrics"
      r"|torch_empty_cache_steps|remove_unused_columns|ignore_bias_buffers",
@@ -127,7 +128,11 @@ def import_trl(config: Mapping[str, Any], wanted: Wanted, trainer: TrlTrainer) -
         arguments["warmup_steps"] = warmup
     if todo.get("max_steps") == -1:
         take("max_steps", "trainer.max_steps")
-    for key in sorted(todo.keys() & _FIELDS[trainer].keys()):
+    if todo.get("load_in_4bit"):
+        for key in sorted(_COMPILED & todo.keys()):
+            del todo[key]
+            left_out[key] = "no model was compiled beside a base in four bits here"
+    for key in sorted((todo.keys() & _FIELDS[trainer].keys()) - {"use_liger_kernel"}):
         arguments[key] = take(key, f"trainer.{key}")
     _steps(arguments, epochs, wanted, refused)
     peft = _adapter(take, dtype, refused)

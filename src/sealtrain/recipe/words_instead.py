@@ -37,18 +37,13 @@ TRAINER: Final[Mapping[str, str]] = {
     "run_name": _NO_TRACKER,
     "save_strategy": "write save_steps; a checkpoint is sealed every so many",
     "tf32": "leave it out; float32 is computed whole, and bf16 is the faster one",
-    "torch_compile": "leave it out; compiled models were not tried inside a guest's border",
-    "torch_compile_backend": "leave it out; compiled models were not tried inside a guest's border",
-    "torch_compile_mode": "leave it out; compiled models were not tried inside a guest's border",
-    "use_liger_kernel": "leave it out; its kernels would replace code of the approved model",
+    "torch_compile_mode": "leave it out; compiled models were tried in their default mode",
     "warmup_ratio": "write the fraction as warmup_steps, such as 0.03",
 }
 """Names of ``trainer``."""
 OPTIMIZERS: Final[Mapping[str, str]] = {
     "adamw_8bit": "write adamw_bnb_8bit, the same optimizer",
     "adamw_hf": "write adamw_torch",
-    "adamw_torch_4bit": "it needs torchao, which no guest holds; adamw_bnb_8bit has eight bits",
-    "adamw_torch_8bit": "it needs torchao, which no guest holds; adamw_bnb_8bit has eight bits too",
     "paged_adamw": "write paged_adamw_32bit, the same optimizer",
 }
 """Values of ``optim``."""

@@ -1,13 +1,15 @@
-"""A run's checkpoints, all of one length: what was trained does not show in a size.
+"""A run's checkpoints, all of one length, and their shards: a size does not show what was trained.
 
 The length is fixed by the first checkpoint that is written, from the room that training asked for
 (``memory``), or by the first one that is read: a run that continues keeps it. A content that does
-not fit is refused before any of it is written. See spec/checkpoint.md §2.1.
+not fit is refused before any of it is written. The shards of checkpoints in as many shards have one
+length, too. See spec/checkpoint.md §2.1.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,27 +46,36 @@ def checkpoint_length(room: int) -> int:
 class CheckpointStore(SealedStore):
     """As ``SealedStore``, for the checkpoints of one run."""
 
-    __slots__ = ("_length", "_room")
+    __slots__ = ("_deciding", "_lengths", "_room", "_shard_room")
 
     def __init__(
         self, folder: Path, key: DataKey, *, label: str, random: Random = os.urandom
     ) -> None:
         """Name the store. Arguments as ``SealedStore``."""
         super().__init__(folder, key, label=label, random=random)
-        self._length: int | None = None
-        self._room = 0
+        self._lengths: dict[int, int] = {}  # by number of shards, of checkpoints themselves 0
+        self._room = self._shard_room = 0
+        self._deciding = threading.Lock()
 
     def memory(self, size: int) -> None:
         """None, as in any store; before the first checkpoint, note the room that is asked for."""
         self._room = max(self._room, size)
 
-    def require_room(self, size: int) -> None:
+    def shard_memory(self, size: int) -> None:
+        """As ``memory``, for shards."""
+        self._shard_room = max(self._shard_room, size)
+
+    def require_room(self, size: int, shards: int = 0) -> None:
         """Refuse a content that is longer than the run's checkpoints.
+
+        Args:
+            size: Its bytes.
+            shards: Number of the checkpoint's shards where it is one of them.
 
         Raises:
             CheckpointRefused: It is.
         """
-        most = self._read_fixed() - LENGTH_BYTES
+        most = self._read_fixed(shards) - LENGTH_BYTES
         if size > most:
             raise CheckpointRefused(
                 "the training state is longer than all checkpoints of the run are",
@@ -85,9 +96,10 @@ class CheckpointStore(SealedStore):
             CheckpointRefused: It does not fit.
             UsageError, StorageFailed: As ``SealedStore.write``.
         """
-        policy = f"{_POLICY}{self._read_fixed()}"
+        shards = _shards_in(binding)
+        policy = f"{_POLICY}{self._read_fixed(shards)}"
         with super().write(name, binding, padding=policy) as writer:
-            yield _Fitting(self, writer)
+            yield _Fitting(self, writer, shards)
 
     def read(  # type: ignore[override]  # the padding is the store's
         self, name: str, binding: Mapping[str, str | int], *, root: str | None = None
@@ -101,29 +113,33 @@ class CheckpointStore(SealedStore):
         file = super().read(name, binding, root=root, padding=None)
         policy = file.context.padding
         length = int(policy.removeprefix(_POLICY)) if policy.startswith(_POLICY) else None
-        if length is None or self._length not in (None, length):
+        shards = _shards_in(binding)
+        fixed = self._lengths.get(shards)
+        if length is None or fixed not in (None, length):
             file.close()
             raise CheckpointRefused(
                 "a checkpoint has another length than those of the run",
                 check="checkpoint length",
                 got=policy,
-                expected=f"{_POLICY}{self._length or '<bytes>'}",
+                expected=f"{_POLICY}{fixed or '<bytes>'}",
             )
         if root is not None:
-            self._length = length
+            self._lengths[shards] = length
         return file
 
-    def _read_fixed(self) -> int:
-        if self._length is None:
-            self._length = checkpoint_length(self._room)
-        return self._length
+    def _read_fixed(self, shards: int) -> int:
+        with self._deciding:  # shards of several ranks are written at one time
+            if shards not in self._lengths:
+                room = self._shard_room if shards else self._room
+                self._lengths[shards] = checkpoint_length(room)
+            return self._lengths[shards]
 
 
 class _Fitting:
     """A checkpoint while it is written."""
 
-    def __init__(self, store: CheckpointStore, writer: SealedWriter) -> None:
-        self._store, self._writer = store, writer
+    def __init__(self, store: CheckpointStore, writer: SealedWriter, shards: int) -> None:
+        self._store, self._writer, self._shards = store, writer, shards
 
     def writelines(self, lines: Iterable[memoryview]) -> None:
         """Take bytes, as long as they fit."""
@@ -135,5 +151,10 @@ class _Fitting:
 
     def _fitting(self, lines: Iterable[memoryview]) -> Iterator[memoryview]:
         for line in lines:
-            self._store.require_room(self._writer.tell() + line.nbytes)
+            self._store.require_room(self._writer.tell() + line.nbytes, self._shards)
             yield line
+
+
+def _shards_in(binding: Mapping[str, str | int]) -> int:
+    """Of how many shards a blob is one; 0 for a checkpoint."""
+    return int(binding.get("shards", 0))

@@ -232,7 +232,7 @@ class PayloadShape:
         return start, end - start
 
 
-def sealed_size(plain_size: int) -> int:
+def size_sealed(plain_size: int) -> int:
     """Bytes of the payload that holds ``plain_size`` bytes."""
     return HEADER_BYTES + plain_size + (plain_size // CHUNK_BYTES + 1) * TAG_BYTES
 

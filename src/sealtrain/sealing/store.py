@@ -62,6 +62,9 @@ class SealedStore:
     def memory(self, size: int) -> None:
         """None: what is written is sealed from wherever it lies."""
 
+    def shard_memory(self, size: int) -> None:
+        """None, as ``memory``."""
+
     @contextmanager
     def write(
         self,

@@ -80,18 +80,18 @@ def read_trailer(
     """
     footer = read_at(file_size - FOOTER_BYTES, FOOTER_BYTES) if file_size > FOOTER_BYTES else b""
     if len(footer) != FOOTER_BYTES or footer[-len(END_MARK) :] != END_MARK:
-        raise _truncated()
+        raise _refuse_truncated()
     payload_size = int.from_bytes(footer[:8], "big")
     room = file_size - FOOTER_BYTES - header.size
     if payload_size > room:
-        raise _truncated()
+        raise _refuse_truncated()
     shape = PayloadShape(payload_size)
     if room - payload_size != group_count(shape.chunks) * HASH_BYTES:
-        raise _truncated()
+        raise _refuse_truncated()
     hashes = read_at(header.size + payload_size, room - payload_size)
     payload_header = read_at(header.size, HEADER_BYTES)
     if len(hashes) != room - payload_size or len(payload_header) != HEADER_BYTES:
-        raise _truncated()
+        raise _refuse_truncated()
     leaves = tuple(hashes[i : i + HASH_BYTES] for i in range(0, len(hashes), HASH_BYTES))
     computed = file_root(
         header.context.suite,
@@ -117,7 +117,7 @@ def read_trailer(
     return Trailer(shape=shape, payload_header=payload_header, leaves=leaves, root=computed)
 
 
-def _truncated() -> FileTruncated:
+def _refuse_truncated() -> FileTruncated:
     return FileTruncated(
         "file does not end where it should",
         check="file length",

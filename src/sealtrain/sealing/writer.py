@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from sealtrain.base.process_state import OneProcess
 from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
-from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, sealed_size
+from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, size_sealed
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.groupbuffer import GROUP_PLAIN_BYTES, GroupBuffer, GroupPieces
 from sealtrain.sealing.groupcrew import GroupCrew
@@ -142,7 +142,7 @@ class SealedWriter(io.RawIOBase):
         self._group.end_file()
         self._end_group()
         plain = padded_size(self._context.padding, self._written)
-        payload_size = sealed_size(plain)
+        payload_size = size_sealed(plain)
         root = file_root(
             self._context.suite,
             core=self._core,

@@ -93,7 +93,7 @@ class Envelope:
         """
         payload, payload_type, signatures = _fields(data, "payload", "payloadType", "signatures")
         if not isinstance(signatures, list) or not 1 <= len(signatures) <= MAX_SIGNATURES:
-            raise _malformed(f"signatures is not a list of 1 to {MAX_SIGNATURES}")
+            raise _refuse_malformed(f"signatures is not a list of 1 to {MAX_SIGNATURES}")
         return cls(
             payload=_base64(payload, "payload", None),
             payload_type=_text(payload_type, "payloadType", _MAX_TYPE_CHARS),
@@ -110,7 +110,7 @@ class Envelope:
         try:
             value = parse_canonical(data, max_bytes=MAX_ENVELOPE_BYTES)
         except DataInvalid as error:
-            raise _malformed(str(error)) from error
+            raise _refuse_malformed(str(error)) from error
         return cls.from_dict(value)
 
 
@@ -195,28 +195,28 @@ def _signature(data: JsonValue) -> Signature:
 
 def _fields(data: JsonValue, *names: str) -> list[JsonValue]:
     if not isinstance(data, dict) or set(data) != set(names):
-        raise _malformed(f"expected an object with exactly the fields {', '.join(names)}")
+        raise _refuse_malformed(f"expected an object with exactly the fields {', '.join(names)}")
     return [data[name] for name in names]
 
 
 def _text(value: JsonValue, name: str, max_chars: int) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= max_chars:
-        raise _malformed(f"{name} is not a text of 1 to {max_chars} characters")
+        raise _refuse_malformed(f"{name} is not a text of 1 to {max_chars} characters")
     if not (value.isascii() and value.isprintable()):
-        raise _malformed(f"{name} holds other than printable ASCII")
+        raise _refuse_malformed(f"{name} holds other than printable ASCII")
     return value
 
 
 def _base64(value: JsonValue, name: str, length: int | None) -> bytes:
     if not isinstance(value, str):
-        raise _malformed(f"{name} is not a text")
+        raise _refuse_malformed(f"{name} is not a text")
     try:
         return from_base64(value, length=length)
     except DataInvalid as error:
-        raise _malformed(f"{name}: {error}") from error
+        raise _refuse_malformed(f"{name}: {error}") from error
 
 
-def _malformed(why: str) -> SignatureInvalid:
+def _refuse_malformed(why: str) -> SignatureInvalid:
     return SignatureInvalid(
         f"not a DSSE envelope: {why}",
         check="envelope",

@@ -6,7 +6,7 @@ whose datasets the recipe reads. ``recipe.needs`` computes it from a lock, and n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -21,6 +21,15 @@ REASONS: Final[Mapping[RecipeAction, str]] = {
     "raise_logging": "it writes logs",
 }
 """Why owners decide on a recipe, for people, by action."""
+PURPOSES: Final[Mapping[str, str]] = {
+    "approve": "run a recipe",
+    "revoke": "stop a recipe",
+    "amend_members": "change who belongs",
+    "amend_thresholds": "change how many owners it takes",
+    "raise_logging": "run a recipe that writes logs",
+    "export_model": "run a recipe whose model leaves the guest",
+}
+"""What a threshold of a consortium is for, for people, by its name: it takes so many *to …*."""
 
 
 class Needs(StrictModel):
@@ -39,6 +48,11 @@ class Needs(StrictModel):
         return self
 
     def to_text(self) -> str:
-        """For people, on one line."""
-        data = f"; data of {', '.join(self.owners)}" if self.owners else ""
-        return ", ".join(self.actions) + data
+        """For people, on one line: why owners decide, and whose data is read."""
+        data = f"; it reads data of {', '.join(self.owners)}" if self.owners else ""
+        return reasons_in_words(self.actions) + data
+
+
+def reasons_in_words(actions: Iterable[RecipeAction]) -> str:
+    """Why owners decide on a recipe that takes these actions, as a clause."""
+    return " and ".join(REASONS[action] for action in actions)

@@ -67,17 +67,17 @@ class SignedNote:
         try:
             size = len(note.encode("utf-8"))
         except UnicodeEncodeError as error:
-            raise _malformed("it is not UTF-8") from error
+            raise _refuse_malformed("it is not UTF-8") from error
         if size > MAX_NOTE_BYTES:
-            raise _malformed(f"it is longer than {MAX_NOTE_BYTES} bytes")
+            raise _refuse_malformed(f"it is longer than {MAX_NOTE_BYTES} bytes")
         if _CONTROL.search(note):
-            raise _malformed("it holds a control character")
+            raise _refuse_malformed("it holds a control character")
         text, blank, lines = note.rpartition("\n\n")
         if not blank or not text or not lines.endswith("\n"):
-            raise _malformed("text, blank line and signature lines are not all there")
+            raise _refuse_malformed("text, blank line and signature lines are not all there")
         rows = lines[:-1].split("\n")
         if len(rows) > MAX_SIGNATURE_LINES:
-            raise _malformed(f"it has more than {MAX_SIGNATURE_LINES} signatures")
+            raise _refuse_malformed(f"it has more than {MAX_SIGNATURE_LINES} signatures")
         return cls(text=text + "\n", signatures=tuple(_signature(row) for row in rows))
 
     def with_signature(self, signature: NoteSignature) -> Self:
@@ -145,15 +145,15 @@ def verify(note: SignedNote, name: str, public: bytes) -> str:
 def _signature(row: str) -> NoteSignature:
     parts = row.split(" ")
     if len(parts) != 3 or parts[0] != _DASH or not _NAME.fullmatch(parts[1]):
-        raise _malformed("a signature line is not '— name base64'")
+        raise _refuse_malformed("a signature line is not '— name base64'")
     try:
         data = from_base64(parts[2])
     except DataInvalid as error:
-        raise _malformed(f"a signature line: {error}") from error
+        raise _refuse_malformed(f"a signature line: {error}") from error
     if len(data) < 5:
-        raise _malformed("a signature line is too short")
+        raise _refuse_malformed("a signature line is too short")
     return NoteSignature(name=parts[1], key_id=data[:4], signature=data[4:])
 
 
-def _malformed(why: str) -> SignatureInvalid:
+def _refuse_malformed(why: str) -> SignatureInvalid:
     return SignatureInvalid(f"not a signed note: {why}", check="note")

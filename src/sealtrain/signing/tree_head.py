@@ -64,22 +64,22 @@ def verify_tree_head(
     body = note.verify(note.SignedNote.from_text(text), name or origin, public_key)
     lines = body.split("\n")
     if len(lines) != 4:  # three lines and the empty rest behind the last newline
-        raise _malformed("it has other than three lines")
+        raise _refuse_malformed("it has other than three lines")
     first, size, root = lines[:3]
     if first != origin:
         raise SignatureInvalid(
             "tree head is of another log", check="ledger origin", got=first, expected=origin
         )
     if not _SIZE.fullmatch(size) or int(size) >= 2**53:
-        raise _malformed("its size is not a decimal number")
+        raise _refuse_malformed("its size is not a decimal number")
     try:
         raw = from_base64(root, length=HASH_BYTES)
     except DataInvalid as error:
-        raise _malformed(f"its root: {error}") from error
+        raise _refuse_malformed(f"its root: {error}") from error
     if int(size) == 0 and raw != EMPTY_ROOT:
-        raise _malformed("an empty log has another root")
+        raise _refuse_malformed("an empty log has another root")
     return TreeHead(origin=origin, size=int(size), root=raw.hex())
 
 
-def _malformed(why: str) -> SignatureInvalid:
+def _refuse_malformed(why: str) -> SignatureInvalid:
     return SignatureInvalid(f"not a signed tree head: {why}", check="checkpoint")

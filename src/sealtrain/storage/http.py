@@ -41,7 +41,7 @@ class HttpFileSystem(RangeStore):
         self._bounds = bounds
         self._client = HttpClient(
             bounds,
-            failed=_failed,
+            failed=_fail,
             headers={"authorization": f"Bearer {token}"} if token else None,
         )
 
@@ -175,7 +175,7 @@ def _refuse(answer: Answer) -> NoReturn:
     )
 
 
-def _failed(problem: Problem) -> Exception:
+def _fail(problem: Problem) -> Exception:
     whole = problem.kind == "long" and problem.status == 200
     return _no_ranges() if whole else storage_error(problem)
 

@@ -35,7 +35,9 @@ MAX_INDEX_BYTES: Final = 4 << 20
 _MAX_FILES: Final = 4096
 _STATES_OF_A_RUN: Final = re.compile(
     r"checkpoints/checkpoint-[0-9]{8}-[0-9]{10}\.sealed|journal/journal-[0-9]{8}\.sealed"
+    r"|checkpoints/rank-[0-9]{4}/shard-[0-9]{8}-[0-9]{10}-of-[0-9]{4}\.sealed"
 )
+_SHARD: Final = re.compile(r"checkpoints/rank-([0-9]{4})/shard-([0-9]{8}-[0-9]{10})-of-([0-9]{4})")
 
 SeriesKey = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9-]{0,62}$")
@@ -83,10 +85,17 @@ class OutputIndex(StrictModel):
         return self
 
     def holds_checkpoint(self, counter: int) -> bool:
-        """Whether a checkpoint is there with its journal, so that a run can continue from it."""
+        """Whether a checkpoint is there with journal and shards: a run can continue from it."""
         begin = f"checkpoints/checkpoint-{counter:08d}-"
-        there = any(name.startswith(begin) for name in self.files)
-        return there and f"journal/journal-{counter:08d}.sealed" in self.files
+        there = [name for name in self.files if name.startswith(begin)]
+        if not there or f"journal/journal-{counter:08d}.sealed" not in self.files:
+            return False
+        shards = [found for found in map(_SHARD.match, self.files) if found is not None]
+        own = [found for found in shards if f"checkpoint-{found[2]}.sealed" in there[0]]
+        numbers: dict[int, set[int]] = {}
+        for found in own:
+            numbers.setdefault(int(found[3]), set()).add(int(found[1]))
+        return not own or any(held == set(range(count)) for count, held in numbers.items())
 
 
 def parse_index(data: bytes) -> OutputIndex:
@@ -349,8 +358,11 @@ def _names_in(out: Path, *, done: bool) -> Iterator[str]:
     if done:
         inside = [out / RUN_MANIFEST, *sorted((out / MODEL_FOLDER).rglob(f"*{SUFFIX}"))]
     else:
+        # A checkpoint is there after its shards, and goes before them: so it is looked for first.
         inside = [
-            path for part in ("checkpoints", "journal") for path in sorted((out / part).glob("*"))
+            path
+            for pattern in ("checkpoints/*", "checkpoints/rank-*/*", "journal/*")
+            for path in sorted(out.glob(pattern))
         ]
     for path in inside:
         name = path.relative_to(out).as_posix()

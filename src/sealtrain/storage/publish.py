@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealtrain.consortium.datasets import claimed_manifest
+from sealtrain.consortium.datasets import read_claimed
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
 from sealtrain.sealing.commitments import COMMITMENTS_NAME
 from sealtrain.sealing.description import (
@@ -131,7 +131,7 @@ def list_sealed_files(folder: Path) -> tuple[str, ...]:
     """
     if not (folder / MANIFEST_NAME).is_file():
         raise NotSealed(f"no sealed dataset at {folder}", hint="name a folder made by: seal")
-    count = claimed_manifest(folder).shards
+    count = read_claimed(folder).shards
     if count > MAX_SHARDS:
         raise LimitExceeded("dataset has too many shards", got=count, expected=MAX_SHARDS)
     shards = [shard_name(number) for number in range(count)]
@@ -150,7 +150,7 @@ def list_sealed_files(folder: Path) -> tuple[str, ...]:
 
 
 def _require_signed(folder: Path, roots: Mapping[str, str]) -> None:
-    claimed = claimed_manifest(folder)
+    claimed = read_claimed(folder)
     shards = [
         ShardInfo(name=name, size=(folder / name).stat().st_size, root=root)
         for name, root in roots.items()

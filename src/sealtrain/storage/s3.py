@@ -191,18 +191,18 @@ class _store_errors:  # noqa: N801  # reads as a statement
             if status == 404 or code in ("NoSuchKey", "NoSuchBucket"):
                 raise FileNotFoundError(code) from None
             if status == 501 or code == "NotImplemented":
-                raise _refused(f"S3 {code or status}", "this store cannot do what is needed")
+                raise _refuse(f"S3 {code or status}", "this store cannot do what is needed")
             if code in _LATER or status >= 500 or status == 429:
                 raise Busy(f"S3 {code}") from None
             if code == "RequestTimeTooSkewed":
-                raise _refused(f"S3 {code}", "set this machine's clock")
+                raise _refuse(f"S3 {code}", "set this machine's clock")
             if status in (401, 403) or code in _OF_CREDENTIALS:
                 raise PermissionError(f"S3 {code or status}") from None
-            raise _refused(f"S3 {code or status}", "compare the URL with the store's documentation")
+            raise _refuse(f"S3 {code or status}", "compare the URL with the store's documentation")
         if isinstance(error, botocore.exceptions.NoCredentialsError):
             raise PermissionError("no credentials") from None
         if isinstance(error, _NEVER_SENT):
-            raise _refused(type(error).__name__, "compare bucket, region and endpoint") from None
+            raise _refuse(type(error).__name__, "compare bucket, region and endpoint") from None
         if isinstance(error, botocore.exceptions.BotoCoreError):
             raise ConnectionError(type(error).__name__) from None
 
@@ -217,7 +217,7 @@ _NEVER_SENT = (
 """Errors of requests that boto3 did not make, and never will."""
 
 
-def _refused(got: str, hint: str) -> StorageRefused:
+def _refuse(got: str, hint: str) -> StorageRefused:
     return StorageRefused(
         "the store refuses this request for good", check="storage", got=got, hint=hint
     )

@@ -5,10 +5,13 @@ A loss of NaN says that the weights are lost, and every later step with them. So
 1. No trainer filters its numbers: Transformers would put the average so far in place of a NaN.
 2. A logged loss, evaluation loss or gradient norm that is not finite leaves as the release policy
    says, as null, and then ends the training. The checkpoint before it stays.
-3. Weights are read once before a checkpoint and before a model is sealed. A parameter with a NaN
+3. What a model answers to test records and audits is finite, or nothing of it is measured: a NaN is
+   no label and no rank, yet arithmetic makes it the first of each.
+4. Weights are read once before a checkpoint and before a model is sealed. A parameter with a NaN
    or an infinity, and a buffer with a NaN, refuse it. A buffer may hold infinities: masks do.
 
 Under ``fp16`` a gradient norm may be infinite: the scaler leaves out that step and scales less.
+Where it leaves out one after the other, nothing is learned, and the training ends too.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GRADIENT_NORM: Final = "grad_norm"
+_FIRST_SCALE: Final = 2.0**16
+"""Of a scaler of PyTorch, which halves it where it leaves out a step."""
+_LEAST_SCALE: Final = 2.0**-14
+"""Thirty steps left out in a row, from the first: no gradient of ``fp16`` needs less."""
 
 
 def first_not_finite(values: Mapping[str, float], *, scaled: bool = False) -> str | None:
@@ -58,6 +65,52 @@ def refuse_not_finite(step: int, values: Mapping[str, float], *, scaled: bool = 
             hint="look for NaN in the base model, raise max_length where a batch ends before "
             "anything to learn, or lower learning_rate; checkpoints from before that step stay",
         )
+
+
+def refuse_left_out_steps(scaler: Any, step: int, *, ended: bool) -> None:
+    """Raise ``TrainingDiverged`` where a scaler leaves out one step after the other.
+
+    Args:
+        scaler: Of the loss; ``None`` where nothing scales it.
+        step: Optimizer steps so far, those that were left out too.
+        ended: The training is over: at least one step must have been taken.
+    """
+    if scaler is None or not step:
+        return
+    scale = float(scaler.get_scale())
+    if scale < _LEAST_SCALE or (ended and scale <= _FIRST_SCALE * 0.5**step):
+        raise TrainingDiverged(
+            "training diverged: no gradient is a finite number, so no step is taken",
+            check=GRADIENT_NORM,
+            got=f"loss scale {scale:g} at step {step}",
+            expected="steps with finite gradients",
+            hint="train with bf16 or in float32, or lower learning_rate",
+        )
+
+
+def require_finite_answers(values: Any, of: str) -> None:
+    """Refuse to measure a model by answers that are no numbers.
+
+    Args:
+        values: A tensor.
+        of: Kind of the answers: ``embeddings``, ``logits`` or ``losses``.
+
+    Raises:
+        TrainingDiverged: One is not finite.
+    """
+    if not _is_finite(values, infinities=False):
+        raise answers_not_finite(of)
+
+
+def answers_not_finite(of: str) -> TrainingDiverged:
+    """The refusal of answers of a kind."""
+    return TrainingDiverged(
+        "the model answers records with numbers that are not finite",
+        check="answers",
+        got=of,
+        expected="finite numbers",
+        hint="look for NaN or very large weights in the base model, or compute in float32",
+    )
 
 
 def require_finite_weights(tensors: Mapping[str, Any], buffers: Iterable[str] = ()) -> None:

@@ -129,17 +129,19 @@ def train(
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
         CheckpointRefused: The checkpoint to continue from does not fit.
         TrainingDiverged: A loss, gradient norm or weight is not a finite number.
-        ExtraMissing: The recipe's backend is not installed.
+        ExtraMissing: The recipe's backend is not installed, or a model cannot be compiled here.
     """
     checkpoints, reporting = checkpoints or Checkpoints(), reporting or Reporting()
     trained_on = (source.dataset for source in inputs.sources if source.role == "train")
     recipe = with_steps(recipe, (sum(dataset.batch_rows) for dataset in trained_on))
     from sealtrain.training.backends.ready import make_ready
+    from sealtrain.training.compiling import prepare_compiling
     from sealtrain.training.distributed.machinery import machinery_of
 
     make_ready(recipe.backend.name)  # before the libraries that it changes
     with _stages(reporting.progress)("loading the training libraries"):
         of_recipe = load_phase(recipe.phase)
+        prepare_compiling(recipe)
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.kernels import deterministic
     from sealtrain.training.context import TrainingContext

@@ -11,13 +11,17 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.training.finite import answers_not_finite
 from sealtrain.training.inputs.prompts import prompt_tokens
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
+
+_NO_CHANCES: Final = "probability tensor contains"
+"""PyTorch draws no token from these."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,19 +90,28 @@ class Sampler:
         )
 
     def sample(self, model: Any, prompts: Sequence[Any]) -> list[SampledAnswer]:
-        """One answer to each prompt, from ``model`` as it is now."""
+        """One answer to each prompt, from ``model`` as it is now.
+
+        Raises:
+            TrainingDiverged: The model finds no token likely: its logits are not finite.
+        """
         import torch
 
         rows = list(prompt_tokens(self._tokenizer, list(prompts)))
         ids = pad_rows([torch.tensor(row) for row in rows], self._tokenizer.pad_token_id, left=True)
         mask = pad_rows([torch.ones(len(row), dtype=torch.int64) for row in rows], 0, left=True)
         device = model.device
-        with torch.no_grad():
-            whole = model.generate(
-                input_ids=ids.to(device),
-                attention_mask=mask.to(device),
-                generation_config=self._config,
-            )
+        try:
+            with torch.no_grad():
+                whole = model.generate(
+                    input_ids=ids.to(device),
+                    attention_mask=mask.to(device),
+                    generation_config=self._config,
+                )
+        except RuntimeError as error:
+            if _NO_CHANCES not in str(error):
+                raise
+            raise answers_not_finite("logits") from None
         answers = []
         for prompt, row, given in zip(
             prompts, rows, whole[:, ids.shape[1] :].tolist(), strict=True

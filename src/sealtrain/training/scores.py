@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sealtrain.training.finite import answers_not_finite
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -19,11 +21,17 @@ def softmax(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     Args:
         logits: float (records, labels).
         temperature: Above 1 makes them less sure, below 1 more.
+
+    Raises:
+        TrainingDiverged: A row has no probabilities: its greatest number is not finite.
     """
     import numpy as np
 
     scaled = np.asarray(logits, np.float64) / temperature
-    raised = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        raised = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    if np.isnan(raised).any():
+        raise answers_not_finite("logits")
     probabilities: np.ndarray = raised / raised.sum(axis=1, keepdims=True)
     return probabilities
 

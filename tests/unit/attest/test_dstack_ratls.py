@@ -22,6 +22,7 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from guests import verify_log
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation
@@ -38,7 +39,9 @@ from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 
 ARC = "1.3.6.1.4.1.62397.1"
 bounded = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 KEY = ec.derive_private_key(7, ec.SECP256R1())
 SPKI = KEY.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

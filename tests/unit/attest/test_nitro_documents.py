@@ -12,7 +12,7 @@ from nitro_world import PKI, fields
 
 from sealtrain.attest.errors import CertificateChainInvalid, EvidenceMalformed, QuoteRootUntrusted
 from sealtrain.attest.nitro.parse import parse_document
-from sealtrain.attest.nitro.verify import extended, verify_document
+from sealtrain.attest.nitro.verify import extend, verify_document
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import EvidenceRefused
 
@@ -63,7 +63,7 @@ def test_a_real_document_says_what_it_said(raw: bytes, known: dict[str, Any]) ->
         value = getattr(document, field)
         assert (None if value is None else value.hex()) == known[field]
     assert document.unknown_fields == ()
-    assert document.pcrs[4] == extended(bytes(48), document.parent_id.encode())
+    assert document.pcrs[4] == extend(bytes(48), document.parent_id.encode())
     assert document.enclave_id == known["module_id"][-16:]
 
 

@@ -40,7 +40,7 @@ from sealtrain.attest.nitro.collect import (
     lock_pcr,
     measure_compose,
 )
-from sealtrain.attest.nitro.verify import compose_register, extended
+from sealtrain.attest.nitro.verify import compose_register, extend
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, EvidenceRefused
 from sealtrain_rehearsal.simulator.nitro import FAULTS, SimulatedNitroPki, SimulatedNsm
@@ -187,7 +187,7 @@ def test_registers_extend_lock_and_show() -> None:
     nsm = SimulatedNsm(PKI, clock=lambda: NOW)
     assert describe_pcr(nsm, 17).value == bytes(48)
     value = extend_pcr(nsm, 17, b"data")
-    assert value == extended(bytes(48), b"data") == describe_pcr(nsm, 17).value
+    assert value == extend(bytes(48), b"data") == describe_pcr(nsm, 17).value
     assert not describe_pcr(nsm, 17).locked
     lock_pcr(nsm, 17)
     assert describe_pcr(nsm, 17).locked

@@ -14,6 +14,7 @@ import rfc8785
 from carrying import carries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.canonical import canonical_json, parse_canonical, parse_json
 from sealtrain.errors import DataInvalid, LimitExceeded
@@ -43,7 +44,7 @@ def test_canonical_form_equals_the_published_vector(shared: Path, name: str) -> 
     assert canonical_json(value).hex() == hexadecimal
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(JSON_VALUES)
 def test_canonical_bytes_parse_back_to_an_equal_value_and_are_a_fixed_point(value: object) -> None:
     data = canonical_json(value)
@@ -51,7 +52,7 @@ def test_canonical_bytes_parse_back_to_an_equal_value_and_are_a_fixed_point(valu
     assert canonical_json(parse_json(data)) == data
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | TEXT | ASCII,
@@ -95,7 +96,7 @@ def test_what_the_standard_library_would_write_otherwise(value: object, expected
     assert canonical_json(value) == expected.encode()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.dictionaries(TEXT, st.integers(0, 9), min_size=2, max_size=6))
 def test_the_order_of_keys_makes_no_difference(value: dict[str, int]) -> None:
     assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
@@ -183,7 +184,7 @@ def _shape(value: object) -> tuple[int, int]:
     return 1 + max((deep for deep, _ in shapes), default=0), 1 + sum(many for _, many in shapes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(JSON_VALUES)
 def test_what_is_counted_before_parsing_is_what_is_there(value: object) -> None:
     """Brackets, commas, quotes and backslashes inside a text count for nothing."""
@@ -265,7 +266,7 @@ def test_an_integer_with_thousands_of_digits_is_refused_with_a_typed_error() -> 
         parse_json(b"9" * 5000)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.binary(max_size=40))
 def test_arbitrary_bytes_parse_or_are_refused_with_a_typed_error(data: bytes) -> None:
     with contextlib.suppress(DataInvalid):

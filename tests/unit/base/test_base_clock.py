@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.clock import from_rfc3339, system_clock, to_rfc3339
 from sealtrain.errors import DataInvalid
@@ -13,7 +14,7 @@ YEAR_1000 = -30_610_224_000
 YEAR_9999_END = 253_402_300_799
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(YEAR_1000, YEAR_9999_END))
 def test_seconds_survive_the_round_trip(seconds: int) -> None:
     assert from_rfc3339(to_rfc3339(seconds)) == seconds

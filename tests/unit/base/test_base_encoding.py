@@ -6,19 +6,20 @@ import pytest
 from carrying import carries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.encoding import from_base64, from_hex, to_base64
 from sealtrain.errors import DataInvalid
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.binary(max_size=80))
 def test_bytes_survive_both_encodings(data: bytes) -> None:
     assert from_base64(to_base64(data), length=len(data)) == data
     assert from_hex(data.hex(), length=len(data)) == data
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.text("AB+/-_= \nab01=", max_size=12))
 def test_an_accepted_base64_text_is_the_only_text_of_its_value(text: str) -> None:
     try:
@@ -28,7 +29,7 @@ def test_an_accepted_base64_text_is_the_only_text_of_its_value(text: str) -> Non
     assert to_base64(data) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.text("0aAfFx g", max_size=8))
 def test_an_accepted_hex_text_is_the_only_text_of_its_value(text: str) -> None:
     try:

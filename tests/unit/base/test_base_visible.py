@@ -8,6 +8,7 @@ from itertools import chain
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.visible_text import (
     MARKS,
@@ -120,7 +121,7 @@ def test_a_width_is_counted_in_cells(text: str, width: int) -> None:
     assert cells(text) == width
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.text(st.sampled_from("ab  漢é\u0301\u202e\u2800-"), max_size=300),
     st.integers(min_value=2, max_value=40),

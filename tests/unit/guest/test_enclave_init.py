@@ -20,7 +20,7 @@ from sealtrain.attest.nitro.collect import describe_pcr, extend_pcr, random_byte
 from sealtrain.attest.nitro.verify import compose_register
 from sealtrain.base.digests import sha256_hex
 from sealtrain.client.errors import TicketInvalid
-from sealtrain.guest.enclave.bridge import Bridge, carried_to
+from sealtrain.guest.enclave.bridge import Bridge, carry_to
 from sealtrain.guest.enclave.init import EnclaveInit
 from sealtrain.guest.enclave.plan import MOUNTS, module_parameters, program_of
 from sealtrain.guest.enclave.ports import DOCUMENT_PORT, HEARTBEAT, HEARTBEAT_PORT
@@ -252,7 +252,7 @@ def test_bytes_go_through_both_ways_whole(tmp_path: Path) -> None:
             connection.sendall(data)
 
     server = answering(tmp_path / "server", echo)
-    bridge = Bridge(bound(tmp_path / "bridge"), carried_to(lambda: reached(tmp_path / "server")))
+    bridge = Bridge(bound(tmp_path / "bridge"), carry_to(lambda: reached(tmp_path / "server")))
     bridge.start()
     with reached(tmp_path / "bridge") as connection:
         sender = threading.Thread(target=lambda: (connection.sendall(sent), connection.shutdown(1)))
@@ -291,7 +291,7 @@ def test_a_stranger_is_not_carried(tmp_path: Path) -> None:
 def test_an_idle_connection_ends(tmp_path: Path) -> None:
     server = bound(tmp_path / "server")
     server.listen()
-    idle = carried_to(lambda: reached(tmp_path / "server"), idle=0.05)
+    idle = carry_to(lambda: reached(tmp_path / "server"), idle=0.05)
     bridge = Bridge(bound(tmp_path / "b"), idle)
     bridge.start()
     with reached(tmp_path / "b") as connection:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from programs import need
@@ -28,7 +29,8 @@ from sealtrain.guest.boot.address_lease import (
     read_answer,
     write_question,
 )
-from sealtrain.guest.boot.decisions import CONFIG_LIMITS, GuestState, Network
+from sealtrain.guest.boot.decisions import CONFIG_LIMITS, HOST_MODULES, GuestState, Network
+from sealtrain.guest.boot.first import close_host_line
 from sealtrain.guest.boot.handed_in import (
     MAX_ARCHIVE_BYTES,
     SERVICES,
@@ -197,6 +199,31 @@ def test_a_host_that_stalls_is_given_up() -> None:
 def test_no_other_file_is_handed_in(entries: dict[str, Entry]) -> None:
     with pytest.raises(ImageRefused):
         read_archive(write_archive(entries))
+
+
+@pytest.mark.claim("C710")
+def test_the_line_to_the_host_goes_before_anything_is_started(tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    there = ["ext4", *reversed(HOST_MODULES)]
+    tried = []
+
+    def unload(name: str) -> None:
+        tried.append(name)
+        if len(tried) == 2:  # a connection of it is still being closed
+            raise OSError(11, "busy")
+        there.remove(name)
+        modules.write_text("".join(f"{name} 1 0 - Live 0x0\n" for name in there))
+
+    modules.write_text("".join(f"{name} 1 0 - Live 0x0\n" for name in there))
+    close_host_line(modules, unload)
+    assert there == ["ext4"]
+
+    def refuse(name: str) -> None:
+        raise OSError(11, "busy")
+
+    modules.write_text("vsock 1 0 - Live 0x0\n")
+    with pytest.raises(ImageRefused):
+        close_host_line(modules, refuse, seconds=0)
 
 
 # --- A leased address -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import ShardRef, write_shard
 
 if not COLLECTING:
     import torch
@@ -54,6 +55,30 @@ def anchored_at(out: Path, ref: CheckpointRef, **changed: Any) -> None:
 
 def said(found: list[FoundCheckpoint]) -> list[tuple[Any, ...]]:
     return [(one.counter, one.complete, one.follows, one.anchored) for one in found]
+
+
+def test_a_checkpoint_counts_with_all_its_shards(tmp_path: Path) -> None:
+    store = run_folder(tmp_path / "out")
+    (ref,) = seal(store, range(1, 2))
+    (alone,) = checkpoints_in(tmp_path / "out")
+    shards = [
+        ShardRef(counter=ref.counter, step=ref.step, number=number, count=2) for number in (0, 1)
+    ]
+    for shard in shards:
+        write_shard(store, RUN, shard, ref.previous, [memoryview(bytes(5000))])
+    other = ShardRef(counter=ref.counter, step=ref.step, number=0, count=3)
+    write_shard(store, RUN, other, ref.previous, [memoryview(b"of an attempt before")])
+    (found,) = checkpoints_in(tmp_path / "out", whole=True)
+    assert found.complete
+    assert found.size > alone.size + 10_000
+    path = store.path(shards[1].name)
+    data = bytearray(path.read_bytes())
+    data[-4000] ^= 1
+    path.write_bytes(data)
+    assert [each.complete for each in checkpoints_in(tmp_path / "out")] == [True]
+    assert [each.complete for each in checkpoints_in(tmp_path / "out", whole=True)] == [False]
+    path.unlink()
+    assert [each.complete for each in checkpoints_in(tmp_path / "out")] == [False]
 
 
 def test_a_healthy_run(tmp_path: Path) -> None:

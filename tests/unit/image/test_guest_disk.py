@@ -264,6 +264,15 @@ def test_an_odd_partition_is_refused(odd: str) -> None:
         read_partitions(image)
 
 
+@pytest.mark.claim("C662")
+@pytest.mark.parametrize("at", [512 + 16, 512 + 40, 512 + 88, 1024 + 60, 1024 + 128 * 128 - 1])
+def test_a_table_with_a_wrong_checksum_is_refused(at: int) -> None:
+    made = bytearray(disk("one", "two"))
+    made[at] ^= 1
+    with pytest.raises(ImageRefused):
+        read_partitions(io.BytesIO(bytes(made)))
+
+
 def test_the_expected_files_of_an_archive_are_read() -> None:
     made = write_archive({name: Entry(FILE, b"x") for name in LIMITS})
     assert read_files(io.BytesIO(made + bytes(1 << 20)), LIMITS) == dict.fromkeys(LIMITS, b"x")

@@ -22,7 +22,7 @@ from sealtrain.image.machine.registers import (
     digest_of,
     extend,
 )
-from sealtrain.image.machine.trustdomain import as_loaded, measure_firmware, rtmr1, rtmr2
+from sealtrain.image.machine.trustdomain import load_as_qemu, measure_firmware, rtmr1, rtmr2
 from sealtrain.image.machine.unified import Unified, measure_unified, secure_boot_off
 
 GOOGLES = (
@@ -96,7 +96,7 @@ def initrd_at(loaded: bytes) -> int:
 def test_qemu_puts_the_initrd_where_memory_lets_it() -> None:
     """The places that dstack-mr's own test distinguishes."""
     places = {
-        memory: initrd_at(as_loaded(kernel(), 1 << 20, memory))
+        memory: initrd_at(load_as_qemu(kernel(), 1 << 20, memory))
         for memory in (0x7FFFF000, 0x80000000, 0xAFFFF000, 0xB0000000, 0xF0000000)
     }
     assert places[0x80000000] == places[0xB0000000] == places[0xF0000000]

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from variants import variants
+from variants import examples, variants
 
 from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
 from sealtrain.recipe.privacy import PrivateSgd
@@ -82,7 +82,7 @@ def test_more_noise_and_fewer_patients_drawn_cost_less() -> None:
     assert epsilon_of_rounds(noise=1.0, rate=0.1, rounds=30, delta=1e-4) < usual
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     noise=st.floats(min_value=1e-3, max_value=1e6),
     rate=st.floats(min_value=5e-324, max_value=1.0),

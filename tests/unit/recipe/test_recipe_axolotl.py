@@ -9,6 +9,7 @@ import pytest
 from carrying import carries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
 from sealtrain.recipe.errors import RecipeInvalid
@@ -143,7 +144,7 @@ JUNK = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=9), JUNK, max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_other_value_ends_in_a_recipe_or_in_a_refusal(changed: dict[str, Any]) -> None:
     with contextlib.suppress(RecipeInvalid):
         made = imported(changed)

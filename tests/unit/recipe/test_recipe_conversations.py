@@ -71,6 +71,7 @@ MARKS: dict[str, tuple[list[dict[str, Any]], str | None, str | None]] = {
     "nothing left out": ([ASKED, SAYS | {"train_detail": [], "loss": None}], None, None),
     "of a question": ([ASKED | {"weight": 0.0}, SAYS | {"weight": 1.0}], "weight", None),
     "of an answer": ([ASKED, SAYS | {"weight": 0}], "weight", "weight"),
+    "behind nothing": ([None, SAYS | {"weight": 0}], "weight", "weight"),  # type: ignore[list-item]
     "half": ([ASKED, SAYS | {"weight": 0.5}], "weight", "weight"),
     "do not train": ([ASKED, SAYS | {"train": False}, ASKED, SAYS], "train", "train"),
     "no loss": ([ASKED, SAYS | {"loss": False}], "loss", "loss"),

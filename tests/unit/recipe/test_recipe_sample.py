@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from carrying import carries
 
 from sealtrain.errors import DataInvalid, UsageError
-from sealtrain.recipe.sample import propose, read_sample
+from sealtrain.recipe.sample import propose, read_sample, similar_labels
+from sealtrain.sealing.errors import RecordInvalid
+from sealtrain.sealing.tabular.delimited import infer_schema
 
 
 def jsonl(folder: Path, *records: dict[str, Any]) -> Path:
@@ -96,6 +99,71 @@ def test_a_phase_that_was_asked_for_wins_or_is_refused(tmp_path: Path) -> None:
     for phase in ("dpo", "rlhf", ""):
         with pytest.raises(UsageError):
             propose(sample, phase)
+
+
+@pytest.mark.parametrize("phase", [None, "classify"])
+def test_columns_that_no_phase_reads_together_are_named(tmp_path: Path, phase: str | None) -> None:
+    records = [{"text": "a", "age": 3, "label": name} for name in ("x", "y")]
+    sample = read_sample(jsonl(tmp_path, *records))
+    with pytest.raises(UsageError) as caught:
+        propose(sample, phase, {"text": "text", "label": "label", "features": ("age",)})
+    assert "--feature" in str(caught.value.got)
+    assert "--feature and --label" in str(caught.value.expected)
+    assert "--chosen" not in str(caught.value.expected)  # init has no such option
+
+
+@pytest.mark.parametrize(
+    ("cells", "record"),
+    [
+        pytest.param(["1", "12 %"], 2, id="percentage"),
+        pytest.param(["1", "2", "1,234.50"], 3, id="thousands"),
+        pytest.param(["3 kg"], 1, id="unit"),
+        pytest.param(["1", "Total"], 2, id="totals"),
+        pytest.param(["2025-11-03", "04.11.2025"], 2, id="dates"),
+        pytest.param(["1.5", "1,5"], 2, id="decimals"),
+    ],
+)
+def test_a_feature_that_is_none_is_refused_by_file_column_and_record(
+    tmp_path: Path, cells: list[str], record: int
+) -> None:
+    path = tmp_path / "visits.csv"
+    rows = "".join(f'"{cell}";{number % 2}\n' for number, cell in enumerate([*cells, "7"]))
+    path.write_text("share;label\n" + rows)
+    sample = read_sample(path)
+    with pytest.raises(UsageError, check=carries(check="--feature")) as caught:
+        propose(sample, named={"features": ("share",), "label": "label"})
+    told = str(caught.value.got)
+    assert told.startswith(f"visits.csv: record {record} ")
+    assert "column share" in told
+    assert caught.value.hint
+    assert not any(cell in str(caught.value) for cell in cells if len(cell) > 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [("x,y\n1,2\n1,2,3\n", 3), ("Title\nx,y\n1,2\n", 2), ('x,y\n1,2\n"3,4\n5,6\n', 3)],
+)
+def test_a_row_that_does_not_fit_is_named_as_sealing_names_it(
+    tmp_path: Path, text: str, row: int
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    for read in (read_sample, infer_schema):
+        with pytest.raises(RecordInvalid, check=carries(check="record")) as caught:
+            read(path)
+        assert f"row {row}" in str(caught.value)
+
+
+def test_columns_between_bars_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(" Text | Label \nx|1\ny|0\n")
+    assert propose(read_sample(path), named={"text": "text"}).labels == ("0", "1")
+    assert infer_schema(path).names == [" Text ", " Label "]
+
+
+def test_labels_that_differ_by_case_or_spaces_are_named() -> None:
+    assert similar_labels(("YES ", "Yes", "no", "yes")) == [("YES ", "Yes", "yes")]
+    assert similar_labels(("a", "b")) == []
 
 
 def test_a_label_with_many_values_is_no_class(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.recipe.diff import diff
@@ -62,7 +63,7 @@ def test_a_year_of_hours_is_the_most() -> None:
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     minute=st.integers(0, 59),
     hours=st.sets(st.integers(0, 23), min_size=1, max_size=4),

@@ -141,7 +141,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("trainer.optim", "lomo", "optim"),
     ("model.attn_implementation", "linear", "attn_implementation"),
     ("model.attn_implementation", "flash_attention_2", "sdpa"),
-    ("trainer.optim", "adamw_torch_4bit", "adamw_bnb_8bit"),
+    ("trainer.optim", "adamw_8bit", "adamw_bnb_8bit"),
     ("trainer.warmup_steps", 1.5, "warmup_steps"),
     ("trainer.padding_free", True, "padding_free"),
     ("peft.method", "magic", "method"),

@@ -82,6 +82,35 @@ def test_a_setting_that_came_later_is_left_out_of_a_lock_at_its_default() -> Non
                 assert leaves_out(field.default)
 
 
+def another(value: Any) -> Any:
+    """A value of the same kind as a default, and never equal to it."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"{value}-other"
+        case tuple() | list():
+            return [*value, 1]
+        case dict():
+            return {**value, "other": 1}
+    return 7
+
+
+@pytest.mark.claim("C742")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_every_setting_that_is_not_at_its_default_is_in_the_lock() -> None:
+    """Over the whole table: no two recipes that differ in one setting have one hash."""
+    for kind in classes():
+        usual = kind.model_construct(max_steps=3)
+        written = {canonical_json(usual.to_dict())}
+        for name in kind.model_fields:
+            changed = usual.model_copy(update={name: another(getattr(usual, name, None))})
+            written.add(canonical_json(changed.to_dict()))
+        assert len(written) == len(kind.model_fields) + 1, kind.__name__
+
+
 @pytest.mark.claim("C654")
 def test_a_new_setting_at_its_default_leaves_the_bytes_of_a_lock_as_they_are() -> None:
     class Longer(SftArguments):

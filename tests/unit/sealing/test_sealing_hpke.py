@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid
@@ -192,7 +193,7 @@ def test_a_seed_always_gives_the_same_pair_and_another_seed_another() -> None:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_what_is_sealed_opens_under_the_same_info(plaintext: bytes, info: bytes) -> None:
     private = HpkePrivateKey(Secret(SEED))
@@ -215,7 +216,7 @@ def test_another_key_or_another_info_is_refused() -> None:
         private.open(message, info=b"for something else")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, ENC_BYTES + 16 + 7), st.integers(0, 7))
 def test_any_flipped_bit_is_refused(position: int, bit: int) -> None:
     private = HpkePrivateKey(Secret(SEED))

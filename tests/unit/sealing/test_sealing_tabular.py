@@ -57,6 +57,32 @@ def test_json_types_are_settled_over_the_whole_file_not_its_first_block(
     assert table.column("new").to_pylist() == [None] * 500 + [True]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1}{"a": 2}\n\n{"a": 3}\n',
+        '{"a": 1} {"a": 2}\n',
+        '{"a":\n 1}\n',
+        '{"a": 1}\r\n{"a": 2}{"a": 3}\r\n \r\n',
+    ],
+)
+def test_an_object_of_several_lines_or_several_in_one_are_refused(
+    tmp_path: Path, text: str
+) -> None:
+    path = write(tmp_path, "a.jsonl", text)
+    with pytest.raises(RecordInvalid, check=carries(check="record")):
+        read(path)
+    with pytest.raises(Undecided):
+        list(LinesScan([path]).batches())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \n", "\n\n"])
+def test_lines_may_end_as_each_system_ends_them(tmp_path: Path, end: str) -> None:
+    rows = [{"a": "{[" * 200, "n": number} for number in range(3000)]
+    path = write(tmp_path, "a.jsonl", end.join(map(json.dumps, rows)))
+    assert read(path).to_pylist() == rows
+
+
 def test_blank_lines_a_byte_order_mark_and_a_missing_last_newline_do_no_harm(
     tmp_path: Path,
 ) -> None:

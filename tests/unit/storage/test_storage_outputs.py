@@ -66,6 +66,30 @@ def requests(server: Server, method: str) -> list[str]:
     return [path.removeprefix("/run/") for one, path, _ in server.seen if one == method]
 
 
+@pytest.mark.claim("C733")
+def test_a_checkpoint_is_in_the_store_with_all_its_shards(server: Server, tmp_path: Path) -> None:
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    for number in (0, 1):
+        name = f"rank-{number:04d}/shard-00000001-0000000010-of-0002"
+        blob(out, "checkpoints", name, b"piece")
+    checkpoint(out, 1)
+    store = store_at(server)
+    left = store.leave(out, run_id=RUN, state="checkpointed", attempts=1)
+    assert left.holds_checkpoint(1)
+    shards = {f"checkpoints/rank-{n:04d}/shard-00000001-0000000010-of-0002.sealed" for n in (0, 1)}
+    assert shards < set(left.files)
+    less = {name: pieces for name, pieces in left.files.items() if name != min(shards)}
+    assert not left.model_copy(update={"files": less}).holds_checkpoint(1)
+    # Of an attempt with another number of ranks one shard was left: it stands for nothing.
+    other = {min(shards).replace("0002.sealed", "0003.sealed"): left.files[min(shards)]}
+    assert left.model_copy(update={"files": left.files | other}).holds_checkpoint(1)
+    taking = store_at(server)
+    taking.read()
+    taking.take(fresh)
+    taken = {path.relative_to(fresh).as_posix() for path in fresh.rglob("*.sealed")}
+    assert taken == set(left.files)
+
+
 def test_a_run_is_left_and_taken_over(server: Server, tmp_path: Path) -> None:
     out, fresh = tmp_path / "out", tmp_path / "fresh"
     checkpoint(out, 1)

@@ -24,7 +24,7 @@ from training_world import (
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import field_names
-from sealtrain.training.inputs.rendered_record import Rendered, explain_unrendered, render_record
+from sealtrain.training.data.rendered_record import Rendered, explain_unrendered, render_record
 from sealtrain.training.models.base import build_tokenizer
 
 pytestmark = pytest.mark.claim("C580")

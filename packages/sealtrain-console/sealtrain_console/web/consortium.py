@@ -25,7 +25,7 @@ from sealtrain.owner.standing import StandingUsed, join_uses
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.needs import needs_of
 from sealtrain.release.errors import AnswerInvalid
-from sealtrain.signing.needs import REASONS
+from sealtrain.signing.needs import PURPOSES, REASONS
 from sealtrain_console.web import deciding
 from sealtrain_console.web.app import NavigationPage
 from sealtrain_console.web.rendering import page, part
@@ -44,14 +44,6 @@ _router.include_router(deciding.router)
 CONSORTIUM = NavigationPage(path="/consortium", title="Consortium", router=_router)
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
-_ACTIONS = {
-    "approve": "run a recipe",
-    "revoke": "stop a recipe",
-    "amend_members": "change who belongs",
-    "amend_thresholds": "change these numbers",
-    "raise_logging": "run a recipe that writes logs",
-    "export_model": "run a recipe whose model leaves the guest",
-}
 _SAID = {
     "approved": "approves",
     "spent": "approved; as many runs as allowed have begun",
@@ -160,7 +152,7 @@ def _consortium(request: Request) -> Response:
         request,
         "consortium.html",
         members=members,
-        thresholds=[(_ACTIONS[name], count) for name, count in members.thresholds],
+        thresholds=[(PURPOSES[name], count) for name, count in members.thresholds],
         documents=sources.documents(),
         brokers=len(sources.brokers),
     )

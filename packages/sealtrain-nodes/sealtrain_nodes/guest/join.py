@@ -199,8 +199,9 @@ class _JoiningGuest(DataGuest):
         Not where the run breaks off: by its name the supervisor knows how far it had got, and waits
         anew (``guest.supervision``).
         """
-        for path in (self.settings.out / "checkpoints").iterdir():
-            path.unlink(missing_ok=True)
+        for path in (self.settings.out / "checkpoints").rglob("*"):
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
         if self._untold is not None:

@@ -27,6 +27,7 @@ from sealtrain.guest.errors import TrainingFailed
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.nodes import Nodes
 from sealtrain.signing.parties import node_run_id
+from sealtrain.training.checkpoints.shards import ShardRef, shards_beside
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable, RankLost
 from sealtrain_nodes.company import NodeCompany, RankPlace
 from sealtrain_nodes.errors import NodeRefused
@@ -35,6 +36,7 @@ from sealtrain_nodes.messages import (
     FromNode,
     Member,
     SentCheckpoint,
+    SentShard,
     Welcome,
     lost_if_cut,
     receive,
@@ -178,16 +180,33 @@ class LeadNode:
                 said = None if sent is None else sent.to_dict()
                 send(seat.channel, "begin", {"checkpoint": said})
         if checkpoint is not None and sent is not None:
-            with run.store.path(checkpoint.name).open("rb") as file:
-                self.company.sharing().send(file, sent.size)
+            blobs = [(checkpoint.name, sent.size)]
+            for ref, shard in zip(self._shards_of(checkpoint), sent.shards, strict=True):
+                blobs.append((ref.name, shard.size))
+            sharing = self.company.sharing()
+            for name, size in blobs:
+                with run.store.path(name).open("rb") as file:
+                    sharing.send(file, size)
+
+    def _shards_of(self, checkpoint: CheckpointRef) -> list[ShardRef]:
+        return list(shards_beside(self._run.store, checkpoint))
 
     def _announced(self, checkpoint: CheckpointRef) -> SentCheckpoint:
+        store = self._run.store
         return SentCheckpoint(
             counter=checkpoint.counter,
             step=checkpoint.step,
             digest=checkpoint.digest,
             previous=checkpoint.previous,
-            size=self._run.store.path(checkpoint.name).stat().st_size,
+            size=store.path(checkpoint.name).stat().st_size,
+            shards=tuple(
+                SentShard(
+                    number=ref.number,
+                    count=ref.count,
+                    size=store.path(ref.name).stat().st_size,
+                )
+                for ref in self._shards_of(checkpoint)
+            ),
         )
 
     @contextmanager

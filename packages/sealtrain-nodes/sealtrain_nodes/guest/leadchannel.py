@@ -21,6 +21,7 @@ from sealtrain.base.files import atomic_writer
 from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.sealing.datakey import KEY_BYTES
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import ShardRef
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_nodes.company import RankPlace
 from sealtrain_nodes.errors import NodeRefused
@@ -208,8 +209,17 @@ class LeadChannel:
         ref = CheckpointRef(
             counter=sent.counter, step=sent.step, digest=sent.digest, previous=sent.previous
         )
-        with atomic_writer(store.path(ref.name), mode=0o600, overwrite=True) as file:
-            receive(file, sent.size)
+        blobs = [(ref.name, sent.size)]
+        for shard in sent.shards:
+            held = ShardRef(
+                counter=sent.counter, step=sent.step, number=shard.number, count=shard.count
+            )
+            blobs.append((held.name, shard.size))
+        for name, size in blobs:
+            path = store.path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(path, mode=0o600, overwrite=True) as file:
+                receive(file, size)
         return ref
 
     def tell(self, name: str, value: Any) -> None:

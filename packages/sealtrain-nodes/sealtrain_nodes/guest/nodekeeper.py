@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from sealtrain.errors import NodeLost
 from sealtrain.guest.rank_connection import RankDesk
 from sealtrain.guest.workload.channel import Reply
-from sealtrain.guest.workloadkeeper import KeptGuest, WorkloadKeeper, lost
+from sealtrain.guest.workloadkeeper import KeptGuest, WorkloadKeeper, lose_workload
 
 if TYPE_CHECKING:
     from sealtrain.guest.workload.fork import WorkloadProcess
@@ -65,7 +65,7 @@ class NodeKeeper(WorkloadKeeper):
         """
         self.answer_all([RankDesk(self, rank) for rank in range(len(self._workload.ends))])
         if not self._ended:
-            raise lost(self._workload.status)
+            raise lose_workload(self._workload.status)
 
     def _must_end(self) -> bool:
         if self._ends_at is None and self._company.gone() is not None:
@@ -76,7 +76,7 @@ class NodeKeeper(WorkloadKeeper):
 
     def begin(self, _rank: int, _ready: RankReady) -> Reply:
         """Answer a rank that is ready with what it may ask for."""
-        return Reply(self._stated(leads=False, anchored=0))
+        return Reply(self._state(leads=False, anchored=0))
 
     def stopped(self) -> NoReturn:
         """End with the others once the lead says why: what they sent it last is under way."""
@@ -86,4 +86,4 @@ class NodeKeeper(WorkloadKeeper):
     def failed(self, question: Failed) -> None:
         """Take the workload's word for what ended it, as far as that is known here."""
         self._guest.tally.add(question.counts)
-        self.fail(self._judged(question))
+        self.fail(self._judge(question))

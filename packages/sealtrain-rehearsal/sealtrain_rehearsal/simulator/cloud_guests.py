@@ -10,7 +10,7 @@ from typing import Any
 from sealtrain.attest.dstack.parse import log_entries, runtime_preimage
 from sealtrain.attest.dstack.verify import boot_measurements, config_ids
 from sealtrain.attest.nitro.parse import PCR_BYTES
-from sealtrain.attest.nitro.verify import extended
+from sealtrain.attest.nitro.verify import extend
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
@@ -107,9 +107,9 @@ def _nitro_tpm(
     found = max(config_ids(boot_measurements(log))).ljust(PCR_BYTES, b"\0")
     if fault == "other-config":
         found = b"\2" + bytes(PCR_BYTES - 1)
-    registers[8] = extended(registers[8], found)
+    registers[8] = extend(registers[8], found)
     for measured in _events(guest, fault == "other-events"):
-        registers[14] = extended(registers[14], hashlib.sha384(measured).digest())
+        registers[14] = extend(registers[14], hashlib.sha384(measured).digest())
     now = clock()
     made = now + {"stale-document": -4 * HOUR, "future-document": HOUR}.get(fault or "", 0)
     pki = state.nitro.foreign() if fault == "wrong-root" else state.nitro
@@ -146,7 +146,7 @@ def _image(other: bool) -> bytes:
 
 
 def _once(measured: bytes) -> bytes:
-    return extended(bytes(PCR_BYTES), hashlib.sha384(measured).digest())
+    return extend(bytes(PCR_BYTES), hashlib.sha384(measured).digest())
 
 
 def _events(guest: SimulatedGuest, other: bool) -> list[bytes]:

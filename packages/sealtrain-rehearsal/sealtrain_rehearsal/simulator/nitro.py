@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 from sealtrain.attest.errors import EvidenceMalformed
 from sealtrain.attest.nitro.cbor import decode, encode
 from sealtrain.attest.nitro.parse import PCR_BYTES
-from sealtrain.attest.nitro.verify import PARENT_PCR, extended
+from sealtrain.attest.nitro.verify import PARENT_PCR, extend
 from sealtrain.base.clock import Clock
 from sealtrain.errors import DataInvalid
 from sealtrain_rehearsal.simulator.seeds import key_of, octets
@@ -160,8 +160,8 @@ class SimulatedNsm:
             measured = (_UNSET, _UNSET, _UNSET)
         self._pcrs = dict.fromkeys(range(_ALL_PCRS), _UNSET)
         self._pcrs.update(enumerate(measured))
-        self._pcrs[3] = extended(_UNSET, _ROLE_ARN)
-        self._pcrs[PARENT_PCR] = extended(_UNSET, named.encode("ascii"))
+        self._pcrs[3] = extend(_UNSET, _ROLE_ARN)
+        self._pcrs[PARENT_PCR] = extend(_UNSET, named.encode("ascii"))
         self._locked = set(range(_BOOT_PCRS))
 
     def __call__(self, request: bytes) -> bytes:
@@ -191,7 +191,7 @@ class SimulatedNsm:
         if index in self._locked:
             raise _RefusedError("ReadOnlyIndex")
         if name == "ExtendPCR":
-            self._pcrs[index] = extended(self._pcrs[index], bytes(fields["data"]))
+            self._pcrs[index] = extend(self._pcrs[index], bytes(fields["data"]))
             return {name: {"data": self._pcrs[index]}}
         if name == "LockPCR":
             self._locked.add(index)

@@ -11,7 +11,7 @@ import typer
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.durations import Duration
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.runoptions import ANYWHERE, served_alone
+from sealtrain.cli.runoptions import ANYWHERE, surround_alone
 from sealtrain.cli.train import show_outcome
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> 
     outcome = play(
         settings,
         host_and_port(ticket.listen or ANYWHERE),
-        served_alone(),
+        surround_alone(),
         wait=max(_WAIT_SECONDS, ticket.wait_seconds),  # owners may come days later
         patience=_PATIENCE_SECONDS,
         ready=lambda place: say(f"cut server ready at {place}"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.runoptions import served_alone
+from sealtrain.cli.runoptions import surround_alone
 from sealtrain.cli.train import show_outcome
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def lead_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
     outcome = play(
         settings,
         _RELAY,
-        served_alone(),
+        surround_alone(),
         begun=lambda run_id: say(f"federation ready, run {run_id}"),
         progress=True,
     )
@@ -51,7 +51,7 @@ def join_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
         settings,
         part,
         _RELAY,
-        served_alone(),
+        surround_alone(),
         begun=lambda: say(f"party ready, {party}"),
         progress=True,
     )

@@ -16,7 +16,7 @@ from sealtrain.cli.runoptions import (
     Listen,
     Threads,
     pairs,
-    served_alone,
+    surround_alone,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def deal_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
         deal(
             settings,
             host_and_port(ticket.listen or ANYWHERE),
-            served_alone(),
+            surround_alone(),
             device="cpu" if gpu is None else "cuda",
             threads=ticket.threads or 1,
             ready=lambda place: say(f"dealer ready at {place}"),

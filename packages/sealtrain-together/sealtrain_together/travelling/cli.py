@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sealtrain.base.files import make_folder
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.output import emit, say
-from sealtrain.cli.runoptions import ANYWHERE, served_alone
+from sealtrain.cli.runoptions import ANYWHERE, surround_alone
 from sealtrain.cli.train import show_outcome
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def hold_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
         settings,
         ticket.party,
         holding,
-        served_alone(),
+        surround_alone(),
         ready=lambda place: say(f"holder ready at {place}"),
     )
     emit(as_json, held.to_dict(), [f"{held.party} gave {held.chunks} chunks, {held.bytes} bytes"])
@@ -66,7 +66,7 @@ def accelerate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool
         say(f"accelerator ready at {control}")
 
     with make_folder(settings.out):  # stays empty: the sandbox opens it
-        accelerate(settings, ports, served_alone(), threads=ticket.threads or 1, ready=ready)
+        accelerate(settings, ports, surround_alone(), threads=ticket.threads or 1, ready=ready)
 
 
 def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
@@ -89,7 +89,7 @@ def orchestrate_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: boo
         patience=_WAIT_SECONDS,
         device="cpu" if gpu is None else "cuda",
     )
-    outcome = orchestrate(settings, how, served_alone(), progress=True, say=say)
+    outcome = orchestrate(settings, how, surround_alone(), progress=True, say=say)
     if outcome is None:
         emit(as_json, {"finished": "by another orchestrator"}, ["finished by another orchestrator"])
     else:

@@ -77,7 +77,7 @@ def _certificates(value: object) -> tuple[bytes, ...]:
         try:
             return certificates_of_pem(value.encode("utf-8"))
         except DataInvalid as error:
-            raise _malformed("a certificate") from error
+            raise _refuse_malformed("a certificate") from error
     return () if value is None else (_octets(value),)
 
 
@@ -95,10 +95,10 @@ def _octets(value: object) -> bytes:
                 return urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
     except ValueError:
         pass
-    raise _malformed("a field")
+    raise _refuse_malformed("a field")
 
 
-def _malformed(what: str) -> EvidenceMalformed:
+def _refuse_malformed(what: str) -> EvidenceMalformed:
     return EvidenceMalformed(
         f"{what} of Azure's evidence is of another form", check="evidence form"
     )

@@ -273,7 +273,7 @@ class DstackClient:
         if status in (400, 404):
             return False
         if status != 200:
-            raise self._refused("/EmitEvent", status, answer)
+            raise self._refuse("/EmitEvent", status, answer)
         return True
 
     def attest_gpu(self, nonce: bytes) -> list[dict[str, str]]:
@@ -333,12 +333,12 @@ class DstackClient:
                 hint="mount /var/run/dstack.sock; guest images before 0.5 do not have it",
             )
         if status != 200:
-            raise self._refused(path, status, answer)
+            raise self._refuse(path, status, answer)
         if not isinstance(answer, dict):
             raise EvidenceMalformed(f"guest API answered {path} with something else than an object")
         return answer
 
-    def _refused(self, path: str, status: int, answer: Any) -> GuestApiUnreachable:
+    def _refuse(self, path: str, status: int, answer: Any) -> GuestApiUnreachable:
         reason = answer.get("error") if isinstance(answer, dict) else None
         return GuestApiUnreachable(
             f"guest API refused {path}",

@@ -49,9 +49,9 @@ def decode(data: bytes, what: str) -> Any:
         value = decoder.decode()
     # Keys that cannot be hashed and text that is not UTF-8 come as Python's own errors.
     except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
-        raise _malformed(what, "it does not decode, or a map holds a key twice") from error
+        raise _refuse_malformed(what, "it does not decode, or a map holds a key twice") from error
     if stream.tell() != len(data):
-        raise _malformed(what, "bytes follow it")
+        raise _refuse_malformed(what, "bytes follow it")
     return value
 
 
@@ -63,10 +63,10 @@ def _walk(data: bytes, what: str) -> None:
             pending.pop()
             continue
         if at >= len(data):
-            raise _malformed(what, "it is truncated")
+            raise _refuse_malformed(what, "it is truncated")
         if data[at] == _BREAK:
             if pending.pop() != _OPEN:
-                raise _malformed(what, "a break ends nothing")
+                raise _refuse_malformed(what, "a break ends nothing")
             at += 1
             continue
         if pending[-1] != _OPEN:
@@ -80,19 +80,19 @@ def _walk(data: bytes, what: str) -> None:
         if major in (_BYTES, _TEXT):
             at += value
             if at > len(data):
-                raise _malformed(what, "it is truncated")
+                raise _refuse_malformed(what, "it is truncated")
         elif major == _ARRAY:
             pending.append(value)
         elif major == _MAP:
             pending.append(value if value == _OPEN else 2 * value)
         elif major == _TAG:
-            raise _malformed(what, "it holds a tag")
+            raise _refuse_malformed(what, "it holds a tag")
         elif major == _SIMPLE and value not in _FALSE_TRUE_NULL:
-            raise _malformed(what, "it holds a float or an unknown simple value")
+            raise _refuse_malformed(what, "it holds a float or an unknown simple value")
         if len(pending) > MAX_DEPTH:
-            raise _malformed(what, f"it is nested deeper than {MAX_DEPTH} levels")
+            raise _refuse_malformed(what, f"it is nested deeper than {MAX_DEPTH} levels")
     if at != len(data):
-        raise _malformed(what, "bytes follow it")
+        raise _refuse_malformed(what, "bytes follow it")
 
 
 def _head(data: bytes, at: int, what: str) -> tuple[int, int, int]:
@@ -104,12 +104,12 @@ def _head(data: bytes, at: int, what: str) -> tuple[int, int, int]:
     if short == 31 and major in (_ARRAY, _MAP):
         return major, _OPEN, at
     if short > 27 or major == _SIMPLE:
-        raise _malformed(what, "it holds a string in chunks, a float or a reserved form")
+        raise _refuse_malformed(what, "it holds a string in chunks, a float or a reserved form")
     end = at + (1 << (short - 24))
     if end > len(data):
-        raise _malformed(what, "it is truncated")
+        raise _refuse_malformed(what, "it is truncated")
     return major, int.from_bytes(data[at:end], "big"), end
 
 
-def _malformed(what: str, why: str) -> EvidenceMalformed:
+def _refuse_malformed(what: str, why: str) -> EvidenceMalformed:
     return EvidenceMalformed(f"{what} is not CBOR of the accepted form: {why}", check="CBOR")

@@ -75,7 +75,7 @@ def verify_chain(
     links = [_root(cabundle[0])]
     for issuer, der in zip(cabundle, (*cabundle[1:], leaf), strict=True):
         links[-1].check_authority(below=len(cabundle) - len(links))
-        links.append(_issued(issuer, der))
+        links.append(_read_issued(issuer, der))
     links[-1].check_end_entity()
     for link in links:
         if not link.start <= now <= link.end:
@@ -118,7 +118,7 @@ def _root(der: bytes) -> ChainLink:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _issued(issuer: bytes, der: bytes) -> ChainLink:
+def _read_issued(issuer: bytes, der: bytes) -> ChainLink:
     """Read a certificate whose signature by ``issuer`` holds; nothing of it is read before."""
     certificate = load_link(der, _OF)
     try:
@@ -132,7 +132,9 @@ def _issued(issuer: bytes, der: bytes) -> ChainLink:
     link = _read(certificate)
     algorithm = certificate.signature_hash_algorithm
     if not isinstance(algorithm, hashes.SHA384):
-        raise link.misplaced(f"signed over {algorithm.name if algorithm else None}", "SHA-384")
+        raise link.refuse_misplaced(
+            f"signed over {algorithm.name if algorithm else None}", "SHA-384"
+        )
     return link
 
 
@@ -147,7 +149,7 @@ def _p384(link: ChainLink) -> ec.EllipticCurvePublicKey:
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1):
         return key
     named = key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else "no EC key"
-    raise link.misplaced(named, "P-384")
+    raise link.refuse_misplaced(named, "P-384")
 
 
 def _text(seconds: int) -> str:

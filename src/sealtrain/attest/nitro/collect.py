@@ -102,7 +102,7 @@ def attestation(
     fields = {"user_data": user_data, "nonce": nonce, "public_key": public_key}
     document = _ask(nsm, "Attestation", fields).get("document")
     if not isinstance(document, bytes):
-        raise _unexpected("Attestation", "without a document")
+        raise _refuse_unexpected("Attestation", "without a document")
     return document
 
 
@@ -121,15 +121,15 @@ def describe_pcr(nsm: Nsm, index: int) -> Register:
     answer = _ask(nsm, "DescribePCR", {"index": index})
     locked = answer.get("lock")
     if not isinstance(locked, bool):
-        raise _unexpected("DescribePCR", "without a lock")
+        raise _refuse_unexpected("DescribePCR", "without a lock")
     return Register(value=_register(answer, "DescribePCR"), locked=locked)
 
 
 def random_bytes(nsm: Nsm) -> bytes:
     """Random bytes of the module: 1 to 256, as many as it gives. Raises as ``attestation``."""
-    found = _answered(nsm, "GetRandom", "GetRandom").get("random")
+    found = _ask_module(nsm, "GetRandom", "GetRandom").get("random")
     if not isinstance(found, bytes) or not 0 < len(found) <= MAX_RANDOM_BYTES:
-        raise _unexpected("GetRandom", "without random bytes")
+        raise _refuse_unexpected("GetRandom", "without random bytes")
     return found
 
 
@@ -164,19 +164,19 @@ def measure_compose(nsm: Nsm, app_compose: bytes) -> bytes:
 
 
 def _ask(nsm: Nsm, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    return _answered(nsm, name, {name: fields})
+    return _ask_module(nsm, name, {name: fields})
 
 
-def _answered(nsm: Nsm, name: str, request: Any) -> dict[str, Any]:
+def _ask_module(nsm: Nsm, name: str, request: Any) -> dict[str, Any]:
     """One request. Variants without fields are asked for and answered by their bare name."""
     answer = nsm(encode(request))
     if len(answer) > MAX_RESPONSE_BYTES:
-        raise _unexpected(name, "with too much")
+        raise _refuse_unexpected(name, "with too much")
     value = decode(answer, "answer of the Nitro Secure Module")
     if value == name:
         return {}
     if not isinstance(value, dict) or len(value) != 1:
-        raise _unexpected(name, "with another structure")
+        raise _refuse_unexpected(name, "with another structure")
     if "Error" in value:
         raise GuestApiUnreachable(
             f"Nitro Secure Module refuses {name}",
@@ -187,16 +187,16 @@ def _answered(nsm: Nsm, name: str, request: Any) -> dict[str, Any]:
         )
     found = value.get(name)
     if not isinstance(found, dict):
-        raise _unexpected(name, "about something else")
+        raise _refuse_unexpected(name, "about something else")
     return found
 
 
 def _register(answer: dict[str, Any], name: str) -> bytes:
     value = answer.get("data")
     if not isinstance(value, bytes) or len(value) != PCR_BYTES:
-        raise _unexpected(name, "without a register")
+        raise _refuse_unexpected(name, "without a register")
     return value
 
 
-def _unexpected(name: str, how: str) -> EvidenceMalformed:
+def _refuse_unexpected(name: str, how: str) -> EvidenceMalformed:
     return EvidenceMalformed(f"Nitro Secure Module answers {name} {how}", check="guest API")

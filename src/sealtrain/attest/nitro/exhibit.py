@@ -28,7 +28,7 @@ from sealtrain.attest.nitro.verify import (
     VerifiedDocument,
     check_parent,
     compose_register,
-    measured_document,
+    measure_document,
     verify_document,
 )
 from sealtrain.attest.roots import root_name
@@ -99,7 +99,7 @@ def document_facts(raw: bytes, at: Situation) -> SignedFacts[VerifiedDocument]:
         root=root_name(verified.simulated, _AWS),
         report_data=document.user_data,
         source=SOURCE,
-        document=MeasuredDocument(got=measured_document(document), source=SOURCE, of=_register),
+        document=MeasuredDocument(got=measure_document(document), source=SOURCE, of=_register),
         ties=(partial(_parent_holds, document),),
         instance_id=document.enclave_id,
     )

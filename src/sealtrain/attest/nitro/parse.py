@@ -117,22 +117,22 @@ def parse_document(raw: bytes, form: DocumentForm = ENCLAVE) -> NitroDocument:
         EvidenceMalformed: Anything but a COSE_Sign1 of the module's form.
     """
     if len(raw) > MAX_DOCUMENT_BYTES:
-        raise _malformed("document", f"{len(raw)} bytes", f"at most {MAX_DOCUMENT_BYTES}")
+        raise _refuse_malformed("document", f"{len(raw)} bytes", f"at most {MAX_DOCUMENT_BYTES}")
     outer = decode(bytes(raw).removeprefix(_COSE_SIGN1), "document")
     if not isinstance(outer, list) or len(outer) != 4:
-        raise _malformed("document", "another structure", "COSE_Sign1, an array of four")
+        raise _refuse_malformed("document", "another structure", "COSE_Sign1, an array of four")
     protected, unprotected, payload, signature = outer
     if not isinstance(protected, bytes) or not isinstance(payload, bytes):
-        raise _malformed("COSE_Sign1", "another type", "byte strings")
+        raise _refuse_malformed("COSE_Sign1", "another type", "byte strings")
     _check_header(protected, unprotected)
     if not isinstance(signature, bytes) or len(signature) != SIGNATURE_BYTES:
-        raise _malformed("COSE signature", _form(signature), f"{SIGNATURE_BYTES} bytes")
+        raise _refuse_malformed("COSE signature", _form(signature), f"{SIGNATURE_BYTES} bytes")
     half = SIGNATURE_BYTES // 2
     if not any(signature[:half]) or not any(signature[half:]):
-        raise _malformed("COSE signature", "a zero half", "two numbers above zero")
+        raise _refuse_malformed("COSE signature", "a zero half", "two numbers above zero")
     fields = decode(payload, "payload")
     if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
-        raise _malformed("payload", "another structure", "a map with text keys")
+        raise _refuse_malformed("payload", "another structure", "a map with text keys")
     signed = encode(["Signature1", protected, b"", payload])
     return _document(bytes(raw), signed, signature, fields, form)
 
@@ -142,16 +142,16 @@ def _document(
 ) -> NitroDocument:
     for name in (*_REQUIRED, form.registers):
         if name not in fields:
-            raise _malformed(name, "nothing", "a required field")
+            raise _refuse_malformed(name, "nothing", "a required field")
     module_id, timestamp = fields["module_id"], fields["timestamp"]
     module = form.module.fullmatch(module_id) if isinstance(module_id, str) else None
     if module is None:
-        raise _malformed("module_id", _form(module_id), form.module.pattern)
+        raise _refuse_malformed("module_id", _form(module_id), form.module.pattern)
     if fields["digest"] != "SHA384":
-        raise _malformed("digest", _form(fields["digest"]), "SHA384")
+        raise _refuse_malformed("digest", _form(fields["digest"]), "SHA384")
     # bool is an int in Python; neither is a time.
     if type(timestamp) is not int or not 0 < timestamp <= _LAST_MILLISECOND:
-        raise _malformed("timestamp", _form(timestamp), "milliseconds since 1970")
+        raise _refuse_malformed("timestamp", _form(timestamp), "milliseconds since 1970")
     return NitroDocument(
         raw=raw,
         signed=signed,
@@ -175,7 +175,7 @@ def _check_header(protected: bytes, unprotected: object) -> None:
     """One algorithm, named where the signature covers it, and nowhere else anything."""
     _check_protected(protected)
     if unprotected != {} or not isinstance(unprotected, dict):
-        raise _malformed("unprotected header", "something", "an empty map")
+        raise _refuse_malformed("unprotected header", "something", "an empty map")
 
 
 @lru_cache(maxsize=8)
@@ -188,32 +188,32 @@ def _check_protected(protected: bytes) -> None:
         or type(header[_ALGORITHM]) is not int
         or header[_ALGORITHM] != _ES384
     ):
-        raise _malformed("protected header", "another one", "ES384 and nothing else")
+        raise _refuse_malformed("protected header", "another one", "ES384 and nothing else")
 
 
 def _pcrs(value: object, required: tuple[int, ...]) -> dict[int, bytes]:
     if not isinstance(value, dict) or len(value) > _PCRS:
-        raise _malformed("pcrs", _form(value), f"a map of at most {_PCRS} registers")
+        raise _refuse_malformed("pcrs", _form(value), f"a map of at most {_PCRS} registers")
     for index, register in value.items():
         if type(index) is not int or not 0 <= index < _PCRS:
-            raise _malformed("index of a PCR", _form(index), f"0 to {_PCRS - 1}")
+            raise _refuse_malformed("index of a PCR", _form(index), f"0 to {_PCRS - 1}")
         if not isinstance(register, bytes) or len(register) != PCR_BYTES:
-            raise _malformed(f"PCR{index}", _form(register), f"{PCR_BYTES} bytes")
+            raise _refuse_malformed(f"PCR{index}", _form(register), f"{PCR_BYTES} bytes")
     for index in required:
         if index not in value:
-            raise _malformed(f"PCR{index}", "nothing", "a measurement of the image")
+            raise _refuse_malformed(f"PCR{index}", "nothing", "a measurement of the image")
     return dict(sorted(value.items()))
 
 
 def _certificate(value: object) -> bytes:
     if not isinstance(value, bytes) or not 1 <= len(value) <= _MAX_CERTIFICATE_BYTES:
-        raise _malformed("certificate", _form(value), f"1 to {_MAX_CERTIFICATE_BYTES} bytes")
+        raise _refuse_malformed("certificate", _form(value), f"1 to {_MAX_CERTIFICATE_BYTES} bytes")
     return value
 
 
 def _cabundle(value: object) -> tuple[bytes, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CERTIFICATES:
-        raise _malformed("cabundle", _form(value), f"1 to {MAX_CERTIFICATES} certificates")
+        raise _refuse_malformed("cabundle", _form(value), f"1 to {MAX_CERTIFICATES} certificates")
     return tuple(_certificate(item) for item in value)
 
 
@@ -222,7 +222,7 @@ def _optional(fields: dict[str, Any], name: str) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, bytes) or len(value) > _MAX_FIELD_BYTES:
-        raise _malformed(name, _form(value), f"at most {_MAX_FIELD_BYTES} bytes, or null")
+        raise _refuse_malformed(name, _form(value), f"at most {_MAX_FIELD_BYTES} bytes, or null")
     return value
 
 
@@ -233,7 +233,7 @@ def _form(value: object) -> str:
     return repr(value)[:64] if isinstance(value, (int, str)) else type(value).__name__
 
 
-def _malformed(what: str, got: str, expected: str) -> EvidenceMalformed:
+def _refuse_malformed(what: str, got: str, expected: str) -> EvidenceMalformed:
     return EvidenceMalformed(
         f"Nitro document is malformed: {what}", check="document form", got=got, expected=expected
     )

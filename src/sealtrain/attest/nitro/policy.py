@@ -11,7 +11,7 @@ from sealtrain.attest.tee import NONE, SHOWN, Rules
 from sealtrain.base.models import StrictModel
 
 
-def _measured(value: str) -> str:
+def _check_measured(value: str) -> str:
     if not value.strip("0"):
         raise ValueError(
             "a register of zeros is what debug mode and unmeasured images have; never accept it"
@@ -19,7 +19,7 @@ def _measured(value: str) -> str:
     return value
 
 
-_Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$"), AfterValidator(_measured)]
+_Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$"), AfterValidator(_check_measured)]
 _Instance = Annotated[str, StringConstraints(pattern=r"^i-[0-9a-f]{8,32}$")]
 
 

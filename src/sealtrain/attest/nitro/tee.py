@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from sealtrain.attest.nitro.policy import RULES
-from sealtrain.attest.statement import GuestEvidence, bound_base64
+from sealtrain.attest.statement import GuestEvidence, limit_base64
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
@@ -16,7 +16,7 @@ _MAX_DOCUMENT_BYTES = 16 << 10
 class DocumentEvidence(GuestEvidence):
     """Any guest on EC2 that shows a document of AWS, which brings its certificates along."""
 
-    document: Annotated[Base64, bound_base64(_MAX_DOCUMENT_BYTES), ONE_SPELLING]
+    document: Annotated[Base64, limit_base64(_MAX_DOCUMENT_BYTES), ONE_SPELLING]
 
     @property
     def document_bytes(self) -> bytes:

@@ -129,17 +129,17 @@ def verify_document(
     )
 
 
-def extended(register: bytes, data: bytes) -> bytes:
+def extend(register: bytes, data: bytes) -> bytes:
     """A register after one extension: ``SHA-384(register ‖ data)``."""
     return hashlib.sha384(register + data).digest()
 
 
 def compose_register(compose_hash: str) -> bytes:
     """What PCR16 holds for a deployment document's SHA-256 (hex); a KMS's key policies name it."""
-    return extended(_UNSET, bytes.fromhex(compose_hash))
+    return extend(_UNSET, bytes.fromhex(compose_hash))
 
 
-def measured_document(document: NitroDocument) -> str:
+def measure_document(document: NitroDocument) -> str:
     """PCR16 in hex, where it is locked."""
     return document.pcr(COMPOSE_PCR) or "PCR16 is not locked"
 
@@ -169,7 +169,7 @@ def check_parent(document: NitroDocument) -> None:
         MeasurementMismatch: PCR4 is of another parent than the module's name says.
     """
     found = document.pcrs.get(PARENT_PCR, _UNSET)
-    expected = extended(_UNSET, document.parent_id.encode("ascii"))
+    expected = extend(_UNSET, document.parent_id.encode("ascii"))
     if found != _UNSET and found != expected:
         raise MeasurementMismatch(
             "PCR4 is of another parent instance than the module's name says",

@@ -17,7 +17,7 @@ from sealtrain.attest.dstack.appraise import key_provider
 from sealtrain.attest.dstack.verify import LOG, MeasuredGuest, config_ids, replay_register
 from sealtrain.attest.errors import EventLogMismatch, MeasurementMismatch, PlatformMismatch
 from sealtrain.attest.nitro.parse import PCR_BYTES
-from sealtrain.attest.nitro.verify import VerifiedDocument, check_age, extended
+from sealtrain.attest.nitro.verify import VerifiedDocument, check_age, extend
 from sealtrain.attest.nitrotpm.policy import NitroTpmPolicy
 from sealtrain.attest.rules import Rule, about
 from sealtrain.attest.statement import LogEntry
@@ -86,7 +86,7 @@ def _config(guest: NitroTpmGuest, policy: NitroTpmPolicy, now: int) -> Claim:
     if policy.config_id == "any" and not any(got):
         return claim_unchecked("configuration id", got.hex(), source=DOCUMENT)
     ids = (found.ljust(PCR_BYTES, b"\0") for found in config_ids(guest.measured))
-    if not any(got == extended(bytes(PCR_BYTES), found) for found in ids):
+    if not any(got == extend(bytes(PCR_BYTES), found) for found in ids):
         raise EventLogMismatch(
             "PCR 8 of the NitroTPM commits to other values than the event log",
             check="configuration id",

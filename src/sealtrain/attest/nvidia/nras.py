@@ -105,13 +105,13 @@ def check_remote_verdict(
     if policy.nras == "local":
         return (claim_unchecked("remote verdict", "not asked for", source="NRAS token"),)
     if collateral is None or collateral.nras is None:
-        raise _refused("policy asks for NVIDIA's verdict; there is none")
+        raise _refuse("policy asks for NVIDIA's verdict; there is none")
     gpus = [device for device in devices if device.kind == "gpu"]
     verdicts = verify_remote_verdict(collateral.nras, nonce=nonce, gpu_count=len(gpus), now=now)
     got = sorted(_identity(claims) for claims in verdicts.values())
     expected = sorted(_identity_of(device) for device in gpus)
     if got != expected:
-        raise _refused("it is about other devices or firmware", "ueid", got=got, expected=expected)
+        raise _refuse("it is about other devices or firmware", "ueid", got=got, expected=expected)
     return (
         Claim(
             name="remote verdict",
@@ -145,21 +145,21 @@ def verify_remote_verdict(
     overall = _claims("overall", overall_token, keys, nonce=nonce, now=now)
     version = overall.get("x-nvidia-ver")
     if not isinstance(version, str) or version not in _PASSED_IN:
-        raise _refused(
+        raise _refuse(
             "its claims are of an unknown version",
             "x-nvidia-ver",
             got=str(version)[:32],
             expected=", ".join(_PASSED_IN),
         )
     if overall.get("x-nvidia-overall-att-result") is not True:
-        raise _refused(
+        raise _refuse(
             "the service judged negatively",
             "x-nvidia-overall-att-result",
             got="overall result is not true",
         )
     _check_submodules(overall.get("submods"), device_tokens)
     if len(device_tokens) != gpu_count:
-        raise _refused(
+        raise _refuse(
             "it is about another number of devices",
             "submods",
             got=len(device_tokens),
@@ -180,19 +180,19 @@ def _answer(text: str) -> tuple[str, dict[str, str]]:
             isinstance(token, str) for token in devices.values()
         ):
             return overall, devices
-    raise _refused("answer is not one overall token with one token for each device")
+    raise _refuse("answer is not one overall token with one token for each device")
 
 
 def _keys(text: str) -> dict[str, Mapping[str, Any]]:
     value = _json(text, MAX_JWKS_CHARS, "key set")
     listed = value.get("keys") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= _MAX_KEYS:
-        raise _refused("key set lists no keys", "keys")
+        raise _refuse("key set lists no keys", "keys")
     found: dict[str, Mapping[str, Any]] = {}
     for key in listed:
         name = key.get("kid") if isinstance(key, dict) else None
         if not isinstance(name, str) or name in found:
-            raise _refused("key set has a key without a name, or a name twice", "keys")
+            raise _refuse("key set has a key without a name, or a name twice", "keys")
         found[name] = key
     return found
 
@@ -202,23 +202,23 @@ def _claims(
 ) -> dict[str, Any]:
     header = _header(name, token)
     if header.get("alg") != _ALGORITHM:
-        raise _refused(
+        raise _refuse(
             f"{name} token is not signed with a key of the service",
             "alg",
             got=str(header.get("alg"))[:32],
             expected=_ALGORITHM,
         )
     if not set(header) <= {"alg", "kid", "typ"}:
-        raise _refused(f"{name} token's header asks for more than is understood", "header")
+        raise _refuse(f"{name} token's header asks for more than is understood", "header")
     key = keys.get(header["kid"]) if isinstance(header.get("kid"), str) else None
     if key is None:
-        raise _refused(f"{name} token's key is not in the archived key set", "kid")
+        raise _refuse(f"{name} token's key is not in the archived key set", "kid")
     try:
         payload = jwt.PyJWS().decode_complete(
             token, jwt.PyJWK(dict(key), algorithm=_ALGORITHM), algorithms=[_ALGORITHM]
         )["payload"]
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _refused(f"{name} token's signature does not hold", "signature") from error
+        raise _refuse(f"{name} token's signature does not hold", "signature") from error
     claims = _object(name, payload)
     _check_common(name, claims, nonce=nonce, now=now)
     return claims
@@ -227,19 +227,19 @@ def _claims(
 def _header(name: str, token: str) -> dict[str, Any]:
     parts = token.split(".")
     if len(parts) != 3 or not token.isascii():
-        raise _refused(f"{name} token is not a compact JWT")
+        raise _refuse(f"{name} token is not a compact JWT")
     try:
         data = base64.b64decode(
             parts[0] + "=" * (-len(parts[0]) % 4), altchars=b"-_", validate=True
         )
     except (binascii.Error, ValueError) as error:
-        raise _refused(f"{name} token is not a compact JWT") from error
+        raise _refuse(f"{name} token is not a compact JWT") from error
     return _object(name, data)
 
 
 def _check_common(name: str, claims: Mapping[str, Any], *, nonce: bytes, now: int) -> None:
     if claims.get("iss") != NRAS_ISSUER:
-        raise _refused(
+        raise _refuse(
             f"{name} token has another issuer",
             "iss",
             got=str(claims.get("iss"))[:128],
@@ -252,7 +252,7 @@ def _check_common(name: str, claims: Mapping[str, Any], *, nonce: bytes, now: in
         or len(nonce) != 32
         or not hmac.compare_digest(got.encode("utf-8"), nonce.hex().encode("ascii"))
     ):
-        raise _refused(
+        raise _refuse(
             f"{name} token was made for another conversation",
             "eat_nonce",
             got=str(got)[:64],
@@ -261,9 +261,9 @@ def _check_common(name: str, claims: Mapping[str, Any], *, nonce: bytes, now: in
     start, end = claims.get("nbf"), claims.get("exp")
     if not _is_time(start) or not _is_time(end):
         field = "exp" if _is_time(start) else "nbf"
-        raise _refused(f"{name} token does not say when it is valid", field)
+        raise _refuse(f"{name} token does not say when it is valid", field)
     if not start <= now <= end:
-        raise _refused(
+        raise _refuse(
             f"{name} token is not valid at this time",
             "nbf" if now < start else "exp",
             got=to_rfc3339(now),
@@ -277,11 +277,11 @@ def _is_time(value: Any) -> TypeGuard[int]:
 
 def _check_submodules(submods: Any, tokens: Mapping[str, str]) -> None:
     if not isinstance(submods, dict) or set(submods) != set(tokens):
-        raise _refused("overall token names other devices than the answer", "submods")
+        raise _refuse("overall token names other devices than the answer", "submods")
     for name, token in tokens.items():
         digest = hashlib.sha256(token.encode("utf-8")).hexdigest()
         if submods[name] != ["DIGEST", ["SHA-256", digest]]:
-            raise _refused(f"overall token is about another {name} token", f"submods.{name}")
+            raise _refuse(f"overall token is about another {name} token", f"submods.{name}")
 
 
 def _check_device(name: str, claims: Mapping[str, Any], version: str) -> None:
@@ -291,11 +291,11 @@ def _check_device(name: str, claims: Mapping[str, Any], version: str) -> None:
     for check in (*_PASSED, *_PASSED_IN[version]):
         _require(name, claims, f"{_GPU}{check}", True)
     if claims.get("x-nvidia-attestation-warning") is not None:
-        raise _refused(f"the service warns about {name}", "x-nvidia-attestation-warning")
+        raise _refuse(f"the service warns about {name}", "x-nvidia-attestation-warning")
     for chain in _CHAINS if version == "3.0" else ():
         said = claims.get(f"{_GPU}{chain}")
         if not isinstance(said, dict):
-            raise _refused(f"{name} token says nothing of a certificate chain", chain, got=chain)
+            raise _refuse(f"{name} token says nothing of a certificate chain", chain, got=chain)
         _require(name, said, "x-nvidia-cert-status", "valid", chain)
         _require(name, said, "x-nvidia-cert-ocsp-status", "good", chain)
 
@@ -305,7 +305,7 @@ def _require(
 ) -> None:
     got = claims.get(claim)
     if type(got) is not type(expected) or got != expected:
-        raise _refused(
+        raise _refuse(
             f"the service judged {name} negatively",
             claim,
             got=f"{where} {claim}: {got!s:.64}".strip(),
@@ -334,9 +334,9 @@ def _object(name: str, data: bytes) -> dict[str, Any]:
             data, max_bytes=MAX_TOKEN_CHARS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
         )
     except DataInvalid as error:
-        raise _refused(f"{name} token is not JSON", "payload") from error
+        raise _refuse(f"{name} token is not JSON", "payload") from error
     if not isinstance(value, dict):
-        raise _refused(f"{name} token is not a JSON object")
+        raise _refuse(f"{name} token is not a JSON object")
     return value
 
 
@@ -346,10 +346,10 @@ def _json(text: str, limit: int, what: str) -> Any:
             text.encode("utf-8"), max_bytes=limit, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
         )
     except (DataInvalid, UnicodeEncodeError) as error:
-        raise _refused(f"{what} of the service is not JSON", what) from error
+        raise _refuse(f"{what} of the service is not JSON", what) from error
 
 
-def _refused(
+def _refuse(
     problem: str, field: str | None = None, *, got: object = None, expected: object = None
 ) -> RemoteVerdictRefused:
     return RemoteVerdictRefused(

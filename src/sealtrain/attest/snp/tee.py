@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sealtrain.attest.snp.policy import RULES
-from sealtrain.attest.statement import MAX_CRL_BYTES, GuestEvidence, bound_base64
+from sealtrain.attest.statement import MAX_CRL_BYTES, GuestEvidence, limit_base64
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
@@ -15,15 +15,15 @@ from sealtrain.base.models import ONE_SPELLING, Base64
 _REPORT_BYTES = 1184
 _MAX_CERTIFICATE_BYTES = 8 << 10
 
-_Certificate = Annotated[Base64, bound_base64(_MAX_CERTIFICATE_BYTES), ONE_SPELLING]
+_Certificate = Annotated[Base64, limit_base64(_MAX_CERTIFICATE_BYTES), ONE_SPELLING]
 
 
 class ReportEvidence(GuestEvidence):
     """A report, and certificates from the chip's own up to the root."""
 
-    report: Annotated[Base64, bound_base64(_REPORT_BYTES), ONE_SPELLING]
+    report: Annotated[Base64, limit_base64(_REPORT_BYTES), ONE_SPELLING]
     certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
-    crl: Annotated[Base64, bound_base64(MAX_CRL_BYTES), ONE_SPELLING] | None
+    crl: Annotated[Base64, limit_base64(MAX_CRL_BYTES), ONE_SPELLING] | None
     """The vendor's revocation list, DER; a policy may require it."""
 
     @property

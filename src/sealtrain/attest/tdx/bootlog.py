@@ -38,15 +38,15 @@ def parse_ccel(raw: bytes) -> tuple[FirmwareEvent, ...]:
         EvidenceMalformed: Another form, another bank, or over a limit.
     """
     if len(raw) > MAX_CCEL_BYTES:
-        raise _malformed(f"it is longer than {MAX_CCEL_BYTES} bytes")
+        raise _refuse_malformed(f"it is longer than {MAX_CCEL_BYTES} bytes")
     log = parse_log(raw, first=1)
     if "sha384" not in log.banks:
-        raise _malformed("it has no digests of SHA-384")
+        raise _refuse_malformed("it has no digests of SHA-384")
     if any(event.register > 4 for event in log.events):
-        raise _malformed("an event is of no register of a TDX guest")
+        raise _refuse_malformed("an event is of no register of a TDX guest")
     found = [event for event in log.events if event.register - 1 in _REGISTERS]
     if len(found) > MAX_EVENTS:
-        raise _malformed(f"it holds more than {MAX_EVENTS} events")
+        raise _refuse_malformed(f"it holds more than {MAX_EVENTS} events")
     return tuple(
         FirmwareEvent(index=event.register - 1, digest=event.digests["sha384"].hex())
         for event in found
@@ -95,5 +95,5 @@ def read_events(registers: Sequence[str], path: Path = CCEL) -> tuple[FirmwareEv
     return events
 
 
-def _malformed(problem: str) -> EvidenceMalformed:
+def _refuse_malformed(problem: str) -> EvidenceMalformed:
     return EvidenceMalformed(f"boot log is malformed: {problem}", check=BOOT_LOG)

@@ -119,7 +119,7 @@ def parse_quote(raw: bytes) -> TdxQuote:
 def _report_span(raw: bytes) -> tuple[int, int]:
     """First byte of the TD report and first byte after it, where the signed part ends."""
     if len(raw) < _HEADER_BYTES + 6:
-        raise _truncated()
+        raise _refuse_truncated()
     version, key_type, tee_type = struct.unpack_from("<HHI", raw, 0)
     if tee_type != _TDX or version == 3:
         found = "SGX" if tee_type == _SGX or version == 3 else f"tee type {tee_type:#x}"
@@ -146,7 +146,7 @@ def _report_span(raw: bytes) -> tuple[int, int]:
             expected="TD report 1.0 or 1.5",
         )
     if len(raw) < start + size + 4:
-        raise _truncated()
+        raise _refuse_truncated()
     return start, start + size
 
 
@@ -159,7 +159,7 @@ def _chain(raw: bytes, auth: int) -> bytes:
     _require_known("certification data type", cert_type, 6)
     qe_auth = outer + 6 + 384 + 64
     if len(raw) < qe_auth + 2:
-        raise _truncated()
+        raise _refuse_truncated()
     inner = qe_auth + 2 + int.from_bytes(raw[qe_auth : qe_auth + 2], "little")
     chain_type, chain_size = _header(raw, inner)
     _exact("certificate chain", inner + 6 + chain_size, len(raw))
@@ -169,12 +169,12 @@ def _chain(raw: bytes, auth: int) -> bytes:
 
 def _header(raw: bytes, at: int) -> tuple[int, int]:
     if len(raw) < at + 6:
-        raise _truncated()
+        raise _refuse_truncated()
     kind, size = struct.unpack_from("<HI", raw, at)
     return kind, size
 
 
-def _truncated() -> QuoteInvalid:
+def _refuse_truncated() -> QuoteInvalid:
     return QuoteInvalid("quote is truncated", check="quote structure")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from sealtrain.attest.statement import MAX_LOG_ENTRIES, MAX_QUOTE_BYTES, GuestEvidence, bound_base64
+from sealtrain.attest.statement import MAX_LOG_ENTRIES, MAX_QUOTE_BYTES, GuestEvidence, limit_base64
 from sealtrain.attest.tdx.policy import RULES
 from sealtrain.attest.tee import Device, Tee
 from sealtrain.base.encoding import from_base64
@@ -16,7 +16,7 @@ from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
 class QuoteEvidence(GuestEvidence):
     """Any guest on TDX."""
 
-    quote: Annotated[Base64, bound_base64(MAX_QUOTE_BYTES), ONE_SPELLING]
+    quote: Annotated[Base64, limit_base64(MAX_QUOTE_BYTES), ONE_SPELLING]
 
     @property
     def quote_bytes(self) -> bytes:

@@ -44,7 +44,7 @@ class Octets:
         """An unsigned number of ``size`` bytes."""
         return int.from_bytes(self.take(size), self._order)
 
-    def sized(self, size: int, most: int) -> bytes:
+    def read_sized(self, size: int, most: int) -> bytes:
         """Bytes behind their length, which is a number of ``size`` bytes and at most ``most``.
 
         Raises:

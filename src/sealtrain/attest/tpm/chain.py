@@ -245,7 +245,7 @@ def _links(certificates: tuple[bytes, ...], simulated: bool) -> tuple[ChainLink,
         _check_issued(below, above, simulated)
     links[0].check_end_entity()
     if links[0].signs_certificates:
-        raise links[0].misplaced("may sign certificates", "may not")
+        raise links[0].refuse_misplaced("may sign certificates", "may not")
     return links
 
 
@@ -255,11 +255,11 @@ def _check_issued(below: ChainLink, above: ChainLink, simulated: bool) -> None:
         if not simulated:
             key = above.key
             if not isinstance(key, rsa.RSAPublicKey) or key.key_size < _MIN_RSA_BITS:
-                raise above.misplaced("another kind of key", "RSA of at least 2048 bits")
+                raise above.refuse_misplaced("another kind of key", "RSA of at least 2048 bits")
             if certificate.signature_algorithm_oid != SignatureAlgorithmOID.RSA_WITH_SHA256:
-                raise below.misplaced("another signature", "PKCS #1 1.5 with SHA-256")
+                raise below.refuse_misplaced("another signature", "PKCS #1 1.5 with SHA-256")
         elif not isinstance(certificate.signature_hash_algorithm, hashes.SHA256):
-            raise below.misplaced("another signature", "SHA-256")
+            raise below.refuse_misplaced("another signature", "SHA-256")
         certificate.verify_directly_issued_by(above.certificate)
     except (InvalidSignature, *CHAIN_ERRORS) as error:
         raise CertificateChainInvalid(
@@ -277,5 +277,7 @@ def _machine_of(leaf: ChainLink) -> GoogleMachine:
             try:
                 return parse_machine(value.value)
             except EvidenceMalformed as error:
-                raise leaf.misplaced("a machine's name of another form", MACHINE_OID) from error
-    raise leaf.misplaced("no machine", MACHINE_OID)
+                raise leaf.refuse_misplaced(
+                    "a machine's name of another form", MACHINE_OID
+                ) from error
+    raise leaf.refuse_misplaced("no machine", MACHINE_OID)

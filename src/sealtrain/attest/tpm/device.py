@@ -80,7 +80,7 @@ class Tpm:
             if answer.number(4) != len(shown) or not shown or not set(shown) <= set(wanted):
                 raise answer.malformed("it has other registers")
             for index in shown:
-                found[index] = answer.sized(2, 64)
+                found[index] = answer.read_sized(2, 64)
             answer.finish()
         return found
 
@@ -97,10 +97,10 @@ class Tpm:
             EvidenceMalformed: It is longer, or a response is of another form.
         """
         public = Octets(
-            self._call(_NV_READ_PUBLIC, (), struct.pack(">I", index)).sized(2, 256), _WHAT
+            self._call(_NV_READ_PUBLIC, (), struct.pack(">I", index)).read_sized(2, 256), _WHAT
         )
         public.take(10)
-        public.sized(2, 64)
+        public.read_sized(2, 64)
         size = public.number(2)
         public.finish()
         if size > most:
@@ -111,7 +111,7 @@ class Tpm:
             body = struct.pack(">HH", part, len(found))
             reader = index if by is None else by
             answer = self._call(_NV_READ, (reader, index), body, authorised=1)
-            data = answer.sized(2, part)
+            data = answer.read_sized(2, part)
             if len(data) != part:
                 raise answer.malformed("it has other bytes than were asked for")
             found += data
@@ -125,23 +125,25 @@ class Tpm:
             Its handle and its ``TPMT_PUBLIC``.
         """
         sensitive = struct.pack(">HHH", 4, 0, 0)
-        body = sensitive + _sized(template) + struct.pack(">HI", 0, 0)
+        body = sensitive + _prefix_size(template) + struct.pack(">HI", 0, 0)
         answer = self._call(_CREATE_PRIMARY, (hierarchy,), body, authorised=1, returned=1)
         handle = answer.number(4)
         answer.number(4)  # size of the parameters
         try:
-            yield handle, answer.sized(2, 1024)
+            yield handle, answer.read_sized(2, 1024)
         finally:
             self._call(_FLUSH, (), struct.pack(">I", handle))
 
     def quote(self, key: int, qualifying_data: bytes, bank: str = "sha256") -> tuple[bytes, bytes]:
         """``TPMS_ATTEST`` over all registers of a bank, and ``TPMT_SIGNATURE``, by a loaded key."""
         body = (
-            _sized(qualifying_data) + struct.pack(">H", _NULL) + selection(bank, range(REGISTERS))
+            _prefix_size(qualifying_data)
+            + struct.pack(">H", _NULL)
+            + selection(bank, range(REGISTERS))
         )
         answer = self._call(_QUOTE, (key,), body, authorised=1, returned=0)
-        signed = Octets(answer.sized(4, 2048), _WHAT)
-        message = signed.sized(2, 1024)
+        signed = Octets(answer.read_sized(4, 2048), _WHAT)
+        message = signed.read_sized(2, 1024)
         return message, signed.take(signed.left)
 
     def _call(
@@ -176,7 +178,7 @@ class Tpm:
             if answered != tag:
                 raise response.malformed("it is of another form than the command")
             if authorised and returned is None:
-                response = Octets(response.sized(4, MAX_RESPONSE_BYTES), _WHAT)
+                response = Octets(response.read_sized(4, MAX_RESPONSE_BYTES), _WHAT)
             return response
         raise GuestApiUnreachable("the TPM is busy", check="TPM", got=f"{_TRIES} tries")
 
@@ -196,7 +198,7 @@ def _selections(answer: Octets) -> list[tuple[int, list[int]]]:
     return found
 
 
-def _sized(data: bytes) -> bytes:
+def _prefix_size(data: bytes) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.errors import EventLogMismatch, EvidenceMalformed, ReportDataMismatch
-from sealtrain.attest.statement import MAX_LOG_ENTRIES, bound_base64
+from sealtrain.attest.statement import MAX_LOG_ENTRIES, limit_base64
 from sealtrain.attest.tpm.chain import (
     MAX_AK_CERTIFICATE_BYTES,
     MAX_AK_CERTIFICATES,
@@ -36,7 +36,7 @@ from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
 
 _Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64}|[0-9a-f]{96})$")]
 _Index = Annotated[int, Field(ge=0, lt=REGISTERS)]
-_Certificate = Annotated[Base64, bound_base64(MAX_AK_CERTIFICATE_BYTES), ONE_SPELLING]
+_Certificate = Annotated[Base64, limit_base64(MAX_AK_CERTIFICATE_BYTES), ONE_SPELLING]
 
 
 class TpmRegister(StrictModel):
@@ -56,9 +56,9 @@ class TpmEvent(StrictModel):
 class QuotedTpm(StrictModel):
     """A quote of a vTPM with the registers and events that it covers."""
 
-    message: Annotated[Base64, bound_base64(MAX_QUOTE_BYTES), ONE_SPELLING]
+    message: Annotated[Base64, limit_base64(MAX_QUOTE_BYTES), ONE_SPELLING]
     """``TPMS_ATTEST``."""
-    signature: Annotated[Base64, bound_base64(MAX_SIGNATURE_BYTES), ONE_SPELLING]
+    signature: Annotated[Base64, limit_base64(MAX_SIGNATURE_BYTES), ONE_SPELLING]
     """``TPMT_SIGNATURE``."""
     registers: Annotated[tuple[TpmRegister, ...], Field(min_length=1, max_length=REGISTERS)]
     """The quoted registers, ascending."""

@@ -94,7 +94,7 @@ def parse_hcl(raw: bytes) -> HclReport:
         raise reader.malformed("its header is of another request")
     report = reader.take(_REPORT_BYTES)
     data_size, data_version, kind, digest = (reader.number(4) for _ in range(4))
-    runtime = reader.sized(4, MAX_HCL_BYTES)
+    runtime = reader.read_sized(4, MAX_HCL_BYTES)
     if data_version != 1 or kind not in _KINDS or digest != 1:
         raise reader.malformed("its runtime data are of another kind, or not under SHA-256")
     if data_size != _DATA_HEADER_BYTES + len(runtime) or any(reader.take(reader.left)):
@@ -143,21 +143,21 @@ def parse_runtime(text: bytes) -> RuntimeData:
     try:
         value = parse_json(text, max_bytes=MAX_HCL_BYTES, max_depth=8)
     except DataInvalid as error:
-        raise _malformed("runtime data are not JSON") from error
+        raise _refuse_malformed("runtime data are not JSON") from error
     document: dict[str, Any] = value if isinstance(value, dict) else {}
     keys, configuration = document.get("keys"), document.get("vm-configuration")
     if not isinstance(keys, list) or not isinstance(configuration, dict):
-        raise _malformed("runtime data name no keys or no configuration")
+        raise _refuse_malformed("runtime data name no keys or no configuration")
     secure_boot, vm_id = configuration.get("secure-boot"), configuration.get("vmUniqueId")
     if (
         not isinstance(secure_boot, bool)
         or not isinstance(vm_id, str)
         or not _VM_ID.fullmatch(vm_id)
     ):
-        raise _malformed("runtime data do not say what was booted")
+        raise _refuse_malformed("runtime data do not say what was booted")
     named = [key for key in keys if isinstance(key, dict) and key.get("kid") == _KEY_NAME]
     if len(named) != 1 or named[0].get("kty") != "RSA":
-        raise _malformed("runtime data name not exactly one attestation key")
+        raise _refuse_malformed("runtime data name not exactly one attestation key")
     try:
         exponent, modulus = (
             int.from_bytes(_base64url(named[0].get(part)), "big") for part in ("e", "n")
@@ -179,5 +179,5 @@ def _base64url(text: object) -> bytes:
     return found
 
 
-def _malformed(message: str) -> EvidenceMalformed:
+def _refuse_malformed(message: str) -> EvidenceMalformed:
     return EvidenceMalformed(message, check=HCL)

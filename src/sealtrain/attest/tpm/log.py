@@ -132,7 +132,7 @@ def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
         raise reader.malformed(f"it is longer than {MAX_LOG_BYTES} bytes")
     if reader.number(4) != first or reader.number(4) != _NO_ACTION or any(reader.take(20)):
         raise reader.malformed("it does not begin with the event that names its banks")
-    banks = _banks(reader.sized(4, 1024))
+    banks = _banks(reader.read_sized(4, 1024))
     locality = 0
     events: list[BootEvent] = []
     while reader.left:
@@ -145,7 +145,7 @@ def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
         if register >= REGISTERS:
             raise reader.malformed("an event is of no register")
         digests = _digests(reader, banks)
-        data = reader.sized(4, _MAX_DATA_BYTES)
+        data = reader.read_sized(4, _MAX_DATA_BYTES)
         if kind == _NO_ACTION:
             if register == 0 and data.startswith(_LOCALITY):
                 locality = _locality(reader, data, begun=bool(events))
@@ -170,7 +170,7 @@ def _banks(spec: bytes) -> dict[int, str]:
         banks[algorithm] = name
     if not count:
         raise reader.malformed("it names no bank")
-    reader.sized(1, 255)
+    reader.read_sized(1, 255)
     reader.finish()
     return banks
 

@@ -94,10 +94,10 @@ def parse_quote(raw: bytes) -> TpmQuote:
         raise reader.malformed(f"it is longer than {MAX_QUOTE_BYTES} bytes")
     if reader.number(4) != _MAGIC or reader.number(2) != _QUOTE_TYPE:
         raise reader.malformed("it is no quote that a TPM made")
-    signer = reader.sized(2, _MAX_NAME_BYTES)
+    signer = reader.read_sized(2, _MAX_NAME_BYTES)
     if signer and _NAME_DIGESTS.get(int.from_bytes(signer[:2], "big")) != len(signer) - 2:
         raise reader.malformed("the name of its key has another form")
-    qualifying_data = reader.sized(2, _MAX_NONCE_BYTES)
+    qualifying_data = reader.read_sized(2, _MAX_NONCE_BYTES)
     clock_ms, resets, restarts, safe = (reader.number(size) for size in (8, 4, 4, 1))
     if safe > 1:
         raise reader.malformed("the state of its clock is neither yes nor no")
@@ -110,7 +110,7 @@ def parse_quote(raw: bytes) -> TpmQuote:
     if reader.number(1) != _SELECT_BYTES:
         raise reader.malformed(f"its selection is not of {REGISTERS} registers")
     bits = int.from_bytes(reader.take(_SELECT_BYTES), "little")
-    digest = reader.sized(2, 64)
+    digest = reader.read_sized(2, 64)
     if not bits or len(digest) != hashlib.sha256().digest_size:
         raise reader.malformed("it selects nothing, or its digest is not SHA-256")
     reader.finish()
@@ -194,7 +194,9 @@ def check_signature(quote: TpmQuote, signature: bytes, key: AttestationKey) -> N
     scheme, digest = reader.number(2), reader.number(2)
     if scheme not in (_RSASSA, _ECDSA) or digest != _SHA256:
         raise reader.malformed("it is neither ECDSA nor RSASSA with SHA-256")
-    parts = [reader.sized(2, MAX_SIGNATURE_BYTES) for _ in range(1 if scheme == _RSASSA else 2)]
+    parts = [
+        reader.read_sized(2, MAX_SIGNATURE_BYTES) for _ in range(1 if scheme == _RSASSA else 2)
+    ]
     reader.finish()
     if scheme == _ECDSA and not all(len(part) <= _SCALAR_BYTES and any(part) for part in parts):
         raise reader.malformed("it holds no two numbers of a P-256 signature")

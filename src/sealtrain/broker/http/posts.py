@@ -21,7 +21,7 @@ from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.controllers import SignerRole
 from sealtrain.broker.service.service import Broker
-from sealtrain.consortium.documents import handed_in
+from sealtrain.consortium.documents import list_handed_in
 from sealtrain.consortium.runevents import RunEvent
 from sealtrain.consortium.submissions import RunStop, Submission
 from sealtrain.errors import SignatureInvalid
@@ -165,7 +165,7 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
     def handing_in(entry_kind: str) -> Callable[[EnvelopeDocument], Accepted]:
         return lambda asked: broker().registry.hand_in(entry_kind, asked)
 
-    for entry_kind, kind in handed_in().items():
+    for entry_kind, kind in list_handed_in().items():
         owned(kind.path, EnvelopeDocument, Accepted, handing_in(entry_kind), kind.summary)
     owned(
         "/v1/ledger/cosignatures",

@@ -25,9 +25,9 @@ from sealtrain.consortium.receipts import Anchor, OwnedId, data_of_entry
 from sealtrain.consortium.runevents import (
     RunEvent,
     SubmissionState,
-    applied,
+    apply_event,
+    state_submitted,
     stop_applied,
-    submitted,
 )
 from sealtrain.consortium.submissions import RunStop, Submission
 from sealtrain.ledger.ledger import Ledger
@@ -207,7 +207,7 @@ def _submission(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if transaction.submissions.get(body["submission_id"]) is None:
         document = Submission.from_bytes(Envelope.from_dict(body["envelope"]).payload)
-        state = submitted(
+        state = state_submitted(
             document, by=body["by"], digest=body["digest"], index=entry.index, at=entry.at
         )
         transaction.submissions.put(state, at=entry.at)
@@ -219,7 +219,7 @@ def _run_event(transaction: Transaction, entry: RecordedEntry) -> None:
         return
     event = RunEvent.from_bytes(Envelope.from_dict(body["envelope"]).payload)
     state = _find_submission(transaction, event.submission_id)
-    after = applied(
+    after = apply_event(
         state, event, by=body["by"], digest=body["digest"], index=entry.index, at=entry.at
     )
     known.put(after, at=entry.at)

@@ -43,7 +43,7 @@ def answers(document: bytes, attest: Callable[[bytes], Mapping[str, Any]]) -> di
         "app_compose": document.decode("utf-8"),
     }
 
-    def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
+    def show_evidence(fields: Mapping[str, Any]) -> dict[str, Any]:
         text = fields.get("report_data")
         try:
             report_data = bytes.fromhex(text if isinstance(text, str) else "")
@@ -58,7 +58,7 @@ def answers(document: bytes, attest: Callable[[bytes], Mapping[str, Any]]) -> di
         "/v1/Info": lambda fields: about,
         "/simulator/Guest": lambda fields: {"tee": "test-vtpm"},
         "/simulator/Gpus": lambda fields: {"evidence": None},
-        "/simulator/Attest": shown,
+        "/simulator/Attest": show_evidence,
     }
 
 

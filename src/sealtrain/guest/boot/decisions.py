@@ -26,6 +26,11 @@ COMMAND_USER: Final = 65532
 """Runs the document's command, which keeps the keys, and alone uses the agent's socket."""
 SCRIPT_USER: Final = 65531
 """Runs the recipe's code (``guest.sandbox.users``)."""
+HOST_MODULES: Final = (
+    "hv_sock", "vmw_vsock_virtio_transport", "vmw_vsock_virtio_transport_common", "vsock",
+)  # fmt: skip
+"""Modules of the line to the host (vsock), in the order in which they go. No network namespace
+parts it from a recipe's code, so it is there until the operator has handed in its files."""
 ROOT_PARTITION: Final = "sealtrain-root"
 _ROOT: Final = re.compile(r"[0-9a-f]{64}")
 _BLOCKS: Final = re.compile(r"[1-9][0-9]{0,9}")

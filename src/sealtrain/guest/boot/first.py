@@ -6,6 +6,7 @@ step that fails is named on the console, and the machine is switched off.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -25,6 +26,7 @@ from sealtrain.guest.boot.decisions import (
     CONFIG_LIMITS,
     CONFIG_SERIAL,
     DOCUMENT,
+    HOST_MODULES,
     ROOT_PARTITION,
     SCRATCH_KEY_BYTES,
     choose_device,
@@ -72,6 +74,8 @@ def main() -> None:
         load_modules(Path("/modules"))
         step = "what the operator hands in"
         handed = read_handed_in()
+        step = "line to the host"
+        close_host_line(Path("/proc/modules"))
         step = "measurement"
         measure_document(handed[DOCUMENT])
         step = "root"
@@ -166,6 +170,37 @@ def _ask_cloud() -> bytes:
     kernel.raise_network("lo", None)
     lease_network(card)
     return ask_service(service, lambda: socket.create_connection(METADATA, _HOST_PATIENCE_S))
+
+
+def close_host_line(
+    modules: Path,
+    unload: Callable[[str], None] = kernel.unload_module,
+    seconds: float = _HOST_PATIENCE_S,
+) -> None:
+    """Take vsock out of the kernel: a network namespace does not part it from a recipe's code.
+
+    Args:
+        modules: The kernel's list of its modules.
+        unload: Takes one out, once nothing uses it any more.
+        seconds: To try for.
+
+    Raises:
+        ImageRefused: It stays.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        there = {line.split()[0] for line in modules.read_text().splitlines()}
+        left = [name for name in HOST_MODULES if name in there]
+        if not left:
+            return
+        for name in left:
+            with contextlib.suppress(OSError):
+                unload(name)
+        if time.monotonic() > end:
+            raise ImageRefused(
+                "the line to the host stays open", check="vsock", got=", ".join(left), expected=""
+            )
+        time.sleep(0.05)
 
 
 def first_card() -> str | None:

@@ -48,14 +48,3 @@ class HealthPage:
                     connection.settimeout(_SECONDS)
                     connection.recv(_READ_BYTES)
                     connection.sendall(self.answer())
-
-
-def listen_everywhere(port: int = HEALTH_PORT) -> list[socket.socket]:
-    """Sockets of the network and, where the machine has one, of the way to its host."""
-    found = [socket.create_server(("", port), backlog=16)]
-    with contextlib.suppress(OSError, AttributeError):
-        host = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-        host.bind((socket.VMADDR_CID_ANY, port))
-        host.listen(16)
-        found.append(host)
-    return found

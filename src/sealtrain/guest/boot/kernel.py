@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
 import socket
 import struct
 from pathlib import Path
 from typing import Final
 
 from sealtrain.guest.boot.decisions import Network
-from sealtrain.guest.kernel_calls import LIBC
+from sealtrain.guest.kernel_calls import LIBC, check_call
 
 READ_ONLY, NO_SUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
 MOVE: Final = 8192
 _POWER_OFF: Final = 0x4321FEDC
+_DELETE_MODULE: Final = 176
 _DM_IOCTL: Final = struct.Struct("<3IIIIiIIIQ128s129s7x")
 _DM_TARGET: Final = struct.Struct("<QQiI16s")
 _DM_CREATE, _DM_SUSPEND, _DM_LOAD = 3, 6, 9
@@ -28,6 +30,15 @@ _SET_ADDRESS, _SET_MASK, _SET_FLAGS, _ADD_ROUTE = 0x8916, 0x891C, 0x8914, 0x890B
 _GET_ADDRESS: Final = 0x8915
 _UP_AND_RUNNING: Final = 0x41
 _ROUTE_GATEWAY, _ROUTE_HOST = 3, 5
+
+
+def unload_module(name: str) -> None:
+    """Take a module out of the kernel.
+
+    Raises:
+        OSError: It is in use, or not there.
+    """
+    check_call(LIBC.syscall(_DELETE_MODULE, name.encode(), os.O_NONBLOCK), name)
 
 
 def switch_off() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from sealtrain.guest.boot.decisions import (
     parse_network,
 )
 from sealtrain.guest.boot.first import HANDED_OVER, SCRATCH, first_card, lease_network, say
-from sealtrain.guest.boot.health import HealthPage, listen_everywhere
+from sealtrain.guest.boot.health import HEALTH_PORT, HealthPage
 
 
 def main() -> None:
@@ -33,8 +34,7 @@ def main() -> None:
         step = "network"
         set_network(HANDED_OVER / NETWORK)
         step = "health"
-        for listener in listen_everywhere():
-            health.serve(listener)
+        health.serve(socket.create_server(("", HEALTH_PORT), backlog=16))
         _enter(health, GuestState.STARTING)
         step = "TPM"
         show_registers()

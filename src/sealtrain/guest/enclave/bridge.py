@@ -25,7 +25,7 @@ class Bridge:
 
     Args:
         listener: A stream socket that is bound; it listens from now on, and the bridge closes it.
-        handle: What becomes of an accepted connection; it closes it. ``carried_to`` gives one.
+        handle: What becomes of an accepted connection; it closes it. ``carry_to`` gives one.
         is_welcome: Whether a peer's address may connect.
         most: Connections at one time; more are closed at once.
     """
@@ -74,7 +74,7 @@ class Bridge:
             self._free.release()
 
 
-def carried_to(connect: Connect, *, idle: float = IDLE_SECONDS) -> Callable[[socket.socket], None]:
+def carry_to(connect: Connect, *, idle: float = IDLE_SECONDS) -> Callable[[socket.socket], None]:
     """What carries a connection to another, which is made for it."""
 
     def handle(connection: socket.socket) -> None:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sealtrain.guest.enclave.bridge import Bridge, carried_to
+from sealtrain.guest.enclave.bridge import Bridge, carry_to
 from sealtrain.guest.enclave.plan import (
     DOCUMENT_FILE,
     KEPT,
@@ -224,13 +224,13 @@ class EnclaveInit:
         """Step 7: the proxy on loopback, and the document's ports for the parent."""
         inside = socket.create_server(proxy)
         self._bridges.append(
-            Bridge(inside, carried_to(lambda: self._kernel.connect(PARENT, TUNNEL_PORT)))
+            Bridge(inside, carry_to(lambda: self._kernel.connect(PARENT, TUNNEL_PORT)))
         )
         for port in ports:
             self._bridges.append(
                 Bridge(
                     self._kernel.listen(port),
-                    carried_to(_to_loopback(port)),
+                    carry_to(_to_loopback(port)),
                     is_welcome=self._is_parent,
                 )
             )

@@ -20,7 +20,7 @@ from typing import IO, Any, Final, Protocol, cast
 from sealtrain.attest.errors import GuestApiUnreachable
 from sealtrain.base.visible_text import escape_hidden
 from sealtrain.errors import DataInvalid
-from sealtrain.guest.enclave.bridge import Bridge, carried_to
+from sealtrain.guest.enclave.bridge import Bridge, carry_to
 from sealtrain.guest.enclave.launch import EnclaveLaunch
 from sealtrain.guest.enclave.ports import (
     DOCUMENT_PORT,
@@ -226,7 +226,7 @@ class Parent:
             return []
         found = []
         for port in self._launch.ports:
-            bridge = Bridge(self._machine.publish(port), carried_to(self._into(cid, port)))
+            bridge = Bridge(self._machine.publish(port), carry_to(self._into(cid, port)))
             bridge.start()
             found.append(bridge)
         return found

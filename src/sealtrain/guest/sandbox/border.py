@@ -138,6 +138,7 @@ def enclose(
     *,
     alone: bool,
     accelerated: bool | None = None,
+    compiles: bool = False,
     insecure_shown: bool = False,
 ) -> Iterator[Room]:
     """Silence this process and prepare what it needs inside the sandbox.
@@ -146,10 +147,11 @@ def enclose(
         tally: Counts dropped output and refused calls.
         alone: This process serves only the run: the sandbox lasts until it ends.
         accelerated: There is an accelerator to build kernels for; looked up when ``None``.
+        compiles: The recipe has a compiler build code as it trains, also without an accelerator.
         insecure_shown: Do not silence it: a rehearsal (``sandbox.rehearsed``).
     """
     if accelerated is None:
-        accelerated = _DRIVER.exists() or _LOADED.exists()
+        accelerated = has_accelerator()
     with ExitStack() as stack:
         memory = stack.enter_context(scratch(alone=alone))
         terminal = stack.enter_context(
@@ -157,9 +159,15 @@ def enclose(
         )
         if accelerated:
             _wake_driver()
-        shop = stack.enter_context(workshop(memory.folder)) if accelerated else None
+        building = accelerated or compiles
+        shop = stack.enter_context(workshop(memory.folder)) if building else None
         programs = Programs(answers=questions(), workshop=shop)
         yield Room(terminal, memory, programs, tally, alone=alone, accelerated=accelerated)
+
+
+def has_accelerator() -> bool:
+    """Whether this machine has an accelerator, as its kernel says."""
+    return _DRIVER.exists() or _LOADED.exists()
 
 
 def saying(terminal: TextIO) -> Callable[[str], None]:

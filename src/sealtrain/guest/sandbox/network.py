@@ -175,7 +175,7 @@ def _note(event: str) -> None:
         _noted(event)
 
 
-def _refused(event: str, what: str, got: str) -> EgressRefused:
+def _refuse(event: str, what: str, got: str) -> EgressRefused:
     _note(event)
     return EgressRefused(
         what,
@@ -196,12 +196,12 @@ def _connecting(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
             name = os.path.realpath(name)
         if borders.unix is None or name in borders.unix:
             return
-        raise _refused("network.refused", "a library tried to reach another service", "unix socket")
+        raise _refuse("network.refused", "a library tried to reach another service", "unix socket")
     if isinstance(place, tuple):
         wanted = (_plain(str(place[0])), place[1])
         if wanted in borders.reachable or wanted in borders.resolved:
             return
-    raise _refused(
+    raise _refuse(
         "network.refused",
         "a library tried to reach the network from inside the run",
         f"{place[0]}:{place[1]}" if isinstance(place, tuple) else "unknown address",
@@ -217,7 +217,7 @@ def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
         return
     ports = [port for allowed, port in borders.reachable if allowed == name]
     if not ports:
-        raise _refused(
+        raise _refuse(
             "network.refused", "a library tried to look up a name from inside the run", name
         )
     # Only the answers of ``getaddrinfo`` are seen here: for other calls, look the name up as well.
@@ -233,7 +233,7 @@ def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
 def _asking_for_a_name(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
     host = str(arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0])
     if host not in {allowed for allowed, _port in borders.reachable}:
-        raise _refused(
+        raise _refuse(
             "network.refused", "a library tried to look up a name from inside the run", host
         )
 
@@ -242,7 +242,7 @@ def _listening(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> Non
     place = arguments[-1]
     if not isinstance(place, tuple) and borders.unix is None:
         return
-    raise _refused("network.refused", "a library tried to open a port inside the run", "a port")
+    raise _refuse("network.refused", "a library tried to open a port inside the run", "a port")
 
 
 def _making_a_socket(_borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
@@ -251,7 +251,7 @@ def _making_a_socket(_borders: Borders, _event: str, arguments: tuple[Any, ...])
         return
     plain = int(kind) & ~(socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     if family not in _FAMILIES or plain not in _KINDS or protocol not in _PROTOCOLS:
-        raise _refused("network.refused", "a library tried to make a raw socket", "a raw socket")
+        raise _refuse("network.refused", "a library tried to make a raw socket", "a raw socket")
 
 
 def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
@@ -277,7 +277,7 @@ def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _never(_borders: Borders, event: str, _arguments: tuple[Any, ...]) -> None:
-    raise _refused("program.refused", "a library tried to leave the run", event)
+    raise _refuse("program.refused", "a library tried to leave the run", event)
 
 
 def _plain(host: str) -> str:

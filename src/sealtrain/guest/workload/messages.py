@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.models import ErrorCode, Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid
+from sealtrain.training.checkpoints.shards import MAX_SHARDS
 
 MAX_QUESTION_BYTES: Final = 1 << 20
 MAX_ROOM_BYTES: Final = 1 << 42
@@ -237,6 +238,37 @@ class Seal(CheckpointName):
     size: Bytes
 
 
+class MakeShardRoom(WorkloadQuestion):
+    """As ``MakeRoom``, the memory that this rank's shards are sealed from and read into."""
+
+    ask: Literal["shard-room"] = "shard-room"
+    size: Bytes
+
+
+class ShardName(CheckpointName):
+    """Names a shard of a checkpoint."""
+
+    previous: Hex64 | Literal[""]
+    number: Annotated[int, Field(ge=0, lt=MAX_SHARDS)]
+    count: Annotated[int, Field(ge=1, le=MAX_SHARDS)]
+
+
+class SealShard(ShardName):
+    """Seal the first bytes of this rank's shard memory as a shard of the next checkpoint."""
+
+    ask: Literal["shard"] = "shard"
+    size: Annotated[int, Field(ge=0, le=MAX_ROOM_BYTES)]
+
+
+class ReadShard(ShardName):
+    """Decrypt a range of a shard into the first bytes of this rank's shard memory."""
+
+    ask: Literal["part"] = "part"
+    digest: Hex64
+    offset: Count
+    size: Bytes
+
+
 class Open(CheckpointName):
     """Decrypt a checkpoint of this run into new memory; the answer carries it."""
 
@@ -299,6 +331,9 @@ CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = Mapping
         "store": {
             "room": MakeRoom,
             "seal": Seal,
+            "shard-room": MakeShardRoom,
+            "shard": SealShard,
+            "part": ReadShard,
             "open": Open,
             "model": OpenModel,
             "names": Names,

@@ -1,14 +1,20 @@
 """The ranks of several nodes as a workload sees them: connected, proven and handed to it.
 
-The keeper meets the other nodes and connects every rank of this one (``guest.fellows``). A rank
-asks it for each connection, once, and goes on with it: socket, and the key and the number of the
-next frame in each direction. So this process has no key of its node, no address, and no network.
+1. The ranks of this guest connect to each other over loopback, by the engine's own transport
+   (``training.distributed.guest_groups``); then the border closes.
+2. The keeper meets the other nodes and connects every rank of this one to theirs
+   (``guest.fellows``). A rank asks it for each connection, once, and goes on with it: socket, and
+   the key and the number of the next frame in each direction.
+
+So this process has no key of its node, no address, and no network.
 """
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.encoding import from_base64
@@ -22,6 +28,7 @@ from sealtrain.training.distributed.wire.link import HandedLink
 from sealtrain.training.errors import RankLost
 
 if TYPE_CHECKING:
+    from sealtrain.training.distributed.guest_groups import GuestGroups
     from sealtrain.training.distributed.wire.meeting import Wire
 
 
@@ -30,61 +37,103 @@ class KeptCompany:
 
     Attributes:
         first: Global number of this node's first rank.
+        ranks: Number of this node's ranks, as of every other.
         world: Number of all ranks, of all nodes.
     """
 
     def __init__(
-        self, *, first: int, world: int, links: Callable[[int], Sequence[HandedLink]]
+        self,
+        *,
+        first: int,
+        ranks: int,
+        world: int,
+        links: Callable[[int], Sequence[HandedLink]],
     ) -> None:
         """Connect nothing yet.
 
         Args:
             first: As the attribute.
+            ranks: As the attribute.
             world: As the attribute.
-            links: Gives the connections of the rank with this global number.
+            links: Gives the connections of the rank with this global number to other nodes.
         """
-        self.first, self.world = first, world
+        self.first, self.ranks, self.world = first, ranks, world
         self._links = links
+        self._memory = os.memfd_create("sealtrain-ranks")
         self._wire: Wire | None = None
 
     def connect(self, rank: int) -> None:
-        """As ``Company``."""
-        from sealtrain.training.distributed.wire.group import join
+        """As ``Company``. The ranks of this guest connect first: ``links`` closes the border."""
+        from sealtrain.training.distributed.wire.joining import join
         from sealtrain.training.distributed.wire.meeting import Wire
 
-        self._wire = Wire.taken_over(self._links(rank), rank=rank, world=self.world)
-        join(self._wire, timeout_s=ANSWER_SECONDS)
+        beside = range(self.first, self.first + self.ranks)
+        guest = self._connect_guest(rank) if self.ranks > 1 else None
+        links = self._links(rank)
+        self._wire = Wire.taken_over(links, rank=rank, world=self.world, beside=beside)
+        join(self._wire, timeout_s=ANSWER_SECONDS, guest=guest)
+
+    def _connect_guest(self, rank: int) -> GuestGroups:
+        import torch
+
+        from sealtrain.training.distributed.guest_groups import GuestGroups
+
+        own = rank - self.first
+        return GuestGroups(
+            own,
+            self.ranks,
+            first=self.first,
+            memory=self._memory,
+            timeout_s=ANSWER_SECONDS,
+            device=torch.device("cuda", own) if torch.cuda.is_available() else None,
+        )
 
     def leave(self) -> None:
         """As ``Company``; the other ranks learn that it was meant."""
         if self._wire is not None:
-            from sealtrain.training.distributed.wire.group import leave
+            from sealtrain.training.distributed.wire.joining import leave
 
             leave()
+        with suppress(OSError):
+            os.close(self._memory)
 
-    def blamed(self) -> NodeLost | None:
-        """The end of the connections, if that is why training failed in this process."""
-        if self._wire is None or self._wire.failure is None:
+    def blamed(self, error: BaseException) -> NodeLost | None:
+        """The end of the connections, if that is why training failed in this process.
+
+        Args:
+            error: What it failed with. A rank of this guest that is gone ends the run as one of
+                another node does: it goes on from its checkpoint.
+        """
+        if self._wire is None:
+            return None
+        if self._wire.failure is None and not _is_lost(error):
             return None
         return NodeLost(
-            "another node of the run ended, or the network between nodes did",
+            "a rank of the run ended, or the network between nodes did",
             check="node",
             hint="the run goes on from its last checkpoint when all nodes have joined again",
         )
 
 
-def links_of(rank: int, world: int, control: AskingEnd) -> list[HandedLink]:
-    """Ask the keeper for a rank's connection to each other rank.
+def _is_lost(error: BaseException) -> bool:
+    from sealtrain.training.distributed.guest_groups import is_of_transport
+
+    return isinstance(error, RankLost) or is_of_transport(error)
+
+
+def links_of(beside: Collection[int], world: int, control: AskingEnd) -> list[HandedLink]:
+    """Ask the keeper for a rank's connection to each rank of another node.
 
     Args:
-        rank: Its global number.
+        beside: Global numbers of the ranks of this node.
         world: Number of all ranks.
         control: This rank's end.
 
     Raises:
         RankLost: An answer carries none.
     """
-    return [_link(peer, *control.ask(TakeLink(rank=peer))) for peer in range(world) if peer != rank]
+    others = [peer for peer in range(world) if peer not in beside]
+    return [_link(peer, *control.ask(TakeLink(rank=peer))) for peer in others]
 
 
 def _link(peer: int, answer: dict[str, Any], descriptor: int | None) -> HandedLink:

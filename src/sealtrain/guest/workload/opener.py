@@ -200,7 +200,7 @@ class Opener:
         answer = self._ask(rank, BatchWanted(dataset=dataset, batch=batch, slot=slot))
         if answer.refused is None and 0 < answer.length <= slot_bytes:
             return answer.length
-        raise self._refused(answer, dataset, batch)
+        raise self._refuse(answer, dataset, batch)
 
     @property
     def status(self) -> int | None:
@@ -255,7 +255,7 @@ class Opener:
             raise self.lost()
         return answer
 
-    def _refused(self, answer: BatchLaid, dataset: int, batch: int) -> SealtrainError:
+    def _refuse(self, answer: BatchLaid, dataset: int, batch: int) -> SealtrainError:
         kind = SealtrainError if answer.refused is None else error_by_code(answer.refused)
         if not issubclass(kind, REFUSED):
             return self.lost()

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -23,12 +24,15 @@ from sealtrain.guest.workload.messages import (
     FileDelivered,
     LayBatch,
     MakeRoom,
+    MakeShardRoom,
     Names,
     OfferMetrics,
     Open,
     OpenModel,
+    ReadShard,
     Retire,
     Seal,
+    SealShard,
     Slots,
     Step,
     Stop,
@@ -37,6 +41,7 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shards import ShardRef, shard_named
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import RankLost
 from sealtrain.training.telemetry.metric_gate import MetricGate
@@ -54,6 +59,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"checkpoint-([0-9]{8})-([0-9]{10})")
 _LOSS: Final = "loss"
+SHARD_READ_BYTES: Final = 16 << 20
+"""Most bytes of a shard in one answer."""
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, float | None]:
@@ -132,6 +139,7 @@ class KeptStore:
         """Ask over this end."""
         self._asking = asking
         self._memory: SharedMemory | None = None
+        self._shard_memory: SharedMemory | None = None
         self.anchored = 0
         self.before_seal: Callable[[], object] = _nothing
 
@@ -143,10 +151,44 @@ class KeptStore:
             self._memory = _require_memory(descriptor)
         return self._memory.view
 
+    def shard_memory(self, size: int) -> memoryview:
+        """As ``memory``, for this rank's shards."""
+        if self._shard_memory is None or self._shard_memory.size < size:
+            self._shard_memory = None
+            _, descriptor = self._asking.ask(MakeShardRoom(size=max(1, size)))
+            self._shard_memory = _require_memory(descriptor)
+        return self._shard_memory.view
+
     @contextmanager
     def write(self, name: str, binding: Mapping[str, str | int]) -> Iterator[_Written]:
         """As ``BlobStore.write``; the keeper seals it when ``finish`` is called."""
-        yield _Written(self, _ref(name, str(binding["previous"])))
+        previous, shard = str(binding["previous"]), shard_named(name)
+        if shard is None:
+            yield _Written(self.memory, partial(self.seal, _ref(name, previous)))
+        else:
+            yield _Written(self.shard_memory, partial(self._seal_shard, shard, previous))
+
+    def _seal_shard(self, ref: ShardRef, previous: str, size: int) -> str:
+        question = SealShard(
+            counter=ref.counter,
+            step=ref.step,
+            previous=previous,
+            number=ref.number,
+            count=ref.count,
+            size=size,
+        )
+        answer, _ = self._asking.ask(question)
+        return str(answer["digest"])
+
+    def read_shard(self, question: ReadShard, into: memoryview) -> None:
+        """Fill memory with a range of a shard."""
+        memory = self.shard_memory(SHARD_READ_BYTES)
+        self._asking.ask(question)
+        into[: question.size] = memory[: question.size]
+
+    def forget_shard(self) -> None:
+        """Let the memory of shards go: the next one has the size that it needs."""
+        self._shard_memory = None
 
     def seal(self, ref: CheckpointRef, size: int) -> str:
         """Seal the first bytes of the memory as a checkpoint; returns its digest."""
@@ -159,7 +201,10 @@ class KeptStore:
     def read(
         self, name: str, binding: Mapping[str, str | int], *, root: str | None = None
     ) -> io.RawIOBase:
-        """As ``BlobStore.read``, for a checkpoint whose root is known."""
+        """As ``BlobStore.read``, for a checkpoint or shard whose root is known."""
+        shard = shard_named(name)
+        if shard is not None:
+            return _OpenedShard(self, shard, str(binding["previous"]), root or "")
         ref = _ref(name, str(binding["previous"]))
         question = Open(
             counter=ref.counter, step=ref.step, digest=root or "", previous=ref.previous
@@ -181,7 +226,12 @@ class KeptStore:
         return tuple(answer["names"])
 
     def retire(self, name: str) -> None:
-        """Let a checkpoint go; the keeper keeps those that lead back to the anchored one."""
+        """Let a checkpoint go; the keeper keeps those that lead back to the anchored one.
+
+        It deletes the shards of a checkpoint with it, and those that belong to none by itself.
+        """
+        if shard_named(name) is not None:
+            return
         ref = _ref(name, "")
         self._asking.ask(Retire(counter=ref.counter, step=ref.step))
 
@@ -230,17 +280,17 @@ class _Sealed:
 
 
 class _Written:
-    """A checkpoint that is being written, into the memory that it is sealed from."""
+    """A checkpoint or shard that is being written, into the memory that it is sealed from."""
 
-    def __init__(self, store: KeptStore, ref: CheckpointRef) -> None:
-        self._store, self._ref = store, ref
+    def __init__(self, memory: Callable[[int], memoryview], seal: Callable[[int], str]) -> None:
+        self._memory, self._seal = memory, seal
         self._size = 0
 
     def writelines(self, lines: Iterable[memoryview]) -> None:
         """Take parts; what lies in place already is not copied."""
         parts = [part.cast("B") for part in lines]
         size = self._size + sum(len(part) for part in parts)
-        memory = self._store.memory(size)
+        memory = self._memory(size)
         start = _address(memory)
         for part in parts:
             if len(part) and _address(part) != start + self._size:
@@ -249,7 +299,7 @@ class _Written:
 
     def finish(self) -> _Sealed:
         """Have the keeper seal it."""
-        return _Sealed(self._store.seal(self._ref, self._size))
+        return _Sealed(self._seal(self._size))
 
 
 class _Opened(io.RawIOBase):
@@ -280,6 +330,49 @@ class _Opened(io.RawIOBase):
         rest = bytes(self._content[self._position :])
         self._position = len(self._content)
         return rest
+
+
+class _OpenedShard(io.RawIOBase):
+    """A shard, of which the keeper decrypts one range after the other."""
+
+    def __init__(self, store: KeptStore, ref: ShardRef, previous: str, digest: str) -> None:
+        self._store, self._position = store, 0
+        self._ref, self._previous, self._digest = ref, previous, digest
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence == io.SEEK_END:
+            raise io.UnsupportedOperation("the end of a shard is not known here")
+        self._position = offset + (self._position if whence else 0)
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        with memoryview(buffer) as given, given.cast("B") as view:
+            size = min(len(view), SHARD_READ_BYTES)
+            if size:
+                question = ReadShard(
+                    counter=self._ref.counter,
+                    step=self._ref.step,
+                    number=self._ref.number,
+                    count=self._ref.count,
+                    previous=self._previous,
+                    digest=self._digest,
+                    offset=self._position,
+                    size=size,
+                )
+                self._store.read_shard(question, view)
+            self._position += size
+            return size
+
+    def close(self) -> None:
+        if not self.closed:
+            self._store.forget_shard()
+        super().close()
 
 
 class KeptLease:

@@ -46,10 +46,10 @@ def write_system_partition(program: bytes) -> bytes:
     for at in (0, 6):  # and the copy that the first names
         reserved[at * _SECTOR : (at + 2) * _SECTOR] = boot + information
     folders = (
-        _named("EFI", 3, _FOLDER),
-        _named(".", 3, _FOLDER) + _named("..", 0, _FOLDER) + _named("BOOT", 4, _FOLDER),
-        _named(".", 4, _FOLDER) + _named("..", 3, _FOLDER)
-        + _named("BOOTX64", first, _ARCHIVE, extension="EFI", size=len(program)),
+        _pack_name("EFI", 3, _FOLDER),
+        _pack_name(".", 3, _FOLDER) + _pack_name("..", 0, _FOLDER) + _pack_name("BOOT", 4, _FOLDER),
+        _pack_name(".", 4, _FOLDER) + _pack_name("..", 3, _FOLDER)
+        + _pack_name("BOOTX64", first, _ARCHIVE, extension="EFI", size=len(program)),
     )  # fmt: skip
     data = b"".join(folder.ljust(_SECTOR, b"\0") for folder in folders) + program
     return (bytes(reserved) + 2 * table + data).ljust(total * _SECTOR, b"\0")
@@ -76,7 +76,7 @@ def _information(free: int, following: int) -> bytes:
     return struct.pack("<I480xIII12x", 0x41615252, 0x61417272, free, following) + b"\0\0\x55\xaa"
 
 
-def _named(name: str, cluster: int, kind: int, *, extension: str = "", size: int = 0) -> bytes:
+def _pack_name(name: str, cluster: int, kind: int, *, extension: str = "", size: int = 0) -> bytes:
     text = name.ljust(8).encode("ascii") + extension.ljust(3).encode("ascii")
     high, low = cluster >> 16, cluster & 0xFFFF
     day = _FIRST_DAY

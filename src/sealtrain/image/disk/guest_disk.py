@@ -72,6 +72,7 @@ class GuestFiles:
         modules: Name of each module that the kernel has → its bytes, unpacked.
         stub: systemd-stub.
         source: Folder of the package ``sealtrain``.
+        further: Names of modules that are loaded after ``MODULES``.
     """
 
     entries: Mapping[str, LayerEntry]
@@ -81,6 +82,7 @@ class GuestFiles:
     modules: Callable[[str], bytes | None]
     stub: bytes
     source: Path
+    further: tuple[str, ...] = ()
 
 
 def write_guest_disk(files: GuestFiles, out: BinaryIO) -> bytes:
@@ -138,7 +140,7 @@ def initrd_entries(files: GuestFiles) -> dict[str, Entry]:
             found[name] = _copy_entry(files, entry)
     for name in FIRST_PROGRAM:
         found[f"{PACKAGES}/sealtrain/{name}"] = Entry(FILE, (files.source / name).read_bytes())
-    order = list(_in_order(files.modules, MODULES))
+    order = list(_in_order(files.modules, (*MODULES, *files.further)))
     found["modules/order"] = Entry(FILE, "".join(f"{name}\n" for name, _ in order).encode())
     for name, data in order:
         found[f"modules/{name}.ko"] = Entry(FILE, data)

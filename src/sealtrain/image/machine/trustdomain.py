@@ -83,7 +83,7 @@ def rtmr1(kernel: bytes, initrd_bytes: int, memory: int) -> str:
     Raises:
         ImageRefused: The kernel cannot be loaded this way.
     """
-    loaded = Portable(as_loaded(kernel, initrd_bytes, memory), "the kernel")
+    loaded = Portable(load_as_qemu(kernel, initrd_bytes, memory), "the kernel")
     texts = (BOOT_OPTION, SEPARATOR, *EXIT_EVENTS)
     digests = [loaded.authenticode("sha384"), *(digest_of(text, "sha384") for text in texts)]
     return extend(digests, "sha384").hex()
@@ -100,7 +100,7 @@ def rtmr2(command_line: str, initrd: bytes) -> str:
     return extend((digest_of(text, "sha384"), digest_of(initrd, "sha384")), "sha384").hex()
 
 
-def as_loaded(kernel: bytes, initrd_bytes: int, memory: int) -> bytes:
+def load_as_qemu(kernel: bytes, initrd_bytes: int, memory: int) -> bytes:
     """The kernel with the fields of its setup header that QEMU fills in (Linux boot protocol).
 
     Args:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -15,6 +16,26 @@ MAX_PROCESSES = 4096
 _SECONDS_A_WEEK = 604_800
 _SPREAD = ("trl", "fsdp", "deepspeed")
 """Backends that train over the wire."""
+
+
+REFUSED: Final[Mapping[str, str]] = {
+    "phase: evaluate": "nothing is trained; the ranks of one guest share the records out",
+    "backend: unsloth or axolotl": "these libraries train in one process",
+    "backend.resume_ranks": "a node's number of ranks is part of what its ticket and the meeting "
+    "agree on; the run goes on with the same numbers",
+    "scripts": "a script makes its process group by itself, and the connections between nodes are "
+    "the keepers'",
+    "privacy.dp: sgd or metrics": "one guest draws the noise and keeps its account",
+    "audit.canaries": "each node would draw others, from a secret of its own",
+    "datasets.series": "each node would ask for a series by itself, and could read another length",
+    "schedule": "it starts one guest",
+    "release_policy.model.handed_on": "one guest gives the model's key to the recipe that follows",
+    "trainer.packing and trainer.padding_free": "a step would not take the same records for every "
+    "division; several ranks of one guest refuse them too",
+    "trainer.torch_compile and trainer.use_liger_kernel": "each node would build code of its own; "
+    "not tried",
+}
+"""What nodes refuse of what one guest takes, and why. docs/guides/nodes.md has the same table."""
 
 
 class Nodes(CollaborationSettings):
@@ -63,5 +84,7 @@ class Nodes(CollaborationSettings):
         if self.nodes * recipe.backend.ranks > MAX_PROCESSES:
             return f"collaboration nodes trains in at most {MAX_PROCESSES} ranks of all nodes"
         if getattr(recipe.backend, "resume_ranks", ()):
-            return "collaboration nodes continues with the same ranks: leave resume_ranks out"
+            return f"collaboration nodes has no resume_ranks: {REFUSED['backend.resume_ranks']}"
+        if getattr(getattr(recipe, "audit", None), "canaries", 0):
+            return f"collaboration nodes has no audit.canaries: {REFUSED['audit.canaries']}"
         return None

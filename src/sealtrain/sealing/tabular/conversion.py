@@ -60,6 +60,42 @@ def is_number(text: str, decimals: str = "point") -> bool:
     return form.fullmatch(text.strip()) is not None
 
 
+COMMON_DATES: Final = (
+    *("YYYY-MM-DD", "YYYY/MM/DD", "DD/MM/YYYY", "MM/DD/YYYY", "DD.MM.YYYY", "DD-MM-YYYY"),
+    *("YYYY-MM-DD hh:mm:ss", "YYYY-MM-DDThh:mm:ss", "DD/MM/YYYY hh:mm", "DD.MM.YYYY hh:mm"),
+)
+"""Patterns of dates that a sample is tried with."""
+_PERCENT: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?\s*%")
+_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}([.,' \u00a0\u202f\u2019][0-9]{3})+([.,][0-9]+)?")
+_UNIT: Final = re.compile(r"[^0-9]{0,8}[+-]?[0-9]+([.,][0-9]+)?[^0-9]{1,16}|[^0-9+-]{1,8}[0-9.,]+")
+
+
+def kind_of_cell(text: str) -> tuple[str, str]:
+    """What stands where a number is read, and what its owner can do: never the cell's own words.
+
+    Args:
+        text: Of a cell that is no number.
+    """
+    text = text.strip()
+    if any(is_date(text, pattern) for pattern in COMMON_DATES):
+        return (
+            "a date",
+            "declare the pattern of its dates: sealtrain seal --dates 'COLUMN=DD/MM/YYYY'",
+        )
+    if _PERCENT.fullmatch(text):
+        return "a percentage", "write the number alone, without the percent sign"
+    if _THOUSANDS.fullmatch(text):
+        hint = "leave separators of thousands out: 1234.5, or 1234,5 with --decimals comma"
+        return "a number with separators of thousands", hint
+    if _UNIT.fullmatch(text):
+        hint = "write the number alone; its unit belongs into the name of the column"
+        return "a number with a unit or other words", hint
+    return (
+        "no number",
+        "correct the record, or leave the cell empty; a line of totals or notes is no record",
+    )
+
+
 def read_dates(declared: Iterable[str]) -> dict[str, str]:
     """Column → pattern of its dates, of words ``COLUMN=PATTERN``.
 
@@ -187,7 +223,7 @@ class Conversion:
         """Whether the owner said anything about the file."""
         return self.decimals != "point" or bool(self.dates)
 
-    def converted(self, name: str, first: int, column: str, values: pa.Array) -> pa.Array:
+    def convert(self, name: str, first: int, column: str, values: pa.Array) -> pa.Array:
         """The text of a column, as the rules read it.
 
         Args:
@@ -260,18 +296,21 @@ class Conversion:
         if pattern is not None:
             what, expected = "no date", pattern.text
             hint = "correct the record, or declare another pattern: --dates 'COLUMN=PATTERN'"
-        elif self.decimals == "comma":
-            what, expected = "no number with a decimal comma", "such as 1234,5"
+            if any(is_date(text, other) for other in COMMON_DATES):
+                what = "a date of another pattern"
+                hint = "write the dates of a column in one pattern, and declare that one"
+        elif self.decimals == "comma" and is_number(text):
+            what, expected = "a number with a decimal point", "a number such as 1234,5"
             hint = "correct the record, or leave --decimals comma out"
+        elif self.decimals == "comma":
+            what, hint = kind_of_cell(text)
+            expected = "a number such as 1234,5, or an empty cell"
         elif is_number(text, "comma"):
             what, expected = "a number with a decimal comma", "a number such as 1234.5"
             hint = "declare it: sealtrain seal --decimals comma"
         else:
-            what, expected = "no number", "a number such as 1234.5, or an empty cell"
-            hint = (
-                "write the number alone, without unit or words; of dates, declare their pattern: "
-                "sealtrain seal --dates 'COLUMN=DD/MM/YYYY'"
-            )
+            what, hint = kind_of_cell(text)
+            expected = "a number such as 1234.5, or an empty cell"
         return RecordInvalid(
             f"{name}: record {number} holds {what} in column {column[:128]}",
             check="record",

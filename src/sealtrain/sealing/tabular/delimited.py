@@ -3,9 +3,9 @@
 Two passes: the first settles each column's type over every row (integer, then floating point, then
 boolean, else text), the second converts. A column is an integer only if its text comes back
 unchanged, so ``007`` stays text. Fields are quoted by ``"``; the first row names the columns.
-Commas separate fields, or tabs in a ``.tsv``; or semicolons or tabs where the first row has these
-and no comma outside its quotes. What a recipe reads, and what an owner declares of decimals and
-dates, changes the text of a cell first (``conversion``). Text is UTF-8, or UTF-16 with its byte
+Commas separate fields, or tabs in a ``.tsv``; or semicolons, tabs or bars where the first row has
+these and no comma outside its quotes. What a recipe reads, and what an owner declares of decimals
+and dates, changes the text of a cell first (``conversion``). Text is UTF-8, or UTF-16 with its byte
 order mark.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 4 << 20
 MAX_RECODED_BYTES: Final = 256 << 20
+_WORKBOOKS: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""How files of Excel and other archives begin, new and old."""
+_SEPARATOR_NOTE: Final = re.compile(r'"?sep=.{0,2}"?', re.IGNORECASE)
+"""What Excel writes above the names for itself."""
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 Progress = Callable[[int], None]
 
@@ -116,10 +121,10 @@ def _text_batches(
     import pyarrow as pa
     from pyarrow import csv
 
-    bad_row: list[int | None] = []
+    bad_row: list[tuple[int | None, int, int]] = []
 
     def refuse_row(row: Any) -> str:
-        bad_row.append(row.number)
+        bad_row.append((row.number, row.actual_columns, row.expected_columns))
         return "error"
 
     with _without_content(path, bad_row), _native(path) as (file, place):
@@ -141,7 +146,7 @@ def _text_batches(
                 last = batch.column(batch.num_columns - 1)[-1].as_py()
             position = place.tell()
             columns = [
-                conversion.converted(path.name, first, name, column)
+                conversion.convert(path.name, first, name, column)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             ]
             yield pa.record_batch(columns, schema=batch.schema), position - before
@@ -285,7 +290,15 @@ def header(path: Path) -> tuple[list[str], str]:
     ):
         rows = {}
         start = _FirstRow(text)
-        for delimiter in "\t" if format_of(path) == ".tsv" else ",;\t":
+        if _SEPARATOR_NOTE.fullmatch(next(iter(start), "").strip()):
+            raise SchemaMismatch(
+                f"{path.name}: the first row says which separator follows, and names no column",
+                check="schema",
+                got="sep=",
+                expected="a name for each column, each once",
+                hint="delete the first line, or: tail -n +2 FILE > NEW",
+            )
+        for delimiter in "\t" if format_of(path) == ".tsv" else ",;\t|":
             try:
                 rows[delimiter] = next(csv.reader(start, delimiter=delimiter, strict=True), [])
             except csv.Error:
@@ -314,15 +327,16 @@ def _require_names(file: str, names: list[str]) -> None:
         message, got, hint = "the first row must name every column", "no row", "write a header row"
     elif unnamed:
         which = ", ".join(map(str, unnamed[:8]))
-        message = f"the first row must name every column: column {which} has no name"
+        columns = f"column {which} has" if len(unnamed) == 1 else f"columns {which} have"
+        message = f"the first row must name every column: {columns} no name"
         got, hint = f"no name for column {which}", "name it in the first row"
         if len(names) > 1 and unnamed == [1]:
             hint = (
                 "the first column looks like an index: name it, or leave it out "
                 "(pandas: index=False)"
             )
-        elif len(names) > 1 and unnamed == [len(names)]:
-            hint = "remove the separator at the end of every row, or name the column behind it"
+        elif len(names) > len(unnamed) and unnamed[0] == len(names) - len(unnamed) + 1:
+            hint = "remove the separators at the end of every row, or name the columns behind them"
     elif twice:
         message = f"the first row names column {twice[0][:128]} twice"
         places = [str(number) for number, name in enumerate(names, 1) if name == twice[0]]
@@ -360,7 +374,7 @@ class _FirstRow:
 
 
 @contextmanager
-def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
+def _without_content(path: Path, bad_row: list[tuple[int | None, int, int]]) -> Iterator[None]:
     import pyarrow as pa
 
     try:
@@ -369,17 +383,43 @@ def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
         # Arrow's message would quote the row.
         if not bad_row and (isinstance(error, UnicodeDecodeError) or "UTF8" in str(error)):
             raise _not_utf8(path) from None
-        where = f"row {bad_row[0]}" if bad_row and bad_row[0] is not None else "a row"
-        raise RecordInvalid(
-            f"{path.name}: {where} has another number of fields than the first",
-            check="record",
-            hint="quote fields that hold separators or line breaks, and close every quote",
-        ) from None
+        raise refuse_length(path.name, *(bad_row[0] if bad_row else (None, 0, 0))) from None
+
+
+def refuse_length(file: str, number: int | None, fields: int, expected: int) -> RecordInvalid:
+    """The refusal of a row that has another number of fields than the first.
+
+    Args:
+        file: Its name.
+        number: Of the row, counted from 1 with the row of names; ``None`` if it is not known.
+        fields: Of that row.
+        expected: Of the first row; 0 if it is not known.
+    """
+    where = "a row" if number is None else f"row {number}"
+    hint = "quote fields that hold separators or line breaks, and close every quote"
+    if expected == 1:
+        hint = "the first row must name the columns: delete titles and notes above it"
+    elif expected and fields == expected + 1:
+        hint += "; a separator at the end of each row needs a name in the first row, or goes"
+    return RecordInvalid(
+        f"{file}: {where} has another number of fields than the first",
+        check="record",
+        got=f"fields: {fields}" if expected else None,
+        expected=f"fields: {expected}" if expected else None,
+        hint=hint,
+    )
 
 
 def _not_utf8(path: Path) -> RecordInvalid:
     with open_plain(path) as file:
         start = file.read(256)
+    if start.startswith(_WORKBOOKS):
+        return RecordInvalid(
+            f"{path.name} is a workbook of a spreadsheet program, or an archive, and no text",
+            check="encoding",
+            expected="CSV",
+            hint="open it there and save it as CSV (Excel: CSV UTF-8)",
+        )
     half = start[:2] in _MARKS or b"\0" in start
     encoding = "UTF-16" if half else "WINDOWS-1252"
     return RecordInvalid(
@@ -388,7 +428,7 @@ def _not_utf8(path: Path) -> RecordInvalid:
         got=encoding if half else None,
         hint="check that it is complete, and save it as UTF-8"
         if start[:2] in _MARKS
-        else f"save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f {encoding} -t UTF-8",
+        else f"save it as UTF-8 (Excel: CSV UTF-8), or: iconv -f {encoding} -t UTF-8 FILE > NEW",
     )
 
 

@@ -36,7 +36,9 @@ MAX_LINE_BYTES = 256 << 20
 _LONG_INTEGER = re.compile(rb"[:\[,][ \t]*-?[0-9]{19,}[ \t]*[,\]}]")
 _OPEN = 2 * MAX_DEPTH
 """Brackets inside each other before Arrow is not asked: its time grows with their square."""
-_NEWLINE, _RETURN, _OPENS, _CLOSES, _OPENS_LIST = b"\n\r{}["
+_NEWLINE, _OPENS, _CLOSES, _OPENS_LIST = b"\n{}["
+_CACHED = 1 << 17
+"""Bytes that numpy looks at while a processor holds them."""
 _OTHERS = bytes(set(range(256)) - set(b"[]{}\n"))
 # A text that does not end takes the rest with it: to try anew at each quote of it would never end.
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
@@ -183,33 +185,48 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
             quote a record; or records are not one a line, or too deep.
     """
     import pyarrow as pa
-    from pyarrow import json as pa_json
 
     if not block.isascii():
         block.decode()  # Arrow does not look whether text is UTF-8
     lines = _Lines.of(block)
     if _has_too_many_brackets(block, lines):
         raise pa.ArrowInvalid("too many brackets inside each other")
-    table = pa_json.read_json(
+    table = _parse(block, schema, unexpected)
+    # A longer file would be cut within an object.
+    if table.num_rows != (lines.total if lines.whole else _line_count(block)):
+        raise pa.ArrowInvalid("an object of several lines, or several objects in one")
+    if is_deep(table.schema):
+        raise pa.ArrowInvalid("too many types inside each other")
+    try:
+        return _mend(table)
+    except pa.ArrowInvalid:  # it found the type of a list behind a null in it, and lost that null
+        return _mend(_parse(block, table.schema, unexpected))
+
+
+def _parse(block: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    return pa_json.read_json(
         pa.BufferReader(block),
         read_options=pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
         parse_options=pa_json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior=unexpected
         ),
     )
-    # A longer file would be cut within an object. Blank lines are counted where there may be some.
-    if table.num_rows != lines.total and table.num_rows != _line_count(block):
-        raise pa.ArrowInvalid("an object of several lines, or several objects in one")
-    if is_deep(table.schema):
-        raise pa.ArrowInvalid("too many types inside each other")
-    return mend_nulls(table)
+
+
+def _mend(table: pa.Table) -> pa.Table:
+    found = mend_nulls(table)
+    found.validate()  # of lists their lengths; no text is looked at
+    return found
 
 
 class _Lines(NamedTuple):
     """Lines of a block, counted by numpy: ``bytes.count`` takes a quarter of a parser's time.
 
     Attributes:
-        total: How many there are.
+        total: How many there are; a blank first one is not counted.
         whole: Between any two of them one object ends and another begins.
         opened: Brackets that open in all of them, in texts too.
     """
@@ -222,14 +239,18 @@ class _Lines(NamedTuple):
     def of(cls, block: bytes) -> _Lines:
         import numpy as np
 
-        held = np.frombuffer(block, np.uint8)
-        inner = np.flatnonzero(held[:-1] == _NEWLINE)
-        before = held[inner - 1]  # of a newline at the very beginning the last byte
-        if b"\r" in block:
-            before = np.where(before == _RETURN, held[inner - 2], before)
-        whole = bool((before == _CLOSES).all() and (held[inner + 1] == _OPENS).all())
-        opened = sum(int(np.count_nonzero(held == mark)) for mark in (_OPENS, _OPENS_LIST))
-        return cls(len(inner) + 1, whole, opened)
+        held = np.frombuffer(block.replace(b"\r\n", b"\n") if b"\r" in block else block, np.uint8)
+        ends = whole = opened = 0
+        for start in range(0, len(held), _CACHED):
+            part = held[start : start + _CACHED + 2]
+            found = part[1:-1] == _NEWLINE
+            ends += int(np.count_nonzero(found))
+            found &= part[:-2] == _CLOSES
+            found &= part[2:] == _OPENS
+            whole += int(np.count_nonzero(found))
+            part = part[:_CACHED]
+            opened += sum(int(np.count_nonzero(part == mark)) for mark in (_OPENS, _OPENS_LIST))
+        return cls(ends + 1, whole == ends, opened)
 
 
 def _has_too_many_brackets(block: bytes, lines: _Lines) -> bool:

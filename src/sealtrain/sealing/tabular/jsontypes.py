@@ -104,7 +104,7 @@ def holds_floats(schema: pa.Schema) -> bool:
     return any(_holds(field.type, partial(_is_number, integers=False)) for field in schema)
 
 
-def called_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+def find_called_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """Columns of conversations and tools, with the type of what a template writes as JSON."""
     import pyarrow as pa
 
@@ -127,7 +127,8 @@ def called_types(schema: pa.Schema) -> dict[str, pa.DataType]:
 def holds_called_floats(schema: pa.Schema) -> bool:
     """Whether a tool call or a tool, which chat templates write as JSON, has floats."""
     return any(
-        _holds(kind, partial(_is_number, integers=False)) for kind in called_types(schema).values()
+        _holds(kind, partial(_is_number, integers=False))
+        for kind in find_called_types(schema).values()
     )
 
 
@@ -197,7 +198,7 @@ def refuse_changed_calls(name: str, first: int, block: bytes, schema: pa.Schema)
     Raises:
         RecordInvalid: With record number and column.
     """
-    kinds = called_types(schema)
+    kinds = find_called_types(schema)
     number = first
     for line in block.split(b"\n"):
         if not line.strip():

@@ -6,7 +6,8 @@ The same callback serves ``sealtrain train`` and an engineer's own script:
 2. It saves a checkpoint every ``save_steps`` and after the last step. A checkpoint closes the
    interval of the running loss average, and is copied once that step's metrics have left: just
    before the next step draws its first random number. It is sealed while training goes on; a
-   failure there stops the run at a later step, at the latest before training returns.
+   failure there stops the run at a later step, at the latest before training returns. Where ranks
+   share the model out, each seals its shard, and rank 0 the rest once all shards are complete.
 3. On resume it restores weights, optimizer, scheduler, random states, loss history and the data
    position, so that the continued run equals the uninterrupted one bit for bit on the same machine.
 4. It releases the metrics that the release policy names.
@@ -26,8 +27,11 @@ which the callback corrects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import copy
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +42,7 @@ from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.best import BestSoFar
 from sealtrain.training.checkpoints.checkpoint_growth import (
+    growth_of_index,
     growth_of_log,
     growth_of_optimizers,
     growth_of_ranks,
@@ -51,13 +56,16 @@ from sealtrain.training.checkpoints.randomness import (
     seed_again,
 )
 from sealtrain.training.checkpoints.saver import CheckpointSaver
+from sealtrain.training.checkpoints.shards import SHARDS
 from sealtrain.training.data.hugging import find_positioned
 from sealtrain.training.distributed.agreement import gather_states, own_states, same_for_all
 from sealtrain.training.distributed.dealing import deal_rows
 from sealtrain.training.distributed.machinery import Copies
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.distributed.shardsaver import ShardSaver, require_finite_in_all
 from sealtrain.training.finite import (
     first_not_finite,
+    refuse_left_out_steps,
     refuse_not_finite,
     require_finite_model,
     require_finite_weights,
@@ -101,6 +109,7 @@ class RunContext:
             them, whose stream is found under the data of its trainer.
         on_step: Called after every step with its latest logged values, for a progress bar.
         saver: Seals the checkpoints; made when training begins, by rank 0 only.
+        shards: Seals this rank's shards; made when training begins, where the machinery has them.
         machinery: Knows where the recipe's backend keeps weights and optimizer.
         lease_keeper: Says when to stop for the lease's sake; ``None`` where nothing is leased.
         approved_ranks: Numbers of ranks whose checkpoints may be continued from.
@@ -117,6 +126,7 @@ class RunContext:
     stream: Positioned | None = None
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
     saver: CheckpointSaver | None = None
+    shards: ShardSaver | None = None
     machinery: Machinery = field(default_factory=Copies)
     lease_keeper: LeaseKeeping | None = None
     approved_ranks: Collection[int] = ()
@@ -143,8 +153,16 @@ class RunContext:
         )
         return self.saver
 
+    def open_shards(self) -> None:
+        """Begin this rank's shards, where the machinery has them."""
+        if self.machinery.in_shards and self.store is not None:
+            self.shards = ShardSaver(self.store, self.run_id)
+
     def close(self) -> None:
         """Wait for a checkpoint in flight and remove everything but checkpoints."""
+        if self.shards is not None:
+            self.shards.close()
+            self.shards = None
         if self.saver is not None:
             self.saver.close()
             self.saver = None
@@ -169,6 +187,7 @@ class RunCallback(TrainerCallback):
         self._unlogged_since: int | None = None
         self._tokens_before = 0.0
         self._due = False
+        self._waiting: tuple[Callable[[dict[str, Any]], None], dict[str, Any]] | None = None
         self._random_states: dict[str, Any] | None = None
         self._seeds_again: str | None = None
         self._position: DataPosition | None = None
@@ -222,6 +241,7 @@ class RunCallback(TrainerCallback):
         self._refuse_unmeasured()
         if place().leads and self._context.store is not None:
             self._context.open_saver()
+        self._context.open_shards()
         ref = self._context.resume
         if ref is None:
             learning = objects["model"].named_parameters()
@@ -248,7 +268,10 @@ class RunCallback(TrainerCallback):
         self._seeds_again = None
         if self._context.saver is not None:
             self._context.saver.check()
+        self._settle(wait=False)
         self._save_if_due(state, objects)
+        if self._stopping:
+            self._settle(wait=True)
         if self._stopping and self._context.lease_keeper is not None:
             if self._context.saver is not None:
                 self._context.saver.flush()
@@ -259,6 +282,7 @@ class RunCallback(TrainerCallback):
     ) -> TrainerControl:
         """Evaluate if due; a due checkpoint is sealed after this step's metrics have left."""
         self.steps = int(state.global_step)
+        refuse_left_out_steps(_scaler_of(objects), self.steps, ended=False)
         self.tokens = int(state.num_input_tokens_seen) or None
         if self._position is not None:
             self.rows = self._position.rows_at(self.steps)
@@ -288,6 +312,8 @@ class RunCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
         """Wait for the last checkpoint; restore the best weights, if the recipe wants them."""
+        refuse_left_out_steps(_scaler_of(objects), self.steps, ended=True)
+        self._settle(wait=True)
         saver = self._context.saver
         if saver is None:
             return
@@ -384,19 +410,25 @@ class RunCallback(TrainerCallback):
         if not self._due:
             return
         self._due = False
-        saver = self._context.saver
+        self._settle(wait=True)
+        saver, shards, begun = self._context.saver, self._context.shards, time.monotonic()
         if saver is not None:
             saver.flush()
-        # All ranks together, where each holds a part; only rank 0 gets the whole.
+        # All ranks together, where each holds a part; else only rank 0 gets the whole.
         weights = self._context.machinery.state(objects["model"], objects["optimizer"])
         random = gather_states(random_states())
+        growth = self._growth(state, objects["optimizer"])
+        if shards is not None:
+            require_finite_in_all(objects["model"], weights["model"])
+            room = growth_of_optimizers(objects["optimizer"]) // place().world
+            shards.save(None if saver is None else saver.next(self.steps), weights, room)
+        elif saver is not None:
+            require_finite_model(objects["model"], weights["model"])
         if saver is None:
             return
-        require_finite_model(objects["model"], weights["model"])
         kept = {
-            **weights,
             "scheduler": objects["lr_scheduler"].state_dict(),
-            **_scaler_state(objects["optimizer"]),
+            **_scaler_state(objects),
             "random": random,
             "rows": self.rows,
             "mark": self.mark,
@@ -409,22 +441,41 @@ class RunCallback(TrainerCallback):
             "best": None if self._best is None else self._best.state(),
             "best_kept": None if saver.best is None else asdict(saver.best),
         }
-        saver.save(
-            self.steps,
-            kept,
-            best=self._is_best(self.steps),
-            growth=self._growth(state, objects["optimizer"]),
-        )
+        best = self._is_best(self.steps)
+        save = partial(saver.save, self.steps, best=best, growth=growth, begun=begun)
+        if shards is None:
+            save(weights | kept)
+        else:
+            # Sealed once all shards are complete: training changes these meanwhile.
+            self._waiting = save, copy.deepcopy(kept)
+
+    def _settle(self, *, wait: bool) -> None:
+        """Have the checkpoint sealed whose shards are complete; all ranks together."""
+        shards, saver = self._context.shards, self._context.saver
+        if shards is None or not shards.under_way:
+            return
+        make_room = (lambda: None) if saver is None else saver.make_room
+        index = shards.settle(wait=wait, make_room=make_room)
+        if index is None or self._waiting is None:
+            return
+        (save, kept), self._waiting = self._waiting, None
+        save({SHARDS: index.to_state(), **kept})
 
     def _growth(self, state: TrainerState, optimizer: Any) -> int:
         """Bytes by which a later checkpoint may be longer than one of this step."""
         arguments = self._context.arguments
         evaluations = 0 if arguments is None else arguments.eval_steps or 0
         periods = (state.logging_steps, self._save_steps, state.eval_steps or 0, evaluations)
+        numbers, now = self._context.approved_ranks, place().world
+        in_shards = self._context.machinery.in_shards
         return (
             growth_of_log(state.log_history, steps=state.max_steps - self.steps, periods=periods)
-            + growth_of_optimizers(optimizer)
-            + growth_of_ranks(self._context.approved_ranks, place().world)
+            + (
+                growth_of_index(optimizer, numbers, now)
+                if in_shards
+                else growth_of_optimizers(optimizer)
+            )
+            + growth_of_ranks(numbers, now)
         )
 
     def _is_best(self, step: int) -> bool:
@@ -434,6 +485,16 @@ class RunCallback(TrainerCallback):
 
     def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
         kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
+        shards = self._context.shards
+        if (shards is None) == (SHARDS in kept):
+            raise CheckpointRefused(
+                "the checkpoint belongs to another kind of training",
+                check="shards",
+                hint="resume with the recipe that began the run",
+            )
+        if shards is not None:
+            own = self._context.machinery.state(objects["model"], objects["optimizer"])
+            kept |= shards.load(ref, kept[SHARDS], own)
         self._context.machinery.restore(objects["model"], objects["optimizer"], kept)
         objects["lr_scheduler"].load_state_dict(kept["scheduler"])
         if kept.get("scaler") is not None:
@@ -471,7 +532,11 @@ class RunCallback(TrainerCallback):
             self._position.resume(step=ref.step, mark=self.mark)
 
 
-def _scaler_state(optimizer: Any) -> dict[str, Any]:
-    """What scales the loss of ``fp16``, where something does."""
-    scaler = getattr(optimizer, "scaler", None)
+def _scaler_of(objects: Mapping[str, Any]) -> Any:
+    """What scales the loss of ``fp16``; ``None`` where nothing does."""
+    return getattr(objects.get("optimizer"), "scaler", None)
+
+
+def _scaler_state(objects: Mapping[str, Any]) -> dict[str, Any]:
+    scaler = _scaler_of(objects)
     return {} if scaler is None else {"scaler": scaler.state_dict()}

@@ -170,7 +170,10 @@ def newest(
 
 
 def prune(store: BlobStore, keep: int, *, besides: Collection[CheckpointRef] = ()) -> None:
-    """Delete all but the ``keep`` newest checkpoints and those named ``besides``."""
+    """Delete all but the ``keep`` newest checkpoints and those named ``besides``.
+
+    Each goes before its shards: what is left of an interrupted deletion is no checkpoint.
+    """
     names = sorted(name for name in store.names() if _NAME.fullmatch(name))
     kept = {ref.name for ref in besides}
     for name in names[:-keep]:

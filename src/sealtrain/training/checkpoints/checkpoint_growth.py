@@ -6,7 +6,8 @@ All checkpoints of a run have the length that the first one leaves room for (spe
 1. entries of the trainer's log, whose number follows from the recipe;
 2. the optimizer's state of parameters that had no gradient yet, such as an expert's that no token
    was routed to, and the steps that LBFGS remembers;
-3. random states of further ranks, where a run may continue on more.
+3. random states of further ranks, where a run may continue on more, and their pieces in the index
+   of shards.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any, Final
 _ENTRY_BYTES: Final = 512
 _RANK_BYTES: Final = 32 << 10
 _SPARE_PART: Final = 4
+_PIECE_BYTES: Final = 96
+_TENSORS_OF_A_PARAMETER: Final = 4
+"""Itself, two moments and a count of steps."""
 
 
 def growth_of_log(
@@ -43,6 +47,27 @@ def growth_of_optimizers(*optimizers: Any) -> int:
         optimizers: As PyTorch's, with ``param_groups`` and ``state``; of others nothing is known.
     """
     return sum(_growth(optimizer) for optimizer in optimizers)
+
+
+def growth_of_index(optimizer: Any, numbers: Collection[int], now: int) -> int:
+    """Bytes of the entries of tensors and pieces that an index of shards does not have yet.
+
+    Args:
+        optimizer: As ``growth_of_optimizers``.
+        numbers: As ``growth_of_ranks``.
+        now: The present number.
+    """
+    parameters = [
+        parameter
+        for group in getattr(optimizer, "param_groups", None) or ()
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
+    state: Mapping[Any, Any] = getattr(optimizer, "state", None) or {}
+    without = sum(not state.get(parameter) for parameter in parameters)
+    further = max(0, max(numbers, default=now) - now)
+    pieces = without * max(now, 1) + len(parameters) * further
+    return (pieces * _PIECE_BYTES + without * _ENTRY_BYTES) * _TENSORS_OF_A_PARAMETER
 
 
 def growth_of_ranks(numbers: Collection[int], now: int) -> int:

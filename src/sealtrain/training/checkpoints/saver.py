@@ -21,11 +21,11 @@ from sealtrain.base.process_state import OneProcess
 from sealtrain.errors import StorageFailed
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.statefile import StateLayout, bytes_of, lay_out
+from sealtrain.training.checkpoints.shards import retire_orphans
+from sealtrain.training.checkpoints.staging import StagingMemory
+from sealtrain.training.checkpoints.statefile import lay_out
 
 if TYPE_CHECKING:
-    import torch
-
     from sealtrain.training.data.sources import BlobStore
 
 
@@ -67,7 +67,7 @@ class CheckpointSaver:
         self._keep = keep
         self._anchored = anchored
         self._process = OneProcess("a run's checkpoints")
-        self._staging = _Staging(store)
+        self._staging = StagingMemory(store.memory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last = last
@@ -75,7 +75,13 @@ class CheckpointSaver:
         self.seconds: float | None = None
 
     def save(
-        self, step: int, state: dict[str, Any], *, best: bool = False, growth: int = 0
+        self,
+        step: int,
+        state: dict[str, Any],
+        *,
+        best: bool = False,
+        growth: int = 0,
+        begun: float | None = None,
     ) -> None:
         """Copy ``state`` and have it sealed as the next checkpoint.
 
@@ -84,6 +90,7 @@ class CheckpointSaver:
             state: Nested dicts, lists, numbers, strings and tensors; free to change afterwards.
             best: Keep this one until a better one comes.
             growth: Bytes by which a later state may be longer (``checkpoints.room``).
+            begun: When the checkpoint was begun (``time.monotonic``); ``None`` for now.
 
         Raises:
             CheckpointRefused: The state holds something else.
@@ -92,15 +99,26 @@ class CheckpointSaver:
         """
         self._process.require()
         self.flush()
-        begun = time.monotonic()
-        body = self._staging.copy(lay_out(state), growth)
+        begun = time.monotonic() if begun is None else begun
+        layout = lay_out(state)
+        body = self._staging.copy(layout.tensors, layout.size, header=layout.header, growth=growth)
+        wanted = self.next(step)
+        self._pending = self._thread.submit(self._seal, wanted, (body,), best, begun)
+
+    def next(self, step: int) -> CheckpointRef:
+        """The checkpoint that follows the newest one, without its digest."""
         before = self.last
-        wanted = CheckpointRef(
+        return CheckpointRef(
             counter=1 if before is None else before.counter + 1,
             step=step,
             previous="" if before is None else before.digest,
         )
-        self._pending = self._thread.submit(self._seal, wanted, (body,), best, begun)
+
+    def make_room(self) -> None:
+        """Delete all but the newest checkpoint, and what interrupted writes left."""
+        # The newest complete one is all that a crash needs until the next one is complete.
+        self._prune(1)
+        self._store.sweep()
 
     def check(self) -> None:
         """Raise the sealing thread's error, if it had one; does not wait."""
@@ -120,7 +138,7 @@ class CheckpointSaver:
     def close(self) -> None:
         """Wait for a checkpoint in flight, even if it fails, and free the memory."""
         self._thread.shutdown(wait=True)
-        self._staging = _Staging(self._store)
+        self._staging.free()
 
     def _seal(
         self, wanted: CheckpointRef, parts: tuple[memoryview, ...], best: bool, begun: float
@@ -137,9 +155,7 @@ class CheckpointSaver:
         try:
             return checkpoint.write(self._store, self._run_id, wanted, parts)
         except StorageFailed:
-            # The newest complete one is all that a crash needs until this one is complete.
-            self._prune(1)
-            self._store.sweep()
+            self.make_room()
             return checkpoint.write(self._store, self._run_id, wanted, parts)
 
     def _prune(self, keep: int) -> None:
@@ -147,52 +163,5 @@ class CheckpointSaver:
             keep = max(keep, self.last.counter - self._anchored())
         best = () if self.best is None else (self.best,)
         checkpoint.prune(self._store, keep, besides=best)
-
-
-class _Staging:
-    """Memory that a state is copied to; reused, because fresh memory costs more than the copy."""
-
-    def __init__(self, store: BlobStore) -> None:
-        self._store = store
-        self._memory: torch.Tensor | None = None
-
-    def copy(self, layout: StateLayout, growth: int) -> memoryview:
-        """Copy the header and every tensor to its place; returns the bytes of all.
-
-        New memory has room for as many bytes more as the state may still grow by.
-        """
-        import torch
-
-        head = len(layout.header)
-        size = head + layout.size
-        if self._memory is None or self._memory.numel() < size:
-            self._memory = None
-            self._memory = _memory_of(self._store, size + growth)
-        bytes_there = bytes_of(self._memory[:size])
-        bytes_there[:head] = layout.header
-        for offset, tensor in layout.tensors:
-            start = head + offset
-            end = start + tensor.numel() * tensor.element_size()
-            if tensor.device.type == "cpu" and tensor.is_contiguous():
-                # torch would split this among threads that compete with training.
-                bytes_there[start:end] = bytes_of(tensor)
-                continue
-            place = self._memory[start:end].view(tensor.dtype).view(tensor.shape)
-            place.copy_(tensor.detach(), non_blocking=True)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return bytes_there
-
-
-def _memory_of(store: BlobStore, size: int) -> torch.Tensor:
-    """Memory that the store seals from, or else any; page-locked where a GPU copies into it."""
-    import torch
-
-    given, locked = store.memory(size), torch.cuda.is_available()
-    if given is None:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=locked)
-    memory = torch.frombuffer(given, dtype=torch.uint8)
-    if locked:
-        runtime: Any = torch.cuda
-        runtime.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-    return memory
+        if self.last is not None:
+            retire_orphans(self._store, self.last.counter)

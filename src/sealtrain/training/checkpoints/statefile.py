@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import RawIOBase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.sealing.errors import CheckpointRefused
 
@@ -43,6 +43,25 @@ _NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+WIDTHS: Final[Mapping[str, int]] = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "C64": 8,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "U8": 1,
+    "BOOL": 1,
+}
+"""Bytes of an element, by safetensors' name of its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +114,48 @@ def lay_out(state: Mapping[str, Any]) -> StateLayout:
     return StateLayout(
         header=len(text).to_bytes(8, "little") + text, tensors=tuple(placed), size=offset
     )
+
+
+def outline_state(state: Mapping[str, Any]) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A state's plain data with ``{"tensor": path}`` for each tensor, and the tensors by path.
+
+    Unlike in ``lay_out``, tied weights are found under each of their paths. A tensor that ranks
+    share out counts as one tensor.
+
+    Raises:
+        CheckpointRefused: The state holds anything but plain data and dense tensors.
+    """
+    found: dict[str, torch.Tensor] = {}
+    return _outline(state, "", found, None), found
+
+
+def fill_state(outline: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Inverse of ``outline_state``.
+
+    Raises:
+        CheckpointRefused: The outline is none, or names a tensor that is not there.
+    """
+    try:
+        filled: dict[str, Any] = _fill_outline(outline, tensors.__getitem__)
+    except _MALFORMED as error:
+        raise CheckpointRefused(
+            "the checkpoint holds no training state", check="checkpoint"
+        ) from error
+    return filled
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Safetensors' name of a type."""
+    return _NAMES[str(dtype).removeprefix("torch.")]
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The type that safetensors names so."""
+    import torch
+
+    (found,) = (torch_name for torch_name, short in _NAMES.items() if short == name)
+    dtype: torch.dtype = getattr(torch, found)
+    return dtype
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -160,7 +221,9 @@ def _tensor(file: RawIOBase, entry: Mapping[str, Any]) -> torch.Tensor:
     return made
 
 
-def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str]) -> Any:
+def _outline(
+    value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str] | None
+) -> Any:
     import torch
 
     if value is None or type(value) in (bool, int, float, str):
@@ -184,19 +247,22 @@ def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[A
 
 
 def _note_tensor(
-    tensor: torch.Tensor, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str]
+    tensor: torch.Tensor, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str] | None
 ) -> str:
     import torch
 
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _NAMES or tensor.layout != torch.strided:
         raise _not_plain(tensor)
+    while path in found or path == "__metadata__":
+        path += "_"
+    if seen is None:
+        found[path] = tensor
+        return path
     # Tied weights are one tensor under several names.
     place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
     if tensor.numel() and place in seen:
         return seen[place]
-    while path in found or path == "__metadata__":
-        path += "_"
     seen[place] = path
     found[path] = tensor
     return path

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.recipe.conversations import is_list_of_structs
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
-from sealtrain.sealing.tabular.jsontypes import called_types
+from sealtrain.sealing.tabular.jsontypes import find_called_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +164,7 @@ def reads_as(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
     if not is_list_of_structs(got):
         return False
     called, as_called = (
-        called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
+        find_called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
     )
     return _united([wanted, got]) == wanted and not _turns_decimal(called, as_called)
 

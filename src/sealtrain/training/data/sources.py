@@ -59,6 +59,9 @@ class BlobStore(Protocol):
         Asked for before the first blob is written: blobs may all have one length, which it sets.
         """
 
+    def shard_memory(self, size: int) -> memoryview | None:
+        """As ``memory``, for the shards of checkpoints: a rank has both."""
+
     def write(
         self, name: str, binding: Mapping[str, str | int]
     ) -> AbstractContextManager[BlobWriter]:

@@ -195,6 +195,18 @@ def flag_of_first(own: bool) -> bool:
     return bool(said.item())
 
 
+def ready_in_all(own: bool) -> bool:
+    """Whether every rank says so, in every rank."""
+    if place().world == 1:
+        return own
+    import torch
+    import torch.distributed as dist
+
+    said = torch.tensor([own], dtype=torch.uint8)
+    dist.all_reduce(said, dist.ReduceOp.MIN)
+    return bool(said.item())
+
+
 def gather_states(own: dict[str, Any]) -> Any:
     """Random states of all ranks as a checkpoint keeps them; a single rank's without a list."""
     return own if place().world == 1 else to_first(own)

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 class Machinery(Protocol):
-    """See the module. Each training has its own."""
+    """See the module. Each training has its own.
+
+    Attributes:
+        in_shards: Every rank seals its own shard of a checkpoint (``distributed.shardsaver``).
+    """
+
+    in_shards: bool
 
     def arguments(self) -> dict[str, Any]:
         """``TrainingArguments`` that the backend fixes."""
@@ -29,11 +35,14 @@ class Machinery(Protocol):
         """``model`` and ``optimizer`` as a checkpoint keeps them; all ranks take part.
 
         Returns:
-            The whole on rank 0, nothing on the others.
+            The whole on rank 0 and nothing on the others; in shards, tensors of which each rank
+            holds its part, and which are those of the training.
         """
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
         """Restore a state that ``state`` returned. Every rank has the whole.
+
+        In shards, the tensors are those of ``state`` and were filled already.
 
         Raises:
             CheckpointRefused: The state belongs to another model.
@@ -84,6 +93,8 @@ def connect_backend(name: str) -> None:
 
 class Copies:
     """``Machinery`` of a single process, or of several that each hold a copy of the model."""
+
+    in_shards = False
 
     def __init__(self, *, half: bool = False) -> None:
         self._half = half

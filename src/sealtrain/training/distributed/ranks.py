@@ -87,6 +87,12 @@ def place() -> RankPosition:
     return RankPosition(rank=distributed.get_rank(), world=distributed.get_world_size())
 
 
+def count_guests() -> int:
+    """Number of guests whose ranks train together; each has as many ranks."""
+    world = place().world
+    return world // int(os.environ.get("LOCAL_WORLD_SIZE", world))
+
+
 @dataclass(slots=True)
 class _Other:
     """A rank that is not this process."""

@@ -3,6 +3,9 @@
 Transformers' own switch (``TrainingArguments.fsdp``) silently trains plain copies on a CPU. So this
 module shards the layers, on any device, before the optimizer is built, and marks the model as
 sharded, so that the trainer leaves placement and gradients to it.
+
+Of several guests each shards the model among its own ranks (hybrid sharding): weights are gathered
+within a guest, and of gradients one reduced copy crosses between guests.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.outline import fill_outline, outline_of
-from sealtrain.training.distributed.ranks import place
+from sealtrain.training.distributed.ranks import count_guests, place
 from sealtrain.training.halfprecision import scale_gradients
-from sealtrain.training.models.weights import of_training, refuse_another_model
+from sealtrain.training.models.weights import of_training
 
 if TYPE_CHECKING:
     from sealtrain.recipe.backends import Fsdp
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 class Sharded:
     """``Machinery`` over FSDP2."""
+
+    in_shards = True
 
     def __init__(self, backend: Fsdp, *, half: bool = False) -> None:
         self._reshard, self._half = backend.reshard_after_forward, half
@@ -61,8 +66,15 @@ class Sharded:
         from torch.distributed.fsdp import fully_shard
 
         self._outline = outline_of(model)
-        # Over all ranks the mesh uses the existing group: it opens no connection.
-        mesh = init_device_mesh(compute_device(), (place().world,))
+        # Each group of the mesh exists already, or shares connections that do: none is opened.
+        guests, ranks = count_guests(), place().world
+        if guests > 1:
+            # Each guest has the whole model: only gradients of a shard cross to the other guests.
+            mesh = init_device_mesh(
+                compute_device(), (guests, ranks // guests), mesh_dim_names=("replicate", "shard")
+            )
+        else:
+            mesh = init_device_mesh(compute_device(), (ranks,))
         # An encoder or an adapter holds the model that names its layers.
         layers = {
             name
@@ -76,34 +88,29 @@ class Sharded:
         model._is_fsdp_managed_module = True  # Transformers' own mark
 
     def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        """Gathered from all ranks, under the names an unshared model has."""
+        """This rank's shard, under the names an unshared model has."""
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
             get_model_state_dict,
             get_optimizer_state_dict,
         )
 
-        options = StateDictOptions(
-            full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
-        )
+        options = StateDictOptions(ignore_frozen_params=True)
         weights = get_model_state_dict(model, options=options)
-        moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)
-        if not place().leads:
-            return {}
         # PyTorch leaves frozen weights out under one of their names only, if they are tied.
-        return {"model": of_training(model, weights), "optimizer": moments}
+        return {
+            "model": of_training(model, weights),
+            "optimizer": get_optimizer_state_dict(model, optimizer.optimizer, options=options),
+        }
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
-        """Give each rank its shard of the whole."""
+        """Give the optimizer its state; the weights lie in place."""
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
-            set_model_state_dict,
             set_optimizer_state_dict,
         )
 
-        refuse_another_model(model, kept["model"])
-        options = StateDictOptions(full_state_dict=True, strict=False)
-        set_model_state_dict(model, kept["model"], options=options)
+        options = StateDictOptions(strict=False)
         set_optimizer_state_dict(model, optimizer.optimizer, kept["optimizer"], options=options)
 
     def whole(self, trainer: Any) -> Any:

@@ -43,6 +43,8 @@ def connect() -> None:
 class Zero:
     """``Machinery`` over DeepSpeed's engine."""
 
+    in_shards = False
+
     def __init__(self, backend: DeepSpeed, trainer: TrainerArguments) -> None:
         self._stage = backend.zero_stage
         self._config = ds_config(backend, trainer)

@@ -16,7 +16,7 @@ the end token, where the recipe asks for that.
 
 ``recipe check`` counts with these functions at the owner's desk, the guest in its run log
 (spec/run-log.md), and the filters of the phases call ``learns``, ``blank``
-and ``differs``.
+and ``rendered_record.differs``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, find_marked_template
+from sealtrain.training.data.rendered_record import compares_only, differs
 from sealtrain.training.data.template_check import WholeRendering
 
 if TYPE_CHECKING:
@@ -100,23 +101,6 @@ def blank(text: object) -> bool:
 def has_texts(record: Record, names: Sequence[str]) -> bool:
     """Whether each of a record's texts says something."""
     return not any(blank(record[name]) for name in names)
-
-
-def compares_only(recipe: Recipe) -> bool:
-    """Whether a phase learns from the difference of two answers, and from nothing else."""
-    return bool(getattr(recipe.trainer, "compares_only", False))
-
-
-def differs(answers: Iterable[Sequence[int]], *, most: int | None = None) -> bool:
-    """Whether two answers to one prompt have different tokens: else their difference is zero.
-
-    Args:
-        answers: Tokens of the prompt and an answer, of each. Texts that differ may have equal ones,
-            as conversations of which the chat template does not write a key, such as an id.
-        most: Tokens of each that are read; all when ``None``.
-    """
-    first, second = answers
-    return list(first[:most]) != list(second[:most])
 
 
 def learns(labels: Sequence[int], lengths: Sequence[int] | None = None) -> bool:
@@ -388,7 +372,7 @@ class _Answers:
             )
             for answer in answers
         ]
-        if self._compares and not differs(rows, most=self._most):
+        if self._compares and not differs(rows[0], rows[1], self._most):
             return "empty"
         if self._most is None:
             return "whole"
@@ -426,7 +410,7 @@ class _Scored:
             rows.append(self._encode.ids(text, **settings))
         if self._most is not None and max(map(len, rows)) > self._most:
             return "filtered"
-        return "whole" if not self._compares or differs(rows) else "empty"
+        return "whole" if not self._compares or differs(rows[0], rows[1]) else "empty"
 
 
 def text_fields(recipe: Recipe) -> tuple[str, ...]:

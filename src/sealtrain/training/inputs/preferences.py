@@ -12,7 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import TOOLS, holds_tools, kind_of
-from sealtrain.recipe.records import EITHER, one_kind_only
+from sealtrain.recipe.recordcolumns import EITHER
+from sealtrain.recipe.records import one_kind_only
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
     check_conversation,
@@ -21,7 +22,7 @@ from sealtrain.training.data.conversations import (
     field_names,
 )
 from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.inputs.learnable import compares_only, differs
+from sealtrain.training.data.rendered_record import compares_only, differs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,8 +99,7 @@ def leave_equal_pairs_out(trainer: Any, recipe: DpoRecipe | RewardRecipe) -> Non
 
     def teaches(row: dict[str, Any]) -> bool:
         asked = row.get("prompt_ids", [])
-        answers = (asked + row["chosen_ids"], asked + row["rejected_ids"])
-        return differs(answers, most=most)
+        return differs(asked + row["chosen_ids"], asked + row["rejected_ids"], most)
 
     trainer.train_dataset = trainer.train_dataset.filter(teaches)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import kind_of, read_rows
-from sealtrain.recipe.records import EITHER
+from sealtrain.recipe.recordcolumns import EITHER
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training.data.conversations import (
     check_conversation,

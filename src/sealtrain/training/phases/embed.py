@@ -21,6 +21,7 @@ from sealtrain.training.context import PhaseResult
 from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.finite import require_finite_answers
 from sealtrain.training.inputs.learnable import has_texts
 from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models.adapters import adapt
@@ -181,7 +182,7 @@ def _evaluate(work: TrainingContext[EmbedRecipe], encoder: SentenceTransformer) 
 
 
 def _encode(encoder: SentenceTransformer, texts: list[str], size: int) -> Any:
-    """Embeddings of length 1, float32 (texts, width), on the CPU."""
+    """Embeddings of length 1, float32 (texts, width), on the CPU. Raises ``TrainingDiverged``."""
     import torch
 
     found = []
@@ -193,5 +194,6 @@ def _encode(encoder: SentenceTransformer, texts: list[str], size: int) -> Any:
                 for name, value in batch.items()
             }
             embedded = encoder(features)["sentence_embedding"].float()
+            require_finite_answers(embedded, "embeddings")
             found.append(torch.nn.functional.normalize(embedded, dim=-1).cpu())
     return torch.cat(found)

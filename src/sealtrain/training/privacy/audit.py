@@ -22,6 +22,7 @@ from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import read_all
+from sealtrain.training.finite import require_finite_answers
 from sealtrain.training.privacy.record import CANARIES
 from sealtrain.training.privacy.steps import record_losses
 
@@ -151,7 +152,7 @@ def _some(sources: Sequence[Source], names: Sequence[str]) -> Iterator[dict[str,
 
 
 def _losses(recipe: Any, model: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> list[float]:
-    """Loss of every record, as training would have it."""
+    """Loss of every record, as training would have it. Raises ``TrainingDiverged``."""
     import torch
 
     found: list[float] = []
@@ -159,7 +160,9 @@ def _losses(recipe: Any, model: Any, tokenizer: Any, rows: list[dict[str, Any]])
         for at in range(0, len(rows), _BATCH):
             batch = _encode(recipe, tokenizer, rows[at : at + _BATCH])
             moved = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            found += record_losses(model, moved, 0.0).double().tolist()
+            losses = record_losses(model, moved, 0.0).double()
+            require_finite_answers(losses, "losses")
+            found += losses.tolist()
     return found
 
 

@@ -7,6 +7,7 @@ from carrying import carries
 from collecting import COLLECTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from variants import examples
 
 from sealtrain.errors import UsageError
 
@@ -47,7 +48,7 @@ int32s = st.integers(-(1 << 31), (1 << 31) - 1)
 
 
 @given(st.lists(st.tuples(elements, elements), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_sums_and_differences(pairs: list[tuple[int, int]]) -> None:
     left, right = (torch.tensor(side, dtype=torch.int32) for side in zip(*pairs, strict=True))
     assert add_centred(left, right).tolist() == [centre(a + b) for a, b in pairs]
@@ -55,14 +56,14 @@ def test_sums_and_differences(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(int32s, elements), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_answer_minus_a_pad_is_in_range(pairs: list[tuple[int, int]]) -> None:
     left, right = (torch.tensor(side, dtype=torch.int32) for side in zip(*pairs, strict=True))
     assert int(subtract_centred(left, right).abs().max()) <= HALF
 
 
 @given(st.lists(st.integers(-(1 << 61) + 1, (1 << 61) - 1), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_wide_integers_are_centred(values: list[int]) -> None:
     wide = torch.tensor(values, dtype=torch.int64)
     assert centre_int64(wide).tolist() == [centre(value) for value in values]
@@ -83,14 +84,14 @@ def test_wide_integers_are_centred(values: list[int]) -> None:
         max_size=20,
     )
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_whole_floats_are_centred(values: list[int]) -> None:
     whole = torch.tensor(values, dtype=torch.float64)
     assert centre_float64(whole).tolist() == [centre(value) for value in values]
 
 
 @given(st.lists(elements, min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_limbs_add_up(values: list[int]) -> None:
     digits = limbs(torch.tensor(values, dtype=torch.int32)[:, None])
     assert int(digits.abs().max()) <= 1 << 10
@@ -120,7 +121,7 @@ def test_checks_are_exact_over_many_columns(columns: int) -> None:
 
 
 @given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 6), st.integers(0, 1 << 30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_both_back_ends_give_what_integers_give(t: int, n: int, m: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     left = torch.randint(-HALF, HALF + 1, (t, n), generator=generator, dtype=torch.int32)

@@ -11,7 +11,7 @@ from collecting import COLLECTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_logs import fields_of
-from variants import variants
+from variants import examples, variants
 
 from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms, check_trips
 from sealtrain.recipe.privacy import SequencePrivacy
@@ -102,7 +102,7 @@ class Played:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_no_byte_is_in_two_trained_trips_in_any_order_of_events(data: st.DataObject) -> None:
     names = HOLDERS[: data.draw(st.integers(1, 3))]
     tokens = {name: data.draw(st.integers(1, 900), label=name) for name in names}

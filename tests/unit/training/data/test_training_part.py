@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_world import source_of
-from variants import variants
+from variants import examples, variants
 
 from sealtrain.errors import UsageError
 from sealtrain.training.data.order import Order
@@ -66,7 +66,7 @@ def test_a_rank_that_is_alone_opens_every_batch_once() -> None:
     assert opened_by(WHOLE) == BATCHES
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=40),
     st.integers(1, 9),
@@ -92,7 +92,7 @@ def test_ranks_take_equal_shares_of_every_step(
         assert shares == {times}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 999), st.integers(1, 1000), st.integers(1, 6), st.integers(1, 60))
 def test_which_rank_reads_a_row_does_not_depend_on_where_reading_began(
     start: int, rows: int, world: int, times: int

@@ -39,7 +39,19 @@ def inputs(world: int, size: int, dtype: Any) -> list[Any]:
     return [each.to(dtype) for each in found]
 
 
+EACH = 1
+"""Ranks of one guest; forked ranks inherit it."""
+
+
 def in_order(tensors: list[Any], way: str) -> Any:
+    """Reduced in the order of ranks within each guest, and then in the order of guests."""
+    if EACH > 1:
+        guests = [tensors[first : first + EACH] for first in range(0, len(tensors), EACH)]
+        tensors = [added(guest, way) for guest in guests]
+    return added(tensors, way)
+
+
+def added(tensors: list[Any], way: str) -> Any:
     found = tensors[0].clone()
     for other in tensors[1:]:
         found = {
@@ -188,10 +200,16 @@ def everything(rank: int, wire: Wire) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize("world", variants([2, 3, 4], each_time=[3]))
-def test_each_collective_equals_its_reference(world: int) -> None:
+@pytest.mark.parametrize(
+    ("world", "each"),
+    variants([(2, 1), (3, 1), (4, 1), (4, 2), (6, 3), (6, 2)], each_time=[(3, 1), (4, 2)]),
+)
+def test_each_collective_equals_its_reference(
+    world: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "EACH", each)
     expected = ["reductions", "movements", "shapes", "messages", "groups"]
-    assert ranks(world, everything) == [expected] * world
+    assert ranks(world, everything, each=each) == [expected] * world
 
 
 def test_tensors_that_are_copied_to_host_memory_and_back_are_the_same() -> None:

@@ -148,10 +148,10 @@ def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
         path: File of records.
     """
     from sealtrain.recipe.missing import missing_values
-    from sealtrain.recipe.records import RecordCheck
+    from sealtrain.recipe.recordcolumns import ColumnJudge
     from sealtrain.training.data.sources import Source
 
-    records: Any = _Table(path, RecordCheck(recipe, dataset).conversion())
+    records: Any = _Table(path, ColumnJudge(recipe, dataset).conversion())
     return Source(
         role=dataset.role,
         owner=dataset.owner,

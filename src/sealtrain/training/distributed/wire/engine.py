@@ -38,7 +38,60 @@ _UNDER_WAY: Final = 24
 _NO_ROOM: Final = memoryview(bytearray())
 
 
-class Operation:
+class Outcome:
+    """What was issued and ends some time, well or with an error: its callers wait for it.
+
+    Args:
+        name: For errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Outcome], None]] = []
+
+    def complete(self, error: BaseException | None = None) -> None:
+        """Say that it is over."""
+        with self._lock:
+            self.error = error
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._done.is_set()
+
+    def on_done(self, callback: Callable[[Outcome], None]) -> None:
+        """Call back once it is over, in the thread that ends it, or now."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it is over.
+
+        Raises:
+            SealtrainError: What ended the group, or the time is over (``PeerUnreachable``).
+        """
+        if not self._done.wait(timeout_s):
+            raise PeerUnreachable(
+                "an operation of the group takes too long",
+                check="timeout",
+                got=self.name,
+                expected=f"{timeout_s} s",
+            )
+        if self.error is not None:
+            raise self.error
+
+
+class Operation(Outcome):
     """One collective, or one message of one rank to another.
 
     Args:
@@ -61,20 +114,16 @@ class Operation:
         alone: bool = False,
         keeps: object = None,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.alone = alone
         self.timeout_s = timeout_s
         self.until = 0.0
-        self.error: BaseException | None = None
         self._steps: Iterator[None] | None = None
         self._queue = queue
         self._finish = finish
         self._keeps = keeps
         self._links: Mapping[int, Link] = {}
         self._left = 0
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Operation], None]] = []
 
     # --- What an operation's own code calls --------------------------------------------------
 
@@ -158,47 +207,11 @@ class Operation:
         return not self._left and self._steps is None
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Say that it is over."""
+        """Finish it where it went well, and say that it is over."""
         if error is None and self._finish is not None:
             self._finish()
-        with self._lock:
-            self.error = error
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
+        super().complete(error)
         self._keeps = self._finish = None
-        for callback in callbacks:
-            callback(self)
-
-    # --- What the caller calls ---------------------------------------------------------------
-
-    @property
-    def done(self) -> bool:
-        """Whether it is over, well or not."""
-        return self._done.is_set()
-
-    def on_done(self, callback: Callable[[Operation], None]) -> None:
-        """Call back once it is over, in the engine's thread, or now."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it is over.
-
-        Raises:
-            SealtrainError: What ended the group, or the time is over (``PeerUnreachable``).
-        """
-        if not self._done.wait(timeout_s):
-            raise PeerUnreachable(
-                "an operation of the group takes too long",
-                check="timeout",
-                got=self.name,
-                expected=f"{timeout_s} s",
-            )
-        if self.error is not None:
-            raise self.error
 
 
 class Engine:
@@ -218,30 +231,51 @@ class Engine:
         self._closing = False
         self._parting: dict[int, Link] = {}
         self._at: int | None = None  # the rank that is worked on
+        self._aborted: SealtrainError | None = None
         self.failure: SealtrainError | None = None
         """What ended the group."""
         self.lost_rank: int | None = None
         """The rank that the failure is about, as far as it is known."""
 
     @property
+    def peers(self) -> tuple[int, ...]:
+        """Ranks that there is a connection to, in their order."""
+        return tuple(sorted(self._links))
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes of frames that were sent to all peers."""
-        return sum(link.bytes_sent for link in self._all)
+        return sum(self.bytes_by_peer.values())
+
+    @property
+    def bytes_by_peer(self) -> dict[int, int]:
+        """Bytes of frames that were sent, by the rank that they went to."""
+        return {link.rank: link.bytes_sent for link in self._all}
 
     def submit(self, operation: Operation) -> None:
         """Have an operation done after all that were submitted before."""
         with self._lock:
             if self.failure is None and not self._closing:
                 self._waiting.append(operation)
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._run, name="sealtrain-wire", daemon=True
-                    )
-                    self._thread.start()
+                self._start()
                 os.eventfd_write(self._bell, 1)
                 return
             error = self.failure or ChannelBroken("the wire is closed", check="wire")
         operation.complete(error)
+
+    def abort(self, error: SealtrainError) -> None:
+        """End the group with an error that was found elsewhere in this process; peers are told."""
+        with self._lock:
+            if self.failure is not None or self._closing:
+                return
+            self._aborted = error
+            self._start()
+            os.eventfd_write(self._bell, 1)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sealtrain-wire", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """End the session: what was submitted is done, the peers are told, and then it is over."""
@@ -281,6 +315,7 @@ class Engine:
     def _run(self) -> None:
         try:
             while True:
+                self._raise_aborted()
                 self._begin()
                 if not self._active and self._closing and not self._waiting:
                     return
@@ -295,6 +330,11 @@ class Engine:
             found = ChannelBroken("the group failed", check="wire", got=type(error).__name__)
             found.__cause__ = error
             self._fail(found, None)
+
+    def _raise_aborted(self) -> None:
+        if self._aborted is not None:
+            self._at = None
+            raise self._aborted
 
     def _begin(self) -> None:
         for operation in self._active:

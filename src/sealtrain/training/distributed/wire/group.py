@@ -1,13 +1,8 @@
-"""A wire as PyTorch's process group, under the name of a backend of its own.
+"""A group of ranks of different guests as PyTorch's process group, over their wire.
 
-    join(wire, timeout_s=1800)      # dist.init_process_group, without a network of its own
-    ...                             # DDP, FSDP2, DeepSpeed, checkpoints
-    leave()
-
-Groups of some of the ranks share the wire: their operations are done in the order in which a rank
-issues all of them, so two ranks have to issue what both take part in in the same order, as with
-NCCL. What a group does not do is refused by name: sparse tensors, tensors of an accelerator,
-receiving from any rank.
+Groups share the wire: their operations are done in the order in which a rank issues all of them, so
+two ranks have to issue what both take part in in the same order, as with NCCL. What a group does
+not do is refused by name: sparse tensors, receiving from any rank.
 """
 
 from __future__ import annotations
@@ -15,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.adoption import adopt_group
 from sealtrain.training.distributed.wire.collectives import Circle, Steps
 from sealtrain.training.distributed.wire.engine import Operation
 from sealtrain.training.distributed.wire.frames import form_of
-from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.parts import (
     TensorParts,
     all_of,
@@ -45,98 +37,75 @@ from sealtrain.training.distributed.wire.tensors import (
 from sealtrain.training.distributed.wire.work import WireWork
 
 BACKEND: Final = "sealtrain"
+_SCRATCH: Final = FrameBuffers()
 
 Tensors = Sequence[torch.Tensor]
 Queue = Callable[[Operation, bytes, list[Flat], list[Flat]], Steps]
 """Queues pieces, given the form, the tensors that are filled and those that are only read."""
 
 
-class _Joined:
-    """The wire of this process."""
-
-    wire: Wire | None = None
-    staged: Collection[str] = STAGED
-    scratch = FrameBuffers()
-    undo: Callable[[], None] | None = None
-
-
-def offer(wire: Wire, *, staged: Collection[str] = STAGED) -> None:
-    """Let groups be made over the wire: ``dist.new_group(backend=BACKEND)``.
-
-    Args:
-        wire: Connections to all ranks.
-        staged: Types of devices whose tensors go through memory of their own (``staging``).
-
-    Raises:
-        UsageError: This process has a wire already.
-    """
-    if _Joined.wire is not None:
-        raise UsageError("this process has joined a group already", check="wire")
-    if BACKEND not in dist.Backend.backend_list:
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
-    _Joined.wire, _Joined.staged = wire, staged
-
-
-def join(wire: Wire, *, timeout_s: float, staged: Collection[str] = STAGED) -> None:
-    """Make the wire PyTorch's default process group, also for programs that make one themselves.
-
-    Args:
-        wire: Connections to all ranks.
-        timeout_s: Seconds for each operation of the group.
-        staged: As ``offer``.
-
-    Raises:
-        UsageError: This process has a wire already.
-    """
-    offer(wire, staged=staged)
-    dist.init_process_group(
-        BACKEND,
-        store=HashStore(),
-        rank=wire.rank,
-        world_size=wire.world,
-        timeout=timedelta(seconds=timeout_s),
-    )
-    _Joined.undo = adopt_group(rank=wire.rank, world=wire.world, backend=BACKEND)
-
-
-def leave() -> None:
-    """Dissolve the group and end the wire, so that the peers know that it was meant."""
-    wire, _Joined.wire = _Joined.wire, None
-    undo, _Joined.undo = _Joined.undo, None
-    if undo is not None:
-        undo()
-    if dist.is_initialized() and dist.get_backend() == BACKEND:
-        dist.destroy_process_group()
-    if wire is not None:
-        wire.close()
-
-
-def _create(options: Any, _backend_options: object) -> WireGroup:
-    wire = _Joined.wire
-    if wire is None:
-        raise UsageError(
-            "a group of this backend needs a wire", check="wire", hint="join a wire first"
-        )
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(wire.world))
-    return WireGroup(wire, ranks, options.group_rank, options.group_id, options.timeout)
-
-
 # PyTorch types what callers of its groups may write; a subclass is called in one way only.
 _ProcessGroup: Any = dist.ProcessGroup
 
 
-class WireGroup(_ProcessGroup):  # type: ignore[misc]
-    """All ranks of a wire, or some of them."""
+class NamedGroup(_ProcessGroup):  # type: ignore[misc]
+    """What PyTorch asks a group for besides its operations."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._group_name = self._description = ""
+
+    def getBackendName(self) -> str:  # noqa: N802  # PyTorch's name, as the following
+        """Name of the backend."""
+        return BACKEND
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802, D102
+        self._group_name = name
+
+    def getGroupName(self) -> str:  # noqa: N802, D102
+        return self._group_name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802, D102
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802, D102
+        return self._description
+
+
+class Issuer(Protocol):
+    """Takes operations of the wire: its engine, or a lane before it."""
+
+    def submit(self, operation: Operation) -> None:
+        """Have an operation done after all that were submitted before."""
+
+
+class WireGroup(NamedGroup):
+    """Ranks of different guests, of which no two are one guest's.
+
+    Args:
+        issuer: Takes the operations.
+        ranks: Of the wire, by rank of the group.
+        me: This one's rank in the group.
+        name: The same on every rank.
+        timeout: For each operation.
+        staged: As ``offer``.
+    """
 
     def __init__(
-        self, wire: Wire, ranks: tuple[int, ...], me: int, name: str, timeout: timedelta
+        self,
+        issuer: Issuer,
+        ranks: tuple[int, ...],
+        me: int,
+        name: str,
+        timeout: timedelta,
+        *,
+        staged: Collection[str] = STAGED,
     ) -> None:
         super().__init__(me, len(ranks))
-        self._circle = Circle(ranks=ranks, me=me, scratch=_Joined.scratch)
-        self._engine = wire.engine
-        self._staged = _Joined.staged
+        self._circle = Circle(ranks=ranks, me=me, scratch=_SCRATCH)
+        self._issuer = issuer
+        self._staged = staged
         self._timeout_s = timeout.total_seconds()
-        self._group_name = self._description = ""
         self._number = 0
         self._messages: dict[tuple[int, int], int] = {}
         self._label = f"{name} {ranks}"
@@ -153,7 +122,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> WireWork:
         """Reduce over all ranks, in one rank."""
-        root = _root(opts)
+        root = root_of(opts)
         return self._reduce(
             f"reduce {root}", partial(self._circle.reduce, root=root), tensors, opts
         )
@@ -179,7 +148,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> WireWork:
         """Send one rank's tensors to all."""
-        root = _root(opts)
+        root = root_of(opts)
 
         def queue(work: Operation, form: bytes, filled: list[Flat], _: list[Flat]) -> Steps:
             for flat in filled:
@@ -270,7 +239,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> WireWork:
         """Gather every rank's tensor in one rank."""
-        circle, root = self._circle, _root(opts)
+        circle, root = self._circle, root_of(opts)
         at_root = [TensorParts(list(output)) for output in outputs] if circle.me == root else []
         for output, tensor in zip(at_root, inputs, strict=bool(at_root)):
             output.require(tensor, circle.size)
@@ -300,7 +269,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> WireWork:
         """Send each rank its tensor of one rank's list."""
-        circle, root = self._circle, _root(opts)
+        circle, root = self._circle, root_of(opts)
         at_root = [TensorParts(list(parts)) for parts in inputs] if circle.me == root else []
         for output, parts in zip(outputs, at_root, strict=bool(at_root)):
             parts.require(output, circle.size)
@@ -472,26 +441,8 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         operation = Operation(
             what, begin, finish=finish, timeout_s=seconds, alone=alone, keeps=tensors
         )
-        self._engine.submit(operation)
+        self._issuer.submit(operation)
         return WireWork(operation, result, staging.device)
-
-    # --- What PyTorch asks a group -----------------------------------------------------------
-
-    def getBackendName(self) -> str:  # noqa: N802  # PyTorch's name, as the following
-        """Name of the backend."""
-        return BACKEND
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802, D102
-        self._group_name = name
-
-    def getGroupName(self) -> str:  # noqa: N802, D102
-        return self._group_name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802, D102
-        self._description = description
-
-    def getGroupDesc(self) -> str:  # noqa: N802, D102
-        return self._description
 
     def size(self) -> int:
         """Number of ranks."""
@@ -509,7 +460,8 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
 
-def _root(opts: Any) -> int:
+def root_of(opts: Any) -> int:
+    """The root that options name."""
     return int(getattr(opts, "rootRank", 0))
 
 

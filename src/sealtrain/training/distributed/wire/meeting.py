@@ -1,8 +1,9 @@
-"""All ranks of a membership connect to each other: who is proven is in, and no one else.
+"""Ranks of different nodes connect to each other: who is proven is in, and no one else.
 
     wire = connect(membership, rank, listener, key, session_id, timeout_s=60.0)
 
-1. A rank calls every rank below it and is called by every rank above it.
+1. A rank calls every rank of another node below it and is called by every one above it. Ranks of
+   one node, which have the same key, have no wire between them (``distributed.guest_groups``).
 2. Strangers at the listener cost their own connection only: each handshake has a thread and a
    time of its own, and a refused one changes nothing for the others.
 3. The wire is made when every peer is proven. In the other case the error is the most telling
@@ -18,7 +19,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Self
 
 from sealtrain.base.connections import Caps, Connection, Connections, listener_ended
@@ -60,7 +61,7 @@ class Wire:
     """Connections to all peers, each proven. Made by ``connect``, or taken over from it.
 
     Args:
-        links: To every other rank.
+        links: To every rank of another node.
         rank: This one.
         world: Number of ranks.
     """
@@ -71,16 +72,29 @@ class Wire:
         self.engine = Engine(links)
 
     @classmethod
-    def taken_over(cls, handed: Sequence[HandedLink], *, rank: int, world: int) -> Self:
+    def taken_over(
+        cls,
+        handed: Sequence[HandedLink],
+        *,
+        rank: int,
+        world: int,
+        beside: Collection[int] = (),
+    ) -> Self:
         """Go on with connections that another process of this guest made.
 
+        Args:
+            handed: The connections.
+            rank: This one.
+            world: Number of ranks.
+            beside: Ranks of this guest, to which there is no connection.
+
         Raises:
-            ChannelRefused: They are not those to every other rank, each once.
+            ChannelRefused: They are not those to every rank of another guest, each once.
         """
-        others = [peer for peer in range(world) if peer != rank]
+        others = [peer for peer in range(world) if peer != rank and peer not in beside]
         if sorted(link.rank for link in handed) != others:
             raise ChannelRefused(
-                "a rank was not given its connection to each other rank",
+                "a rank was not given its connection to each rank of another node",
                 check="membership",
                 got=f"{len(handed)} connections",
                 expected=f"{len(others)}",
@@ -190,15 +204,18 @@ class _Gathering:
         Raises:
             SealtrainError: As ``connect``.
         """
-        below, world = self._meeting.rank, self._meeting.membership.world
-        if world == 1:
+        meeting = self._meeting
+        peers = meeting.membership.elsewhere(meeting.rank)
+        if not peers:
             return []
         threads = [
-            threading.Thread(target=self._call, args=(peer,), daemon=True) for peer in range(below)
+            threading.Thread(target=self._call, args=(peer,), daemon=True)
+            for peer in peers
+            if peer < meeting.rank
         ]
-        if below + 1 < world:
-            above = [self._meeting.membership.peer(rank) for rank in range(below + 1, world)]
-            context = self._meeting.key.context(
+        above = [meeting.membership.peer(peer) for peer in peers if peer > meeting.rank]
+        if above:
+            context = meeting.key.context(
                 ssl.PROTOCOL_TLS_SERVER, [peer.public_key for peer in above]
             )
             self._listener.socket.settimeout(_WATCH_SECONDS)
@@ -206,7 +223,7 @@ class _Gathering:
         for thread in threads:
             thread.start()
         try:
-            return self._wait(world - 1)
+            return self._wait(peers)
         finally:
             self._listener.close()
             with self._changed:
@@ -216,9 +233,9 @@ class _Gathering:
             for thread in threads:
                 thread.join(_WATCH_SECONDS + _PAUSE)  # a listener wakes as often
 
-    def _wait(self, expected: int) -> list[Link]:
+    def _wait(self, peers: Collection[int]) -> list[Link]:
         with self._changed:
-            while len(self._found) < expected and self._fatal is None:
+            while len(self._found) < len(peers) and self._fatal is None:
                 left = self._until - time.monotonic()
                 if left <= 0:
                     break
@@ -229,12 +246,11 @@ class _Gathering:
                     break
                 self._changed.wait(min(left, _WATCH_SECONDS))
             self._over = True
-            if len(self._found) == expected:
+            if len(self._found) == len(peers):
                 return [self._found[rank] for rank in sorted(self._found)]
             for link in self._found.values():
                 link.close()
-            world, rank = self._meeting.membership.world, self._meeting.rank
-            missing = sorted(set(range(world)) - set(self._found) - {rank})
+            missing = sorted(set(peers) - set(self._found))
             raise (
                 self._fatal
                 or self._refused

@@ -69,6 +69,11 @@ class Membership:
         keys = b"".join(peer.public_key for peer in self.peers)
         return hashlib.sha256(b"sealtrain/node-wire/v1 membership" + keys).hexdigest()
 
+    def elsewhere(self, rank: int) -> tuple[int, ...]:
+        """The ranks of other nodes than this rank's, which are those that it is connected to."""
+        own = self.peer(rank).public_key
+        return tuple(other for other, peer in enumerate(self.peers) if peer.public_key != own)
+
     def peer(self, rank: int) -> Peer:
         """The peer with this rank.
 

@@ -150,6 +150,15 @@ def reduction_of(op: Any, dtype: torch.dtype) -> Reduction:
     return Reduction(name, dtype)
 
 
+def in_order(rows: Sequence[torch.Tensor], name: str) -> torch.Tensor:
+    """Reduce rows of one device into the first, in their order."""
+    apply = _OPERATIONS[name][1]
+    first, *others = rows
+    for other in others:
+        apply(first, other, out=first)
+    return first
+
+
 def require_plain(tensors: Sequence[torch.Tensor]) -> None:
     """Refuse tensors that the group cannot send.
 

@@ -10,7 +10,7 @@ shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -21,7 +21,6 @@ from sealtrain.errors import SealtrainError
 from sealtrain.recipe.conversations import TOOLS
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.data.conversations import check_template, check_tokenizer
-from sealtrain.training.inputs.learnable import compares_only, differs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -121,6 +120,23 @@ def render_record(
         ) from None
 
 
+def compares_only(recipe: Recipe) -> bool:
+    """Whether a phase learns from the difference of two answers, and from nothing else."""
+    return bool(getattr(recipe.trainer, "compares_only", False))
+
+
+def differs(first: Sequence[int], second: Sequence[int], most: int | None = None) -> bool:
+    """Whether two answers to one prompt have different tokens: else their difference is zero.
+
+    Args:
+        first: Tokens of the prompt and an answer. Texts that differ may have equal ones, as
+            conversations of which the chat template does not write a key, such as an id.
+        second: The same of the other answer.
+        most: Tokens of each that are read; all when ``None``.
+    """
+    return list(first[:most]) != list(second[:most])
+
+
 def _sft(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     """As ``trl.SFTTrainer._prepare_dataset``."""
     trainer = recipe.trainer
@@ -181,7 +197,7 @@ def _dpo(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
     }
     masked = min(_common(asked, ids) for ids in whole.values())
     length = recipe.trainer.max_length
-    if compares_only(recipe) and not differs(whole.values(), most=length):
+    if compares_only(recipe) and not differs(whole["chosen"], whole["rejected"], length):
         return [_cut(name, ids, [_LEFT_OUT] * len(ids), length) for name, ids in whole.items()]
     return [_cut(name, ids, _uses(ids, masked), length) for name, ids in whole.items()]
 
@@ -219,7 +235,7 @@ def _reward(recipe: Any, tokenizer: Any, record: Record) -> list[Rendered]:
         whole[name] = _tokens(tokenizer, text, tools=tools)
     length = recipe.trainer.max_length
     fits = length is None or all(len(ids) <= length for ids in whole.values())
-    equal = compares_only(recipe) and not differs(whole.values())
+    equal = compares_only(recipe) and not differs(whole["chosen"], whole["rejected"])
     use: Use = _LEFT_OUT if equal or not fits else "scored"
     return [
         Rendered(name=name, ids=tuple(ids), uses=(use,) * len(ids)) for name, ids in whole.items()

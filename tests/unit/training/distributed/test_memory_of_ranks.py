@@ -1,0 +1,104 @@
+"""Each line of docs/reference/memory-of-ranks.md, counted on a small model in two ranks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from collecting import COLLECTING
+from rank_threads import in_ranks
+from training_world import LLAMA, RUN_ID, checkpoint_store
+
+if not COLLECTING:
+    import torch
+    from tensor_bytes import TensorBytes
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sealtrain.recipe.backends import Fsdp
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.distributed.sharded import Sharded
+    from sealtrain.training.distributed.shardsaver import ShardSaver
+
+PAGE = Path(__file__).resolve().parents[4] / "docs/reference/memory-of-ranks.md"
+RANKS, WIDTH = 2, 4
+STEPS_BYTES = 4
+"""Of AdamW's count of steps, which each rank has whole."""
+
+
+def local(tensors: Any) -> int:
+    """Bytes of this rank's parts."""
+    parts = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
+    return sum(part.numel() * part.element_size() for part in parts)
+
+
+def count(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """By line of the page what its formula says, and what was counted, in each rank."""
+
+    def work(rank: int) -> dict[str, tuple[float, float]]:
+        torch.manual_seed(1)
+        config = {name: value for name, value in LLAMA.items() if name != "model_type"}
+        config |= {"num_hidden_layers": 4, "hidden_size": 64, "tie_word_embeddings": False}
+        model = LlamaForCausalLM(LlamaConfig(**config))
+        parameters = sum(each.numel() for each in model.parameters())
+        tensors = len(list(model.parameters()))
+        layer = sum(each.numel() for each in model.model.layers[0].parameters())
+        machinery = Sharded(Fsdp(name="fsdp", ranks=RANKS))
+        machinery.share_out(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        own = WIDTH * parameters / RANKS
+        ids = torch.arange(32).reshape(2, 16)
+        model(input_ids=ids, labels=ids).loss.backward()
+        lines = {
+            "weights": (own, local(model.parameters())),
+            "gradients": (own, local(each.grad for each in model.parameters())),
+        }
+        optimizer.step()
+        optimizer.zero_grad()
+        states = [each for state in optimizer.state.values() for each in state.values()]
+        lines["moments"] = (2 * own + STEPS_BYTES * tensors, local(states))
+        block: Any = model.model.layers[0]
+        block.unshard()
+        lines["gathered layers"] = (WIDTH * layer, local(block.parameters()))
+        block.reshard()
+        saver = ShardSaver(checkpoint_store(folder), RUN_ID)
+        wrapped = SimpleNamespace(optimizer=optimizer)
+        with TensorBytes() as counted:
+            wanted = CheckpointRef(counter=1, step=1) if rank == 0 else None
+            saver.save(wanted, machinery.state(model, wrapped))
+        saver.settle(wait=True, make_room=lambda: None)
+        saver.close()
+        lines["checkpoint"] = (3 * own, counted.most)
+        trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")))
+        made = machinery.whole(trainer)
+        whole = WIDTH * parameters if rank == 0 else 0
+        lines["delivery"] = (whole, 0 if made is None else local(made.parameters()))
+        return lines
+
+    done = in_ranks(RANKS, work)
+    return {name: [each[name] for each in done] for name in done[0]}
+
+
+@pytest.mark.claim("C734")
+def test_each_line_is_what_a_rank_takes(tmp_path: Path) -> None:
+    lines = count(tmp_path)
+    for name, ranks in lines.items():
+        # Of an uneven tensor one rank has a row more.
+        for formula, counted in ranks:
+            assert counted == pytest.approx(formula, rel=0.1, abs=4096), name
+    listed = re.findall(r"^\| ([a-z ]+) \|.*\| counted \|$", PAGE.read_text(), re.MULTILINE)
+    assert set(lines) | {"base in four bits"} == set(listed)
+
+
+def test_a_base_in_four_bits_takes_what_its_line_says() -> None:
+    functional = pytest.importorskip("bitsandbytes.functional")
+    weights = torch.randn(512, 1024)
+    for double, bytes_each in ((False, 1 / 2 + 4 / 64), (True, 1 / 2 + 1 / 64 + 4 / 64 / 256)):
+        packed, scales = functional.quantize_4bit(
+            weights, quant_type="nf4", compress_statistics=double
+        )
+        held = [packed, scales.absmax]
+        held += [scales.state2.absmax] if double else []
+        assert local(held) == pytest.approx(bytes_each * weights.numel(), rel=0.01)
