@@ -55,7 +55,8 @@ for (const [script, expected] of [["ab".repeat(32), true], [null, false], [undef
   const recipe = {{ lock: {{ recipe: {{ hardware: {{ launch_script: script }} }} }} }};
   const [privacy, compute, log] = [{{ dp: "none" }}, {{ accelerators: [] }}, {{ entries: [] }}];
   const deployment = {{ tier: "processor" }};
-  const said = {{ privacy, compute, recipe, deployment, consortium: {{}}, run_log: log }};
+  const rest = {{ deployment, consortium: {{}}, releases: [], run_log: log }};
+  const said = {{ privacy, compute, recipe, ...rest }};
   const ids = requiredLimits(said);
   say(`limit for the script ${{script}}`, ids.includes("platform-script"), expected);
 }}

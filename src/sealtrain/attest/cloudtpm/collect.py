@@ -163,20 +163,28 @@ def collect_google_snp(
 def _azure_chain(hcl: HclReport, folder: Path | None, ask: Ask | None) -> tuple[bytes, ...]:
     at_hand = certificates_in(folder)
     if not at_hand:
-        answer = _certificates() if ask is None else ask(_CERTIFICATES, None)
-        found = read_fields(answer, "vcekCert", "certificateChain")
-        try:
-            at_hand = tuple(der for pem in found for der in certificates_of_pem(pem.encode()))
-        except DataInvalid as error:
-            raise EvidenceMalformed(
-                "the metadata service hands out no certificates", check=_CHECK
-            ) from error
+        at_hand = _own_certificates() if ask is None else _certificates_of(ask(_CERTIFICATES, None))
     return order_chain(parse_report(hcl.report), {}, at_hand)
+
+
+def _certificates_of(answer: bytes) -> tuple[bytes, ...]:
+    found = read_fields(answer, "vcekCert", "certificateChain")
+    try:
+        return tuple(der for pem in found for der in certificates_of_pem(pem.encode()))
+    except DataInvalid as error:
+        raise EvidenceMalformed(
+            "the metadata service hands out no certificates", check=_CHECK
+        ) from error
 
 
 def _td_quote(hcl: HclReport, ask: Ask | None) -> bytes:
     """The quote of a TD report, which names the report's data again."""
-    answer = _quote(hcl.report) if ask is None else ask(_QUOTES, _quote_request(hcl.report))
+    if ask is None:
+        return _own_quote(hcl.report, hcl.report_data)
+    return _quote_of(ask(_QUOTES, _quote_request(hcl.report)), hcl.report_data)
+
+
+def _quote_of(answer: bytes, signed: bytes) -> bytes:
     (text,) = read_fields(answer, "quote")
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -184,12 +192,12 @@ def _td_quote(hcl: HclReport, ask: Ask | None) -> bytes:
         raise EvidenceMalformed("the metadata service makes no quote", check=_CHECK) from error
     quote = canonical_quote(raw)
     found = parse_quote(quote).report_data
-    if found != hcl.report_data:
+    if found != signed:
         raise ReportDataMismatch(
             "the metadata service quoted another report than it was given",
             check="report data",
             got=found.hex(),
-            expected=hcl.report_data.hex(),
+            expected=signed.hex(),
         )
     return quote
 
@@ -224,15 +232,15 @@ def read_fields(answer: bytes, *names: str) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _certificates() -> bytes:
-    """Asked once in a process: the report never changes, and neither do its certificates."""
-    return _ask(_CERTIFICATES, None)
+def _own_certificates() -> tuple[bytes, ...]:
+    """Asked once in a process: the report never changes. What is refused is not remembered."""
+    return _certificates_of(_ask(_CERTIFICATES, None))
 
 
 @lru_cache(maxsize=1)
-def _quote(report: bytes) -> bytes:
+def _own_quote(report: bytes, signed: bytes) -> bytes:
     """Likewise the quote of a report."""
-    return _ask(_QUOTES, _quote_request(report))
+    return _quote_of(_ask(_QUOTES, _quote_request(report)), signed)
 
 
 def _ask(path: str, content: bytes | None) -> bytes:
