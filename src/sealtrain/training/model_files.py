@@ -73,8 +73,8 @@ def weight_files(model: Any) -> dict[str, bytes]:
 
     state = model.state_dict()
     require_finite_model(model, state)
-    weights = save(_without_aliases(state), metadata={"format": "pt"})
-    files = {"model.safetensors": weights}
+    weights = _rename_as_saved(model, _without_aliases(state))
+    files = {"model.safetensors": save(weights, metadata={"format": "pt"})}
     if hasattr(model, "config"):
         files["config.json"] = _config_as_saved(model).to_json_string(use_diff=True).encode()
     generation = getattr(model, "generation_config", None)
@@ -121,6 +121,20 @@ def with_named_base(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
         if settings.get(BASE_FIELD) is None:
             named[ADAPTER_CONFIG] = json.dumps(settings | {BASE_FIELD: name}, indent=2).encode()
     return named
+
+
+def _rename_as_saved(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
+    """Weights under the names, and in the parts, that ``save_pretrained`` writes.
+
+    A version of Transformers may hold a model under other names than its published weights have,
+    or several of them as one (the experts of a layer); other programs read the published ones.
+    """
+    if not hasattr(model, "can_generate"):  # no model of Transformers
+        return weights
+    from transformers.core_model_loading import revert_weight_conversion
+
+    published: dict[str, Any] = revert_weight_conversion(model, weights)
+    return {name: tensor.contiguous() for name, tensor in published.items()}
 
 
 def _without_aliases(weights: dict[str, Any]) -> dict[str, Any]:
