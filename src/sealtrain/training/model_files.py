@@ -19,6 +19,14 @@ BASE_FIELD: Final = "base_model_name_or_path"
 SPARSE_FILE: Final = "sparse.safetensors"
 """Entries of the base's own weights that were trained beside an adapter."""
 
+_USUAL_SETTINGS: Final = {
+    "padding_side": "right",
+    "truncation_side": "right",
+    "clean_up_tokenization_spaces": False,
+    "model_input_names": ["input_ids", "attention_mask"],
+}
+"""Settings of a tokenizer beside its tokens, and what they are where a file does not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -159,6 +167,13 @@ def _tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
         "model_max_length": tokenizer.model_max_length,
         **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
     }
+    for name, usual in _USUAL_SETTINGS.items():
+        value = getattr(tokenizer, name, usual)
+        if value != usual:
+            settings[name] = value
+    further = [str(token) for token in getattr(tokenizer, "extra_special_tokens", None) or ()]
+    if further:
+        settings["extra_special_tokens"] = further
     if tokenizer.chat_template:
         settings["chat_template"] = tokenizer.chat_template
     return {
