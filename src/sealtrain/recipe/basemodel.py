@@ -35,6 +35,13 @@ _PAD_FIRST: Final = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "m
 """Models that number positions from behind the padding token's: the first two are lost."""
 _GATED: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _ENCODER: Final = ("query", "key", "value", "dense")
+_PUBLISHED: Final = _ENCODER
+_HELD: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2")
+_RENAMED: Final = (
+    *("beit", "deit", "dinov2", "dinov2_with_registers", "ijepa", "segformer", "swin", "vit"),
+    "vit_msn",
+)
+"""Models whose layers Transformers holds under other names (``_HELD``) than files have."""
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "bert": _ENCODER,
     "roberta": _ENCODER,
@@ -51,6 +58,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
     "qwen2": _GATED,
     "qwen3": _GATED,
+    **dict.fromkeys(_RENAMED, _HELD),
 }
 """Layers of a model that is made from its configuration, where nothing else names them."""
 MADE: Final = frozenset(
@@ -99,6 +107,8 @@ def base_facts(model: Model, base_dir: Path) -> BaseFacts:
     folder = resolve_inside(base_dir, model.path)
     config = _config(folder / "config.json")
     modules = frozenset(_modules_in(folder))
+    if config.get("model_type") in _RENAMED:
+        modules -= frozenset(_PUBLISHED)
     listed = _MODULES.get(str(config.get("model_type")), ())
     return _facts(config, frozenset((*modules, *listed, *MADE)) if modules else None)
 

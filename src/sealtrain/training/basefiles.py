@@ -50,6 +50,8 @@ _VOCABULARY_SUFFIXES: Final = (".model", ".tiktoken")
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json")
 _LICENCES: Final = ("licen", "notice", "use_policy", "copying")
 _CACHE: Final = "use_cache"
+_NO_GENERATION: Final = ("SEQ_CLS", "FEATURE_EXTRACTION")
+"""Tasks of adapters, as PEFT names them."""
 _IDS: Final = ("bos_token", "eos_token", "pad_token")
 
 _STATES: Final = ("kept", "changed", "left-out")
@@ -283,7 +285,7 @@ def _add_generation(whole: dict[str, bytes], base: BaseFiles, states: dict[str, 
     """Generation settings: the base's bytes, unless they now mean another generation."""
     if _GENERATION not in base.names:
         return
-    if ADAPTER_CONFIG not in whole and _GENERATION not in whole:
+    if _GENERATION not in whole and not _is_generating_adapter(whole):
         states[_GENERATION] = ("left-out", "does-not-generate")
         return
     before = base.read(_GENERATION)
@@ -291,6 +293,13 @@ def _add_generation(whole: dict[str, bytes], base: BaseFiles, states: dict[str, 
         states[_GENERATION] = ("changed", "special-tokens")
         return
     whole[_GENERATION], states[_GENERATION] = before, _KEPT
+
+
+def _is_generating_adapter(whole: Mapping[str, bytes]) -> bool:
+    """Whether the model is an adapter, and not one that scores, classifies or embeds."""
+    if ADAPTER_CONFIG not in whole:
+        return False
+    return json.loads(whole[ADAPTER_CONFIG]).get("task_type") not in _NO_GENERATION
 
 
 def _generation(data: bytes) -> str:

@@ -44,4 +44,4 @@ class RankLost(Unreachable):
 
 
 class TrainingDiverged(SealtrainError):
-    """A loss, a gradient norm or a weight is no longer a finite number; no such model is sealed."""
+    """A loss, gradient norm, weight or answer is not a finite number; no such model is sealed."""

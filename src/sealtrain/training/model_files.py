@@ -19,6 +19,14 @@ BASE_FIELD: Final = "base_model_name_or_path"
 SPARSE_FILE: Final = "sparse.safetensors"
 """Entries of the base's own weights that were trained beside an adapter."""
 
+_USUAL_SETTINGS: Final = {
+    "padding_side": "right",
+    "truncation_side": "right",
+    "clean_up_tokenization_spaces": False,
+    "model_input_names": ["input_ids", "attention_mask"],
+}
+"""Settings of a tokenizer beside its tokens, and what they are where a file does not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -73,8 +81,8 @@ def weight_files(model: Any) -> dict[str, bytes]:
 
     state = model.state_dict()
     require_finite_model(model, state)
-    weights = save(_without_aliases(state), metadata={"format": "pt"})
-    files = {"model.safetensors": weights}
+    weights = _rename_as_saved(model, _without_aliases(state))
+    files = {"model.safetensors": save(weights, metadata={"format": "pt"})}
     if hasattr(model, "config"):
         files["config.json"] = _config_as_saved(model).to_json_string(use_diff=True).encode()
     generation = getattr(model, "generation_config", None)
@@ -123,6 +131,20 @@ def with_named_base(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
     return named
 
 
+def _rename_as_saved(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
+    """Weights under the names, and in the parts, that ``save_pretrained`` writes.
+
+    A version of Transformers may hold a model under other names than its published weights have,
+    or several of them as one (the experts of a layer); other programs read the published ones.
+    """
+    if not hasattr(model, "can_generate"):  # no model of Transformers
+        return weights
+    from transformers.core_model_loading import revert_weight_conversion
+
+    published: dict[str, Any] = revert_weight_conversion(model, weights)
+    return {name: tensor.contiguous() for name, tensor in published.items()}
+
+
 def _without_aliases(weights: dict[str, Any]) -> dict[str, Any]:
     """Tied weights once, under their first name, contiguous and on the CPU."""
     seen: set[tuple[int, int]] = set()
@@ -145,6 +167,13 @@ def _tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
         "model_max_length": tokenizer.model_max_length,
         **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
     }
+    for name, usual in _USUAL_SETTINGS.items():
+        value = getattr(tokenizer, name, usual)
+        if value != usual:
+            settings[name] = value
+    further = [str(token) for token in getattr(tokenizer, "extra_special_tokens", None) or ()]
+    if further:
+        settings["extra_special_tokens"] = further
     if tokenizer.chat_template:
         settings["chat_template"] = tokenizer.chat_template
     return {

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from collecting import COLLECTING
 
 from sealtrain.errors import DataInvalid
-from sealtrain.training.basefiles import files_in, merge_files, read_list
+from sealtrain.training.basefiles import (
+    BaseFiles,
+    files_in,
+    merge_files,
+    read_list,
+    with_base_files,
+)
+
+if not COLLECTING:
+    import torch
 
 ENTRY = {"state": "kept", "reason": "unchanged"}
 
@@ -60,3 +72,38 @@ def test_an_adapter_without_a_list_is_merged_with_the_generation_settings_of_its
     merged = merge_files({"tokenizer.json": b"{}"}, weights, files_in(tmp_path))
     assert merged["generation_config.json"] == (tmp_path / "generation_config.json").read_bytes()
     assert set(merged) == {"tokenizer.json", *weights}
+
+
+@pytest.mark.claim("C702")
+@pytest.mark.parametrize(("task", "kept"), [("CAUSAL_LM", True), (None, True), ("SEQ_CLS", False)])
+def test_an_adapter_that_does_not_generate_has_no_settings_for_it(
+    task: str | None, kept: bool
+) -> None:
+    base = BaseFiles(names=("generation_config.json",), read=lambda _name: b"{}")
+    recipe: Any = SimpleNamespace(model=SimpleNamespace(kind="folder", path="a", tokenizer=None))
+    files = {"adapter_config.json": json.dumps({"task_type": task}).encode()}
+    whole = with_base_files(files, base, recipe, None)
+    assert ("generation_config.json" in whole) == kept
+    state = read_list(whole["base_files.json"])["generation_config.json"]["state"]
+    assert state == ("kept" if kept else "left-out")
+
+
+@pytest.mark.claim("C702")
+def test_another_tokenizer_keeps_its_sides_and_its_further_tokens(tmp_path: Path) -> None:
+    import transformers
+
+    from sealtrain.training.model_files import model_files
+    from sealtrain.training.models.base import byte_tokenizer
+
+    tokenizer: Any = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<a>", "<b>"]})
+    tokenizer.padding_side = tokenizer.truncation_side = "left"
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    for name, data in model_files(torch.nn.Linear(1, 1), tokenizer).items():
+        (tmp_path / name).write_bytes(data)
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for name in (
+        *("padding_side", "truncation_side", "model_input_names", "all_special_tokens"),
+        *("clean_up_tokenization_spaces", "special_tokens_map", "model_max_length"),
+    ):
+        assert getattr(found, name) == getattr(tokenizer, name), name
