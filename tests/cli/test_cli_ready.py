@@ -86,6 +86,9 @@ def test_the_wheel_brings_whatever_code_looks_for_beside_itself() -> None:
 @pytest.mark.claim("C650")
 def test_checkout_and_wheel_join_the_same_second_verifier() -> None:
     """``make newest`` plays this with our wheel, whose page has the digest of the checkout's."""
+    # A joined copy beside it would grow old, and an auditor would open it.
+    joined = (REPOSITORY / "verify/verify.html", REPOSITORY / "src/sealtrain/manifest/verifier.js")
+    assert not any(path.exists() for path in joined)
     (line,) = (REPOSITORY / "verify/verify.html.sha256").read_text().splitlines()
     assert line == f"{hashlib.sha256(join_page().encode()).hexdigest()}  verify.html"
     brought = {

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from collecting import COLLECTING
 from manifest_world import NOW, World, make_world
 
+from sealtrain.manifest.second_verifier import join_page
 from sealtrain.manifest.verify import examine
 
 if not COLLECTING:
     from console_world import visited
 
-PAGE = (Path(__file__).resolve().parents[2] / "verify/verify.html").as_uri()
+PAGE: dict[str, str] = {}
+"""Where the page is, once it is joined."""
 STATE = """({verdict: document.body.dataset.verdict ?? null,
   files: [...document.querySelectorAll("#given li")].map((item) => ({...item.dataset})),
   limits: document.querySelectorAll("#limits li").length})"""
 JUDGED = {"until": "document.body.dataset.verdict"}
 LISTED = {"until": "document.querySelectorAll('#given li').length"}
 pytestmark = [pytest.mark.claim("C690"), pytest.mark.timeout(300), pytest.mark.nightly]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def page(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As ``make verifier`` writes it."""
+    path = tmp_path_factory.mktemp("page") / "verify.html"
+    path.write_text(join_page(), "utf-8")
+    PAGE["url"] = path.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +62,7 @@ def given(files: dict[str, str], *names: str) -> dict[str, Any]:
 
 
 def visit(*steps: dict[str, Any], width: int = 1280, dark: bool = False) -> dict[str, Any]:
-    return {"url": PAGE, "width": width, "dark": dark, "steps": [*steps], "tabs": 6}
+    return {"url": PAGE["url"], "width": width, "dark": dark, "steps": [*steps], "tabs": 6}
 
 
 def states(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -80,7 +89,7 @@ def test_a_verdict_is_whole_and_accessible_at_every_width(
         assert answer["faults"] == []
         assert answer["violations"] == []
         assert answer["width"] <= asked["width"]
-        assert answer["asked"] == [PAGE]
+        assert answer["asked"] == [PAGE["url"]]
         controls = [focus for focus in answer["focus"] if focus["tag"] == "INPUT"]
         assert {focus["id"] for focus in controls} == {"files", "folder"}
         assert all(focus["seen"] for focus in controls)

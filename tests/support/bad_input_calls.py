@@ -89,12 +89,12 @@ CALLS: Final[Mapping[str, Call]] = {
     "init": Call((
         Write("new"), "--owner-name", Text("clinic-e"), "--sample", Read(RECORDS),
         "--prompt", Text("prompt"), "--completion", "completion",
+        "--base-model", Text("models/base"),
     )),
     "init of a table": Call(
         (
             Write("new"), "--owner-name", "clinic-e", "--sample", Read("notes.csv"),
             "--phase", Text("classify"), "--feature", Text("age"), "--label", Text("completion"),
-            "--base-model", Text("models/base"),
         ),
         command="init",
     ),

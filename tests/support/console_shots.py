@@ -21,6 +21,7 @@ from console_world import FORGED_ID, LIVE_ID, ConsoleWorld, compared_path, conso
 from manifest_world import NOW, RUN_ID
 
 from sealtrain.manifest.report import render
+from sealtrain.manifest.second_verifier import join_page
 from sealtrain.manifest.verify import examine
 from sealtrain_console.walk_run import prepare_run
 from sealtrain_console.web.app import console_app
@@ -29,7 +30,6 @@ from sealtrain_console.web.walk import WALK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-VERIFIER = REPOSITORY / "verify" / "verify.html"
 GUIDE = REPOSITORY / "docs" / "guides" / "console"
 WIDTHS = (1280, 390)
 _COLOURS = 48
@@ -136,7 +136,9 @@ def main() -> None:
         checked = {"until": "document.getElementById('self-check').dataset.verdict"}
         report = {"report": report_of(world, Path(folder))}
         pictures += taken(report, given.out, {"report": [checked]})
-        verifier = {name: VERIFIER.as_uri() for name in ("verify", "verify-empty")}
+        joined = Path(folder) / "verify.html"
+        joined.write_text(join_page(), "utf-8")
+        verifier = {name: joined.as_uri() for name in ("verify", "verify-empty")}
         steps = {"verify": verifier_steps(world, Path(folder))}
         pictures += taken(verifier, given.out, steps)
     with tempfile.TemporaryDirectory() as folder:

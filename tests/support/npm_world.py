@@ -21,6 +21,7 @@ import pytest
 from programs import need
 
 AXE = ("axe-core@4.14.1",)
+AZURITE = ("azurite@3.37.0",)
 PACKAGES = ("@foundry-rs/anvil@1.7.1", "@safe-global/safe-contracts@1.4.1", "solc@0.8.24")
 _INSTALL_SECONDS = 240
 _START_SECONDS = 30

@@ -136,6 +136,12 @@ def init(
         model = _answer(
             _text(answers.model), "Folder of the base model", _MODEL, ask, "--base-model"
         )
+    elif answers.model is not None and proposal is not None:
+        raise UsageError(
+            "a recipe of numbers has no base model",
+            check="--base-model",
+            hint="leave it out, or name a column of text: --text",
+        )
     broker = _answer(_text(answers.broker), "Broker file", _BROKER, ask, "--broker")
 
     keys = folder / "keys"

@@ -67,14 +67,14 @@ def _choose(found: Comparison, metric: Sequence[str] | None) -> Sequence[str]:
     if not metric:
         return found.metrics[:_MAX_COLUMNS]
     unknown = [name for name in metric if name not in found.metrics]
-    if unknown:
+    if unknown and found.accepted:  # else a refused manifest, which shows no metric, is told
         raise UsageError(
             "no run released this metric",
             check="--metric",
             got=", ".join(unknown)[:200],
             expected=", ".join(found.metrics) or "none was released",
         )
-    return list(dict.fromkeys(metric))
+    return [name for name in dict.fromkeys(metric) if name in found.metrics]
 
 
 def _table(found: Comparison, metrics: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from sealtrain.errors import UsageError
@@ -11,7 +12,7 @@ from sealtrain.errors import UsageError
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://|file:")
 _OF_THIS_MACHINE = ("file", "local")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
-_AZURE = ("abfs", "abfss", "az")
+AZURE: Final = ("abfs", "abfss", "az")
 _SIGNED = re.compile(r"(?i)(^|&)(x-amz-signature|x-goog-signature|signature|sig)=")
 
 
@@ -78,7 +79,7 @@ def parse_address(url: str) -> Address:
             "AZURE_STORAGE_SAS_TOKEN or SEALTRAIN_STORE_TOKEN); guests get them by "
             "sealtrain deploy credentials",
         )
-    container = found[0] if parts.scheme in _AZURE and found[1] is None else None
+    container = found[0] if parts.scheme in AZURE and found[1] is None else None
     if container is not None:
         # abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/… names a container, and no user.
         found = (None, None, found[2])

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sealtrain.base.http import Bounds, parts_of
 from sealtrain.errors import ExtraMissing, UsageError
-from sealtrain.storage.address import Address, parse_address
+from sealtrain.storage.address import AZURE, Address, parse_address
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.retry import PATIENT, Patience
 
@@ -75,10 +75,15 @@ def _folder(
 
         filesystem = S3FileSystem(**bounded)
         hosts = (filesystem.endpoint(address.host),)
+    elif address.scheme in AZURE:
+        from sealtrain.storage.azure import open_azure
+
+        filesystem = open_azure(_account(address))
+        hosts = ()
     else:
         import fsspec
 
-        filesystem = fsspec.filesystem(address.scheme, **_account(address))
+        filesystem = fsspec.filesystem(address.scheme)
         hosts = ()
     return RemoteFolder(filesystem, address, hosts=hosts, patience=patience)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,25 @@ def test_columns_between_bars_are_read(tmp_path: Path) -> None:
     path.write_text(" Text | Label \nx|1\ny|0\n")
     assert propose(read_sample(path), named={"text": "text"}).labels == ("0", "1")
     assert infer_schema(path).names == [" Text ", " Label "]
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "row"),
+    [
+        ("a.csv", "text,label\n", "complaint,{}\n"),
+        ("a.jsonl", "", '{{"text": "a", "label": {}}}\n'),
+    ],
+)
+def test_no_more_of_a_long_file_is_read_than_its_first_records(
+    tmp_path: Path, name: str, head: str, row: str
+) -> None:
+    """Behind them is a hole of 10 GB, whose zeros are no record."""
+    path = tmp_path / name
+    path.write_text(head + "".join(row.format(number % 2) for number in range(200_000)))
+    os.truncate(path, 10 * 10**9)
+    sample = read_sample(path)
+    assert sample.records == 10_000
+    assert propose(sample).labels == ("0", "1")
 
 
 def test_labels_that_differ_by_case_or_spaces_are_named() -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from sealtrain.base.outbound import Outbound, reach_by
 from sealtrain.client.ticket import RunTicket
-from sealtrain.errors import ExtraMissing, UsageError
+from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
 from sealtrain.storage.address import is_url, parse_address
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageRefused, StorageUnreachable
@@ -154,6 +154,72 @@ def test_a_container_of_azure_is_named_as_azure_names_it() -> None:
     assert (made.scheme, made.url, made.name) == ("abfs", url, "run")
     with pytest.raises(ExtraMissing, check=carries(got="adlfs")):
         open_folder(url)
+
+
+class FromAzure(Exception):  # stands for those of Azure's library
+    def __init__(self, status: int | None, code: str) -> None:
+        super().__init__("The MAC signature found in the request 'secret' is not the same")
+        self.status_code, self.error_code = status, code
+
+
+FromAzure.__module__ = "azure.core.exceptions"
+
+
+@pytest.mark.claim("C706")
+@pytest.mark.parametrize(
+    ("status", "code", "error", "again"),
+    [
+        (403, "AuthenticationFailed", StorageRefused, 0),
+        (None, "AzureSigningError", StorageRefused, 0),
+        (409, "ContainerBeingDeleted", StorageRefused, 0),
+        (404, "ContainerNotFound", DataInvalid, 0),
+        (503, "ServerBusy", StorageUnreachable, 5),
+        (None, "ServiceRequestError", StorageUnreachable, 5),
+    ],
+)
+def test_an_error_of_azure_is_judged_by_its_status(
+    status: int | None, code: str, error: type[SealtrainError], again: int
+) -> None:
+    from sealtrain.storage.azure import AzureFileSystem
+    from sealtrain.storage.folder import RemoteFolder
+
+    class Inner:
+        def cat_file(self, _path: str, **_range: int) -> bytes:
+            raise FromAzure(status, code)
+
+    slept: list[float] = []
+    address = parse_address("abfs://bank@account.dfs.core.windows.net/run")
+    patience = Patience(sleep=slept.append)
+    folder = RemoteFolder(AzureFileSystem(Inner()), address, patience=patience)
+    with pytest.raises(SealtrainError) as caught:
+        folder.read("a", 10)
+    assert type(caught.value) is error
+    assert len(slept) == again
+    assert "secret" not in str(caught.value.to_dict())
+
+
+@pytest.mark.claim("C706")
+def test_azure_answers_an_empty_file_and_tries_once_by_itself() -> None:
+    from sealtrain.storage.azure import AzureFileSystem
+
+    class Policy:
+        total_retries = 3
+
+    class Config:
+        retry_policy = Policy()
+
+    class Client:
+        _config = Config()
+
+    class Inner:
+        service_client = Client()
+
+        def cat_file(self, _path: str, **_range: int) -> bytes:
+            raise FromAzure(416, "InvalidRange")
+
+    inner = Inner()
+    assert AzureFileSystem(inner).cat_file("a", 0, 10) == b""
+    assert Config.retry_policy.total_retries == 0
 
 
 def test_a_store_without_the_folder_is_told_once(tmp_path: Path) -> None:

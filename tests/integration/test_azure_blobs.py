@@ -1,0 +1,117 @@
+"""A store of Azure, by ``abfs``, against Azurite: its own emulator, installed by npm.
+
+adlfs is installed by ``tools/azure/pins.txt`` in front of the libraries that run this test. Where
+npm or the package index is out of reach, or Node is missing, the test skips.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_judges import node
+from npm_world import AZURITE, node_modules
+from ports import free_port
+
+pytestmark = [pytest.mark.long, pytest.mark.nightly, pytest.mark.claim("C706")]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PINS = REPOSITORY / "tools/azure/pins.txt"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Of the emulator's one account, which its documentation publishes."""
+SECONDS = 120
+
+
+@contextmanager
+def azurite(folder: Path) -> Iterator[str]:
+    """The emulator on loopback; yields the connection string of its account."""
+    main = node_modules(AZURITE) / "azurite/dist/src/blob/main.js"
+    port = free_port()
+    words = [node(), str(main), "--location", str(folder), "--blobHost", "127.0.0.1"]
+    words += ["--blobPort", str(port), "--skipApiVersionCheck", "--disableTelemetry"]
+    log = folder / "azurite.log"
+    with log.open("wb") as said:
+        program = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
+    try:
+        until = time.monotonic() + SECONDS
+        while b"successfully listens" not in log.read_bytes():
+            assert program.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
+        yield (
+            f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={KEY};"
+            f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"
+        )
+    finally:
+        program.terminate()
+        program.wait(10)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("azure")
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    python = str(folder / "venv/bin/python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile"]
+    done = subprocess.run([*install, "--no-deps", "-r", str(PINS)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no adlfs here: {done.stderr.strip().splitlines()[-1][:200]}")
+    lent = [path for path in sys.path if path.endswith("site-packages")]
+    packages = next((folder / "venv/lib").glob("python*/site-packages"))
+    lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in lent)
+    (packages / "zz-lent.pth").write_text(lines)
+    (folder / "store").mkdir()
+    with azurite(folder / "store") as account:
+        done = subprocess.run(
+            [python, str(REPOSITORY / "tests/support/azure_player.py"), str(folder)],
+            env={**os.environ, "AZURE_STORAGE_CONNECTION_STRING": account},
+            capture_output=True, text=True, timeout=SECONDS * 4,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_what_is_published_is_read_with_its_key(told: dict[str, Any]) -> None:
+    data = told["data"]
+    assert data["same"]
+    assert data["sent"] == data["files"] > 2
+    assert data["sent_again"] == 0
+
+
+def test_what_a_guest_leaves_another_takes(told: dict[str, Any]) -> None:
+    assert told["run"] == {"attempts": 2, "same": True}
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("wrong key, write", "storage-refused"),
+        ("wrong key, read", "storage-refused"),
+        ("no key, write", "storage-refused"),
+        ("no key, read", "storage-refused"),
+        ("no account", "usage"),
+        ("no container, write", "storage-refused"),
+        ("no container, read", "data-invalid"),
+        ("no file", "data-invalid"),
+    ],
+)
+def test_what_never_works_is_told_and_not_tried_again(
+    told: dict[str, Any], fault: str, code: str
+) -> None:
+    found = told["faults"][fault]
+    assert (found["code"], found["again"]) == (code, 0)
+
+
+def test_a_store_that_is_away_is_asked_again(told: dict[str, Any]) -> None:
+    found = told["faults"]["no server"]
+    assert (found["code"], found["again"]) == ("storage-unreachable", 5)
