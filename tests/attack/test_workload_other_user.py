@@ -28,6 +28,7 @@ from polling import wait_until
 
 from sealtrain.errors import UsageError
 from sealtrain.guest.boot.decisions import COMMAND_USER, SCRIPT_USER
+from sealtrain.guest.boot.second import start
 from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.users import (
     LENT,
@@ -284,6 +285,22 @@ def test_memory_of_its_own_is_all_that_it_may_still_mount() -> None:
     os.close(writer)
     assert json.loads(heard(reader)) == [1 << 21, 1 << 21, 0, 0, 0]
     os.waitpid(keeper, 0)
+
+
+@needs_root
+def test_the_documents_command_is_lent_what_the_border_takes_and_no_more(tmp_path: Path) -> None:
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == os.geteuid() and place != Path("/"):
+            place.chmod(place.stat().st_mode | 0o111)
+    os.chown(tmp_path, COMMAND_USER, COMMAND_USER)
+    told = (
+        f"id -u; id -G; echo ${WORKLOAD_USER} $HOME; grep -E 'Cap(Prm|Eff|Amb)' /proc/self/status"
+    )
+    assert start(["/bin/sh", "-c", f"({told}) > told; exit 7"], str(tmp_path)) == 7
+    user, groups, other, *held = (tmp_path / "told").read_text().splitlines()
+    assert (int(user), groups) == (COMMAND_USER, str(COMMAND_USER))
+    assert other == f"{SCRIPT_USER} {tmp_path}"
+    assert [int(line.split()[1], 16) for line in held] == [LENT] * 3
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "65534", "65536", "1e3", "own"])

@@ -118,14 +118,19 @@ def command_of(document: bytes) -> Sequence[str]:
     return words_of(document)
 
 
-def start(words: Sequence[str]) -> int:
-    """Run a command as the user of the image, which may start another one's; wait for it."""
+def start(words: Sequence[str], home: str = SCRATCH) -> int:
+    """Run a command as the user of the image, which may start another one's; wait for it.
+
+    Args:
+        words: The program first.
+        home: Folder that it begins in.
+    """
     from sealtrain.guest.sandbox.users import LENT, WORKLOAD_USER, change_user
 
-    environment = dict(os.environ, HOME="/run-data", PYTHONDONTWRITEBYTECODE="1")
+    environment = dict(os.environ, HOME=home, PYTHONDONTWRITEBYTECODE="1")
     environment[WORKLOAD_USER] = str(SCRIPT_USER)
     done = subprocess.run(  # noqa: S603  # of the measured document
-        words, check=False, cwd="/run-data", env=environment, stdin=subprocess.DEVNULL,
+        words, check=False, cwd=home, env=environment, stdin=subprocess.DEVNULL,
         preexec_fn=lambda: change_user(COMMAND_USER, LENT),
     )  # fmt: skip
     return done.returncode
