@@ -227,7 +227,7 @@ def _find_unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     yield Misfit(
         field="trainer.assistant_only_loss",
         message="the chat template does not mark the assistant's turns",
-        got=path if recipe.model.template is None else "model.chat_template",
+        got="model.chat_template" if path is None or recipe.model.template else path,
         expected=f"{MARKS} around them",
         hint="add the marks to the template, or leave assistant_only_loss out",
     )

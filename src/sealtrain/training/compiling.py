@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.processes import fork
@@ -45,9 +46,9 @@ def prepare_compiling(recipe: Recipe) -> None:
             _tame_inductor()
             _try_inductor()
     elif trainer.optim in TORCHAO_OPTIMIZERS:
-        from torch._dynamo import config
+        import torch
 
-        config.disable = True
+        torch.compiler.set_stance("force_eager")
 
 
 def _tame_inductor() -> None:
@@ -78,8 +79,10 @@ def _try_inductor() -> None:
     import torch
 
     try:
-        compiled = torch.compile(lambda numbers: numbers.sin().sum(), dynamic=True)
-        compiled(torch.ones(8))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations between the compiler's own parts
+            compiled = torch.compile(lambda numbers: numbers.sin().sum(), dynamic=True)
+            compiled(torch.ones(8))
     except Exception as error:  # each layer of the compiler has errors of its own
         raise no_compiler(type(error).__name__) from None
 

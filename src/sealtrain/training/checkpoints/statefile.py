@@ -6,8 +6,9 @@
 
 The header is safetensors' own, so any reader of that format finds the tensors by their path in the
 state (``model.layer.weight``). All other values form one JSON text in its metadata: lists as lists,
-``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A file holds plain data
-only and cannot name code.
+``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A state of few bits, which
+torchao makes of several tensors, is ``{"packed": [name, {part: path …}, [setting …]]}``, its name
+from a closed list. A file holds plain data only and cannot name code.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _NAMES = {
     "uint16": "U16",
     "uint8": "U8",
     "bool": "BOOL",
+}
+_PACKED = {
+    "OptimState4bit": "torchao.optim.subclass_4bit",
+    "OptimState8bit": "torchao.optim.subclass_8bit",
 }
 
 
@@ -167,6 +172,8 @@ def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[A
         return value
     if isinstance(value, float):  # a NumPy number
         return float(value)
+    if type(value).__name__ in _PACKED:
+        return {"packed": _note_parts(value, path, found, seen)}
     if isinstance(value, torch.Tensor):
         return {"tensor": _note_tensor(value, path, found, seen)}
     if isinstance(value, Mapping):
@@ -181,6 +188,45 @@ def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[A
         items = [_outline(item, f"{path}.{at}", found, seen) for at, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     raise _not_plain(value)
+
+
+def _note_parts(
+    value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str]
+) -> list[Any]:
+    import torch
+
+    names, settings = value.__tensor_flatten__()
+    parts = {
+        name: _note_tensor(getattr(value, name), f"{path}.{name}", found, seen) for name in names
+    }
+    kept = [
+        str(setting).removeprefix("torch.") if isinstance(setting, torch.dtype) else setting
+        for setting in settings
+    ]
+    return [type(value).__name__, parts, [list(s) if isinstance(s, tuple) else s for s in kept]]
+
+
+def _packed(name: str, parts: Mapping[str, torch.Tensor], settings: list[Any]) -> torch.Tensor:
+    """A state of few bits, of one of the classes that a file may name."""
+    from importlib import import_module
+
+    import torch
+
+    kind: Any = getattr(import_module(_PACKED[name]), name)
+    if set(parts) != set(kind.tensor_attrs):
+        raise ValueError("parts of another state")
+    made: torch.Tensor = kind.__tensor_unflatten__(
+        dict(parts),
+        [
+            getattr(torch, setting)
+            if isinstance(setting, str) and setting in _NAMES
+            else torch.Size(setting)
+            if isinstance(setting, list)
+            else setting
+            for setting in settings
+        ],
+    )
+    return made
 
 
 def _note_tensor(
@@ -212,6 +258,9 @@ def _fill_outline(outline: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         return tensor(inner)
     if kind == "tuple":
         return tuple(_fill_outline(part, tensor) for part in inner)
+    if kind == "packed":
+        name, parts, settings = inner
+        return _packed(name, {part: tensor(path) for part, path in parts.items()}, settings)
     if kind == "dict":
         return {key: _fill_outline(part, tensor) for key, part in inner}
     raise ValueError("unknown kind of value")
