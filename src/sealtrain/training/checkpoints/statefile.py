@@ -6,9 +6,9 @@
 
 The header is safetensors' own, so any reader of that format finds the tensors by their path in the
 state (``model.layer.weight``). All other values form one JSON text in its metadata: lists as lists,
-``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A state of few bits, which
-torchao makes of several tensors, is ``{"packed": [name, {part: path …}, [setting …]]}``, its name
-from a closed list. A file holds plain data only and cannot name code.
+``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A state of few bits,
+which torchao makes of several tensors, is ``{"packed": [name, {part: path …}, [setting …]]}`` by a
+name of a closed list. A file holds plain data only and cannot name code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     import torch
 
 MAX_HEADER_BYTES = 1 << 30
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError)
+_MALFORMED = (
+    ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, AssertionError,
+    ImportError,
+)  # fmt: skip
 _NAMES = {
     "float64": "F64",
     "float32": "F32",
