@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from language_world import BERT, cpt
-from preference_world import kto, preferring, write_preferences
+from preference_world import preferring, write_preferences
 from training_world import (
     LLAMA,
     LORA,
@@ -42,7 +42,6 @@ RECIPES: dict[str, Any] = {
     "classify": lambda **given: classify(**TEXT, **given),
     "cpt": cpt,
     "dpo": lambda **given: preferring("dpo", **given),
-    "dpo-kto": kto,
     "reward": lambda **given: preferring("reward", **given),
 }
 
@@ -91,6 +90,7 @@ def test_graphs_taken_ahead_train_as_the_model_is_written(
 
 @pytest.mark.needs("compiler")
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_a_resumed_run_computes_by_the_code_of_the_uninterrupted_one(
     sealed: dict[str, Any], tmp_path: Path
 ) -> None:

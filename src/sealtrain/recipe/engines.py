@@ -91,6 +91,8 @@ def _list_faults(recipe: Any, engine: Engine) -> Iterator[str]:
         yield "is not known to keep privacy dp: sgd"
     if recipe.phase not in engine.phases:
         yield f"is not for phase {recipe.phase}; it was tried with {', '.join(engine.phases)}"
+    if getattr(recipe.trainer, "loss_type", None) == "kto" and not engine.scripts:
+        yield "was not tried with loss_type kto, whose batches differ in shape"
     if recipe.columns.kind == "tabular" and not engine.scripts:
         yield "is for models of Transformers, not for columns of numbers"
     if recipe.backend.name != "trl":

@@ -1,12 +1,14 @@
 """Compiled models inside a guest: ``trainer.torch_compile`` and the optimizers of torchao.
 
 ``torch.compile`` was made for machines on which a process starts any other. In a guest it reaches a
-compiler by the workshop alone (``guest.sandbox.compilers``), and three habits of Inductor have to
+compiler by the workshop alone (``guest.sandbox.compilers``), and four habits of Inductor have to
 change, none of which changes the code that it builds:
 
 1. It tries a vector instruction in a Python process of its own. Here a forked child tries it.
 2. It lets a program compute the digest of a compiled header. Here headers are not compiled ahead.
 3. It compiles in worker processes. Here it compiles in the process that trains.
+4. For PyTorch's include folders it imports setuptools, whose own parts lie where a guest imports
+   nothing (``guest.sandbox.imports``). Here a stand-in has the one class that is asked for.
 
 Shapes are dynamic from the first batch on. By default the code of a step would depend on the shapes
 of the batches before it, and a resumed run, whose first batch is another, would compute by other
@@ -20,6 +22,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import warnings
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.processes import fork
@@ -45,19 +51,33 @@ def prepare_compiling(recipe: Recipe) -> None:
             _tame_inductor()
             _try_inductor()
     elif trainer.optim in TORCHAO_OPTIMIZERS:
-        from torch._dynamo import config
+        import torch
 
-        config.disable = True
+        torch.compiler.set_stance("force_eager")
 
 
 def _tame_inductor() -> None:
     from torch._inductor import config, cpu_vec_isa
 
+    _load_include_folders()
     settings: Any = config
     settings.compile_threads = 1
     settings.cpp_cache_precompile_headers = False
     isa: Any = cpu_vec_isa.VecISA
     isa._probe_load = _loads
+
+
+def _load_include_folders() -> None:
+    """Import the module that knows PyTorch's include folders, without setuptools."""
+    if "setuptools" in sys.modules:
+        return
+    standin: Any = ModuleType("setuptools")
+    standin.Command = type("Command", (), {})
+    sys.modules["setuptools"] = standin
+    try:
+        import_module("torch.utils.cpp_extension")
+    finally:
+        del sys.modules["setuptools"]
 
 
 def _loads(_isa: Any, path: str) -> bool:
@@ -78,8 +98,10 @@ def _try_inductor() -> None:
     import torch
 
     try:
-        compiled = torch.compile(lambda numbers: numbers.sin().sum(), dynamic=True)
-        compiled(torch.ones(8))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations between the compiler's own parts
+            compiled = torch.compile(lambda numbers: numbers.sin().sum(), dynamic=True)
+            compiled(torch.ones(8))
     except Exception as error:  # each layer of the compiler has errors of its own
         raise no_compiler(type(error).__name__) from None
 

@@ -6,8 +6,9 @@
 
 The header is safetensors' own, so any reader of that format finds the tensors by their path in the
 state (``model.layer.weight``). All other values form one JSON text in its metadata: lists as lists,
-``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A file holds plain data
-only and cannot name code.
+``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. A state of few bits,
+which torchao makes of several tensors, is ``{"packed": [name, {part: path …}, [setting …]]}`` by a
+name of a closed list. A file holds plain data only and cannot name code.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     import torch
 
 MAX_HEADER_BYTES = 1 << 30
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError)
+_MALFORMED = (
+    ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, AssertionError,
+    ImportError,
+)  # fmt: skip
 _NAMES = {
     "float64": "F64",
     "float32": "F32",
@@ -62,6 +66,10 @@ WIDTHS: Final[Mapping[str, int]] = {
     "BOOL": 1,
 }
 """Bytes of an element, by safetensors' name of its type."""
+_PACKED = {
+    "OptimState4bit": "torchao.optim.subclass_4bit",
+    "OptimState8bit": "torchao.optim.subclass_8bit",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +238,8 @@ def _outline(
         return value
     if isinstance(value, float):  # a NumPy number
         return float(value)
+    if type(value).__name__ in _PACKED:
+        return {"packed": _note_parts(value, path, found, seen)}
     if isinstance(value, torch.Tensor):
         return {"tensor": _note_tensor(value, path, found, seen)}
     if isinstance(value, Mapping):
@@ -244,6 +254,47 @@ def _outline(
         items = [_outline(item, f"{path}.{at}", found, seen) for at, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     raise _not_plain(value)
+
+
+def _note_parts(
+    value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str] | None
+) -> list[Any]:
+    import torch
+
+    names, settings = value.__tensor_flatten__()
+    parts = {
+        name: _note_tensor(getattr(value, name), f"{path}.{name}", found, seen) for name in names
+    }
+    kept = [
+        str(setting).removeprefix("torch.") if isinstance(setting, torch.dtype) else setting
+        for setting in settings
+    ]
+    return [type(value).__name__, parts, [list(s) if isinstance(s, tuple) else s for s in kept]]
+
+
+def _unpack_state(
+    name: str, parts: Mapping[str, torch.Tensor], settings: list[Any]
+) -> torch.Tensor:
+    """A state of few bits, of one of the classes that a file may name."""
+    from importlib import import_module
+
+    import torch
+
+    kind: Any = getattr(import_module(_PACKED[name]), name)
+    if set(parts) != set(kind.tensor_attrs):
+        raise ValueError("parts of another state")
+    made: torch.Tensor = kind.__tensor_unflatten__(
+        dict(parts),
+        [
+            getattr(torch, setting)
+            if isinstance(setting, str) and setting in _NAMES
+            else torch.Size(setting)
+            if isinstance(setting, list)
+            else setting
+            for setting in settings
+        ],
+    )
+    return made
 
 
 def _note_tensor(
@@ -278,6 +329,9 @@ def _fill_outline(outline: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         return tensor(inner)
     if kind == "tuple":
         return tuple(_fill_outline(part, tensor) for part in inner)
+    if kind == "packed":
+        name, parts, settings = inner
+        return _unpack_state(name, {part: tensor(path) for part, path in parts.items()}, settings)
     if kind == "dict":
         return {key: _fill_outline(part, tensor) for key, part in inner}
     raise ValueError("unknown kind of value")

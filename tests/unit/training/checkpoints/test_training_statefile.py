@@ -105,6 +105,33 @@ def test_what_is_no_plain_data_is_refused(kind: str) -> None:
         lay_out({"model": {"thing": STRANGE[kind]()}})
 
 
+def packed(*inner: Any) -> io.BytesIO:
+    """A state of few bits, as a file says it."""
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    told = {"dict": [["a", {"packed": list(inner)}]]}
+    table = {"__metadata__": {"state": json.dumps(told)}, "t": entry}
+    text = json.dumps(table).encode()
+    return io.BytesIO(len(text).to_bytes(8, "little") + text + bytes(4))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        ("Popen", {"args": "t"}, []),
+        ("OptimState8bit", {"codes": "t"}, [True, "float32"]),
+        ("OptimState8bit", {"codes": "t", "scale": "t", "qmap": "gone"}, [True, "float32"]),
+        ("OptimState8bit", {"codes": "t", "scale": "t", "qmap": "t"}, []),
+        ("OptimState8bit", {"codes": "t", "scale": "t", "qmap": "t"}, [True, "float32"]),
+        ("OptimState8bit",),
+        (["OptimState8bit"], {}, []),
+    ],
+)
+def test_a_state_of_few_bits_names_no_code_and_no_other_parts(inner: tuple[Any, ...]) -> None:
+    pytest.importorskip("torchao")
+    with pytest.raises(CheckpointRefused, check=carries(check="checkpoint")):
+        read_state(packed(*inner))
+
+
 def forged(**changed: Any) -> io.BytesIO:
     """A header that lies, before the bytes of one float."""
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | changed
