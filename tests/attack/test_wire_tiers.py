@@ -25,8 +25,8 @@ if not COLLECTING:
     from torch.nn.parallel import DistributedDataParallel
     from wire_world import Relay, World, ranks
 
-    from sealtrain.training.distributed.guest_groups import GuestGroup
     from sealtrain.training.distributed.wire.group import WireGroup
+    from sealtrain.training.distributed.wire.guest_groups import GuestGroup
 
 pytestmark = pytest.mark.long
 
