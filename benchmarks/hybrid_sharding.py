@@ -59,7 +59,7 @@ def rank_of_four(rank: int, given: argparse.Namespace) -> None:
     hybrid = given.world == "hybrid"
     import torch
 
-    from sealtrain.training.distributed.guest_groups import GuestGroups
+    from sealtrain.training.distributed.wire.guest_groups import GuestGroups
     from sealtrain.training.distributed.wire.joining import join, leave
 
     torch.set_num_threads(1)

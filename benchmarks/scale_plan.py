@@ -171,6 +171,7 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
     state = wanted.parameters * 12
     fetched = wanted.terabytes * measured["opened_by_ranks"] * measured["fetched_a_byte"]
     log = checkpoints * measured["run_log_entry"]
+    others = wanted.gpus - wanted.gpus_a_node
     return [
         Row(
             what="sealed index",
@@ -264,8 +265,8 @@ def plan(measured: Mapping[str, float], wanted: Plan) -> list[Row]:
             f"nodes, and the others pass it on, at {measured['share_bytes_a_s'] / 1e9:.2f} GB/s",
         ),
         Row(
-            what="connections to other ranks, each rank",
-            found=f"{wanted.gpus - 1}, {_bytes((wanted.gpus - 1) * CONNECTION_BYTES)}",
+            what="connections to ranks of other nodes, each rank",
+            found=f"{others}, {_bytes(others * CONNECTION_BYTES)}",
             how="a frame in each direction is in memory",
             used=wanted.gpus / MAX_PROCESSES,
             limit=f"{MAX_PROCESSES} ranks of all nodes",

@@ -65,6 +65,9 @@ SLOW = {
     "demos.py": Smallest(words="--only split --idle --json", judges=True),
     "deployed.py": Smallest(words="--rounds 1 --steps 2 --json"),
     "gpu.py": Smallest(words="--rounds 1 --ways lora --json"),
+    "hybrid_sharding.py": Smallest(
+        words="--loopback --rounds 1 --steps 1 --millions 15 --tokens 2 --json"
+    ),
     "large_updates.py": Smallest(words="--mib 1 --json"),
     "loader.py": Smallest(words="--megabytes 1 --rounds 1 --epochs 1 --json"),
     "medical.py": Smallest(

@@ -20,7 +20,7 @@ import torch._dynamo  # DDP loads it; a forked rank then does not
 import torch.distributed as dist
 
 from sealtrain.base.processes import answer_of, pack, pack_error
-from sealtrain.training.distributed.guest_groups import GuestGroups
+from sealtrain.training.distributed.wire.guest_groups import GuestGroups
 from sealtrain.training.distributed.wire.identity import NodeKey
 from sealtrain.training.distributed.wire.joining import join, leave
 from sealtrain.training.distributed.wire.meeting import Wire, connect

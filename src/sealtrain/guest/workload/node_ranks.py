@@ -1,7 +1,7 @@
 """The ranks of several nodes as a workload sees them: connected, proven and handed to it.
 
 1. The ranks of this guest connect to each other over loopback, by the engine's own transport
-   (``training.distributed.guest_groups``); then the border closes.
+   (``training.distributed.wire.guest_groups``); then the border closes.
 2. The keeper meets the other nodes and connects every rank of this one to theirs
    (``guest.fellows``). A rank asks it for each connection, once, and goes on with it: socket, and
    the key and the number of the next frame in each direction.
@@ -28,7 +28,7 @@ from sealtrain.training.distributed.wire.link import HandedLink
 from sealtrain.training.errors import RankLost
 
 if TYPE_CHECKING:
-    from sealtrain.training.distributed.guest_groups import GuestGroups
+    from sealtrain.training.distributed.wire.guest_groups import GuestGroups
     from sealtrain.training.distributed.wire.meeting import Wire
 
 
@@ -76,7 +76,7 @@ class KeptCompany:
     def _connect_guest(self, rank: int) -> GuestGroups:
         import torch
 
-        from sealtrain.training.distributed.guest_groups import GuestGroups
+        from sealtrain.training.distributed.wire.guest_groups import GuestGroups
 
         own = rank - self.first
         return GuestGroups(
@@ -116,7 +116,7 @@ class KeptCompany:
 
 
 def _is_lost(error: BaseException) -> bool:
-    from sealtrain.training.distributed.guest_groups import is_of_transport
+    from sealtrain.training.distributed.wire.guest_groups import is_of_transport
 
     return isinstance(error, RankLost) or is_of_transport(error)
 

@@ -26,9 +26,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.guest_groups import GuestGroups
 from sealtrain.training.distributed.wire.adoption import adopt_group
 from sealtrain.training.distributed.wire.group import BACKEND, WireGroup
+from sealtrain.training.distributed.wire.guest_groups import GuestGroups
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.staging import STAGED
 from sealtrain.training.distributed.wire.tiers import Lane, TieredGroup

@@ -3,7 +3,7 @@
     wire = connect(membership, rank, listener, key, session_id, timeout_s=60.0)
 
 1. A rank calls every rank of another node below it and is called by every one above it. Ranks of
-   one node, which have the same key, have no wire between them (``distributed.guest_groups``).
+   one node, which have the same key, have no wire between them (``distributed.wire.guest_groups``).
 2. Strangers at the listener cost their own connection only: each handshake has a thread and a
    time of its own, and a refused one changes nothing for the others.
 3. The wire is made when every peer is proven. In the other case the error is the most telling

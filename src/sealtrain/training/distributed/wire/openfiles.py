@@ -23,7 +23,7 @@ def allow_files(connections: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise UsageError(
-            "a rank may not have a connection to each other rank open",
+            "a rank may not have a connection to each rank of other nodes open",
             check="open files",
             got=hard,
             expected=f"at least {wanted}",

@@ -25,10 +25,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, BroadcastOptions, ReduceScatterOptions
 
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.training.distributed.guest_groups import GuestGroups, is_of_transport
 from sealtrain.training.distributed.wire.engine import Engine, Operation, Outcome
 from sealtrain.training.distributed.wire.frames import form_of
 from sealtrain.training.distributed.wire.group import NamedGroup, Tensors, WireGroup, root_of
+from sealtrain.training.distributed.wire.guest_groups import GuestGroups, is_of_transport
 from sealtrain.training.distributed.wire.parts import require_count, require_size, split
 from sealtrain.training.distributed.wire.staging import staging_of
 from sealtrain.training.distributed.wire.tensors import (

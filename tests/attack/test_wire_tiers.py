@@ -25,8 +25,8 @@ if not COLLECTING:
     from torch.nn.parallel import DistributedDataParallel
     from wire_world import Relay, World, ranks
 
-    from sealtrain.training.distributed.guest_groups import GuestGroup
     from sealtrain.training.distributed.wire.group import WireGroup
+    from sealtrain.training.distributed.wire.guest_groups import GuestGroup
 
 pytestmark = pytest.mark.long
 
@@ -207,7 +207,7 @@ def gathered(rank: int, wire: Wire) -> int:
     """States of shards again and again, beside messages of all ranks."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     model = trained(rank, "hybrid", 1)
-    for _ in range(12):
+    for _ in range(4):
         weights_of = get_model_state_dict(model, options=options)
         told: list[Any] = [None] * WORLD
         dist.all_gather_object(told, {"rank": rank})
@@ -224,7 +224,7 @@ def test_what_a_group_leaves_to_its_transport_waits_for_no_lock() -> None:
         for name in vars(dist.ProcessGroup)
         if not name.startswith("_") and name in vars(WireGroup) and callable(vars(WireGroup)[name])
     }
-    assert not left_out - set(vars(GuestGroup)) - {"getBackendName"}
+    assert left_out - set(vars(GuestGroup)) <= {"rank", "size"}
 
 
 # --- Ends ---------------------------------------------------------------------------------------
