@@ -21,12 +21,7 @@ from sealtrain.base.process_state import OneProcess
 from sealtrain.base.processes import answer_of, pack_error
 from sealtrain.errors import SealtrainError, StorageFailed
 from sealtrain.sealing.errors import CheckpointRefused
-from sealtrain.training.checkpoints.shards import (
-    SealedShard,
-    ShardIndex,
-    open_shard,
-    write_shard,
-)
+from sealtrain.training.checkpoints.shards import SealedShard, ShardIndex, open_shard, write_shard
 from sealtrain.training.checkpoints.staging import StagingMemory
 from sealtrain.training.checkpoints.statefile import dtype_name, fill_state, outline_state
 from sealtrain.training.distributed.agreement import gather_values, ready_in_all, same_for_all
@@ -87,6 +82,8 @@ class ShardSaver:
         if self.under_way:
             raise AssertionError("the checkpoint before is settled first")
         outline, found = outline_state(state)
+        # The first shard sets the length of all: each rank has to ask for the same room.
+        growth = max(gather_values(growth))
         # A rank may hold no element of a tensor, and cannot tell then which ones are tied.
         names = same_for_all(names_of(found))
         self._relayed, self._own, self._pending = {}, None, None
