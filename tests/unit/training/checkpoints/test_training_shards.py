@@ -26,7 +26,7 @@ if not COLLECTING:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    from sealtrain.training.distributed.shardsaver import ShardSaver
+    from sealtrain.training.checkpoints.shardsaver import ShardSaver
 
 
 def whole() -> dict[str, Any]:

@@ -31,8 +31,8 @@ from sealtrain.training.finite import require_finite_model
 
 if TYPE_CHECKING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.shardplan import WriteTask
     from sealtrain.training.data.sources import BlobStore
-    from sealtrain.training.distributed.shardplan import WriteTask
 
 Made = dict[int, SealedShard]
 """Shards by number."""
@@ -76,7 +76,7 @@ class ShardSaver:
         """
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-        from sealtrain.training.distributed.shardplan import PieceWriter, names_of
+        from sealtrain.training.checkpoints.shardplan import PieceWriter, names_of
 
         self._process.require()
         if self.under_way:
@@ -159,7 +159,7 @@ class ShardSaver:
         """
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
-        from sealtrain.training.distributed.shardplan import PieceReader
+        from sealtrain.training.checkpoints.shardplan import PieceReader
 
         index = ShardIndex.of_state(kept)
         _, own = outline_state(state)
