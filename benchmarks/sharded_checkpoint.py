@@ -44,7 +44,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.checkpoints.shards import retire_orphans
-from sealtrain.training.distributed.shardsaver import ShardSaver
+from sealtrain.training.checkpoints.shardsaver import ShardSaver
 
 RUN_ID = "be" * 16
 ROWS = 1024

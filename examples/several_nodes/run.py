@@ -97,6 +97,8 @@ class SeveralNodes(Story):
             running = [self.node(stack, "again", guests, number) for number in range(NODES)]
             checkpoints = self.out / "again-0" / "out" / "checkpoints"
             self.wait(lambda: len(list(checkpoints.glob("*.sealed*"))) > 1, running)
+            shards = sorted(checkpoints.glob("rank-*/shard-*.sealed"))
+            print(f"  node 0 holds a checkpoint and its {len(shards)} sealed shards")
             running[2].kill()
             running[2].wait()
             shutil.rmtree(self.out / "again-2")

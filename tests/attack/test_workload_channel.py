@@ -62,12 +62,8 @@ from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.sealing.file import read_header
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import (
-    SealedShard,
-    ShardRef,
-    open_shard,
-    write_shard,
-)
+from sealtrain.training.checkpoints.shardnames import ShardRef
+from sealtrain.training.checkpoints.shards import SealedShard, open_shard, write_shard
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import DecryptionLost, RankLost
 

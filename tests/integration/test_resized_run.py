@@ -1,5 +1,7 @@
 """A killed run goes on with another number of ranks: by ``sealtrain resume``, and by a run ticket.
 
+Ranks hold copies of the model, or share it out and seal a shard of each checkpoint.
+
 Nothing draws random numbers here (no dropout), so the adapter is that of the uninterrupted run,
 up to rounding: each number of ranks adds the four parts of a step in another order. That two parts
 agree to the last bit is tested in ``equivalence/test_ranks_exact.py``.
@@ -32,7 +34,7 @@ pytestmark = [
 RESIZED = RECIPE | {
     "name": "resized",
     "peft": {"method": "lora", "r": 2, "target_modules": ["q_proj", "v_proj"]},
-    "backend": {"name": "trl", "ranks": 2, "resume_ranks": [1, 4]},
+    "model": RECIPE["model"] | {"dtype": "float32"},
     "trainer": RECIPE["trainer"]
     | {"max_steps": 0, "num_train_epochs": 1.6}  # 192 of 120 records: 24 steps
     | {"save_steps": 4, "per_device_train_batch_size": 2}
@@ -40,16 +42,23 @@ RESIZED = RECIPE | {
 }
 
 
+@pytest.fixture(scope="module", params=["trl", "fsdp"])
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def world(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("resized")) as made:
         made.anew = True  # ranks are forked before anything is loaded
         yield made
 
 
 @pytest.fixture(scope="module")
-def folder(world: Stage) -> Path:
-    made = world.propose("resized", RESIZED)
+def folder(world: Stage, backend: str) -> Path:
+    named = {"backend": {"name": backend, "ranks": 2, "resume_ranks": [1, 4]}}
+    made = world.propose("resized", RESIZED | named)
     world.approve(made, *OWNERS)
     return made
 
@@ -93,11 +102,17 @@ def killed(world: Stage, run: Path, *words: str | Path) -> None:
         assert part.kill() == -signal.SIGKILL
 
 
+def shards(run: Path) -> set[str]:
+    """How many shards the checkpoints have, by name."""
+    return {path.stem[-4:] for path in run.glob("checkpoints/rank-*/shard-*.sealed")}
+
+
 def test_one_rank_finishes_what_two_began(
-    world: Stage, folder: Path, whole: dict[str, Any]
+    world: Stage, backend: str, folder: Path, whole: dict[str, Any]
 ) -> None:
     run = world.folder / "one"
     killed(world, run, *world.train_words(folder, "one"))
+    assert shards(run) == ({"0002"} if backend == "fsdp" else set())
     refused = world.try_run("resume", run, "--ranks", "3")
     assert (refused.code, refused.error) == (2, "recipe-invalid")
     world.run("resume", run, "--ranks", "1")

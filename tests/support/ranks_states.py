@@ -35,9 +35,9 @@ def main() -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         from sealtrain.training.checkpoints import checkpoint
+        from sealtrain.training.checkpoints.shardsaver import ShardSaver
         from sealtrain.training.distributed.agreement import same_for_all
         from sealtrain.training.distributed.sharded import Sharded
-        from sealtrain.training.distributed.shardsaver import ShardSaver
         from sealtrain.training.model_files import weight_files
 
         torch.manual_seed(1 if ACTION == "make" else 2)

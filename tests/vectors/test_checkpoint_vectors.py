@@ -22,8 +22,8 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 if not COLLECTING:
     import torch
 
+    from sealtrain.training.checkpoints.shardsaver import ShardSaver
     from sealtrain.training.checkpoints.statefile import bytes_of
-    from sealtrain.training.distributed.shardsaver import ShardSaver
 
 FILE = Path(__file__).resolve().parents[2] / "vectors" / "checkpoint" / "shards.json"
 VECTORS: dict[str, Any] = json.loads(FILE.read_text("utf-8"))

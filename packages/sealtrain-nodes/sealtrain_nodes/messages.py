@@ -18,7 +18,7 @@ from sealtrain.recipe.collaborations.nodes import MAX_NODES
 from sealtrain.release.messages import ErrorFields, load_message
 from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain.training.checkpoints.shards import MAX_SHARDS
+from sealtrain.training.checkpoints.shardnames import MAX_SHARDS
 from sealtrain.training.errors import ChannelBroken
 from sealtrain_nodes.errors import NodeRefused
 from sealtrain_together.channel.channel import AttestedChannel

@@ -21,7 +21,7 @@ from sealtrain.guest.settings import load_run
 from sealtrain.sealing.errors import SealRefused
 from sealtrain.sealing.file import read_header, root_of, verify_ciphertext
 from sealtrain.sealing.header import SUFFIX
-from sealtrain.training.checkpoints.shards import shard_named
+from sealtrain.training.checkpoints.shardnames import shard_named
 
 ANCHOR_FILE = "anchor.json"
 """The broker's newest receipt of a run, in the run's folder."""

@@ -24,7 +24,8 @@ from sealtrain.guest.workload.memory import SharedMemory
 from sealtrain.guest.workload.opening import SLOT_MARGIN
 from sealtrain.sealing.errors import CheckpointRefused, SchemaMismatch, SealRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import ShardRef, open_shard
+from sealtrain.training.checkpoints.shardnames import ShardRef
+from sealtrain.training.checkpoints.shards import open_shard
 from sealtrain.training.data.columns import Projection
 from sealtrain.training.errors import DecryptionLost, RankLost
 

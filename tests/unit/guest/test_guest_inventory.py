@@ -19,7 +19,8 @@ from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import ShardRef, write_shard
+from sealtrain.training.checkpoints.shardnames import ShardRef
+from sealtrain.training.checkpoints.shards import write_shard
 
 if not COLLECTING:
     import torch

@@ -14,6 +14,7 @@ A node that its owners or its operator stop says so, and the run seals a checkpo
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -199,8 +200,10 @@ class _JoiningGuest(DataGuest):
         Not where the run breaks off: by its name the supervisor knows how far it had got, and waits
         anew (``guest.supervision``).
         """
-        for path in (self.settings.out / "checkpoints").rglob("*"):
-            if not path.is_dir():
+        for path in (self.settings.out / "checkpoints").iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
                 path.unlink(missing_ok=True)
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:

@@ -27,7 +27,7 @@ from sealtrain.guest.errors import TrainingFailed
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.nodes import Nodes
 from sealtrain.signing.parties import node_run_id
-from sealtrain.training.checkpoints.shards import ShardRef, shards_beside
+from sealtrain.training.checkpoints.shardnames import ShardRef, shards_beside
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable, RankLost
 from sealtrain_nodes.company import NodeCompany, RankPlace
 from sealtrain_nodes.errors import NodeRefused
@@ -189,7 +189,7 @@ class LeadNode:
                     sharing.send(file, size)
 
     def _shards_of(self, checkpoint: CheckpointRef) -> list[ShardRef]:
-        return list(shards_beside(self._run.store, checkpoint))
+        return list(shards_beside(self._run.store, checkpoint.counter, checkpoint.step))
 
     def _announced(self, checkpoint: CheckpointRef) -> SentCheckpoint:
         store = self._run.store

@@ -21,7 +21,7 @@ from sealtrain.base.files import atomic_writer
 from sealtrain.errors import NodeLost, SealtrainError
 from sealtrain.sealing.datakey import KEY_BYTES
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import ShardRef
+from sealtrain.training.checkpoints.shardnames import ShardRef
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_nodes.company import RankPlace
 from sealtrain_nodes.errors import NodeRefused

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.models import ErrorCode, Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid
-from sealtrain.training.checkpoints.shards import MAX_SHARDS
+from sealtrain.training.checkpoints.shardnames import MAX_SHARDS
 
 MAX_QUESTION_BYTES: Final = 1 << 20
 MAX_ROOM_BYTES: Final = 1 << 42

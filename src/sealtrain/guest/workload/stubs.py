@@ -41,7 +41,7 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import ShardRef, shard_named
+from sealtrain.training.checkpoints.shardnames import ShardRef, shard_named
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import RankLost
 from sealtrain.training.telemetry.metric_gate import MetricGate

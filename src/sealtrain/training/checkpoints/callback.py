@@ -57,12 +57,12 @@ from sealtrain.training.checkpoints.randomness import (
 )
 from sealtrain.training.checkpoints.saver import CheckpointSaver
 from sealtrain.training.checkpoints.shards import SHARDS
+from sealtrain.training.checkpoints.shardsaver import ShardSaver, require_finite_in_all
 from sealtrain.training.data.hugging import find_positioned
 from sealtrain.training.distributed.agreement import gather_states, own_states, same_for_all
 from sealtrain.training.distributed.dealing import deal_rows
 from sealtrain.training.distributed.machinery import Copies
 from sealtrain.training.distributed.ranks import place
-from sealtrain.training.distributed.shardsaver import ShardSaver, require_finite_in_all
 from sealtrain.training.finite import (
     first_not_finite,
     refuse_left_out_steps,

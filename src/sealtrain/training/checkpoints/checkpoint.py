@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
+from sealtrain.training.checkpoints.shardnames import are_whole
 from sealtrain.training.checkpoints.statefile import bytes_of, lay_out, read_state
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ def _there(store: BlobStore, complete: Collection[int] | None) -> list[Checkpoin
 
 def _read_claimed(store: BlobStore, ref: CheckpointRef, *, whole: bool) -> CheckpointRef:
     digest = store.verify(ref.name) if whole else store.root(ref.name)
+    if whole and not are_whole(store, ref.counter, ref.step):
+        raise DataInvalid("a shard of the checkpoint is missing or altered", check="shards")
     previous = str(store.binding(ref.name).get("previous", ""))
     return replace(ref, digest=digest, previous=previous)
 

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.shardnames import MAX_SHARDS, ShardRef, shard_named
 from sealtrain.training.checkpoints.statefile import WIDTHS
 
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import BlobStore
 
-MAX_SHARDS: Final = 4096
 SHARDS: Final = "shards"
 """Where a checkpoint's content has the index."""
-_NAME: Final = re.compile(r"rank-([0-9]{4})/shard-([0-9]{8})-([0-9]{10})-of-([0-9]{4})")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 File = TypeVar("File", covariant=True)
 
@@ -39,66 +38,6 @@ class ShardStore(Protocol[File]):
 
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRef:
-    """A shard of a checkpoint.
-
-    Attributes:
-        counter: Of its checkpoint.
-        step: Of its checkpoint.
-        number: From 0; it has the place of a rank that held pieces.
-        count: Number of the checkpoint's shards.
-    """
-
-    counter: int
-    step: int
-    number: int
-    count: int
-
-    @property
-    def name(self) -> str:
-        """Name of its blob. Shards of one number lie in one folder: only one is written at a time.
-
-        Raises:
-            CheckpointRefused: The numbers are not those of a shard.
-        """
-        if not 0 <= self.number < self.count <= MAX_SHARDS:
-            raise CheckpointRefused(
-                "no shard has this number",
-                check="shard",
-                got=f"{self.number} of {self.count}",
-                expected=f"at most {MAX_SHARDS}",
-            )
-        return (
-            f"rank-{self.number:04d}/shard-{self.counter:08d}-{self.step:010d}-of-{self.count:04d}"
-        )
-
-    def binding(self, run_id: str, previous: str) -> dict[str, str | int]:
-        """The values that its blob is bound to.
-
-        Args:
-            run_id: 32 hex digits.
-            previous: Digest of the checkpoint before the shard's own.
-        """
-        return {
-            "run_id": run_id,
-            "counter": self.counter,
-            "step": self.step,
-            "previous": previous,
-            "shard": self.number,
-            "shards": self.count,
-        }
-
-
-def shard_named(name: str) -> ShardRef | None:
-    """The shard whose blob has this name; ``None`` for other names."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        return None
-    number, counter, step, count = (int(part) for part in found.groups())
-    return ShardRef(counter=counter, step=step, number=number, count=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,17 +204,6 @@ def open_shard(
             expected=f"all shards of checkpoint {ref.counter}",
             hint="restore the run's folder: a checkpoint counts with all its shards",
         ) from error
-
-
-def shards_beside(store: BlobStore, checkpoint: CheckpointRef) -> Iterator[ShardRef]:
-    """Shards that lie in a store with this checkpoint's counter and step, by number.
-
-    Those of an attempt with another number of shards may be among them; the index says which count.
-    """
-    for name in store.names():
-        ref = shard_named(name)
-        if ref is not None and (ref.counter, ref.step) == (checkpoint.counter, checkpoint.step):
-            yield ref
 
 
 def retire_orphans(store: BlobStore, newest: int) -> None:

@@ -20,7 +20,7 @@ class Machinery(Protocol):
     """See the module. Each training has its own.
 
     Attributes:
-        in_shards: Every rank seals its own shard of a checkpoint (``distributed.shardsaver``).
+        in_shards: Every rank seals its own shard of a checkpoint (``checkpoints.shardsaver``).
     """
 
     in_shards: bool

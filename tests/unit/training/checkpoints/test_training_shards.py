@@ -26,7 +26,7 @@ if not COLLECTING:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    from sealtrain.training.distributed.shardsaver import ShardSaver
+    from sealtrain.training.checkpoints.shardsaver import ShardSaver
 
 
 def whole() -> dict[str, Any]:
@@ -151,7 +151,7 @@ def put_of_a_branch(folder: Path, ref: CheckpointRef) -> None:
 def flip(folder: Path, ref: CheckpointRef) -> None:
     path = shard_at(folder, 0, ref)
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[-100] ^= 1  # of the ciphertext; the trailer has 80 bytes
     path.write_bytes(data)
 
 
@@ -314,6 +314,24 @@ def test_a_checkpoint_without_one_of_its_shards_is_none(tmp_path: Path) -> None:
     assert shard_at(tmp_path, 0, CheckpointRef(counter=2, step=9)).exists()
     assert checkpoint.newest(checkpoint_store(tmp_path), None) == first
     load(tmp_path, 2, first)
+
+
+@pytest.mark.claim("C733")
+@pytest.mark.parametrize("damage", [flip, cut, take_away])
+def test_a_checkpoint_above_the_anchor_with_a_torn_shard_is_passed_over(
+    damage: Callable[[Path, CheckpointRef], None], tmp_path: Path
+) -> None:
+    first = make(tmp_path, 2, at=(1, 8, ""))
+    second = make(tmp_path, 2, at=(2, 9, first.digest))
+    store = checkpoint_store(tmp_path)
+    anchor = (first.counter, first.digest)
+    assert checkpoint.newest(store, anchor) == second
+    damage(tmp_path, second)
+    assert checkpoint.newest(store, anchor) == first
+    # The brokers know of it: what is older is refused, and so is it without its shards.
+    assert checkpoint.newest(store, (second.counter, second.digest)) == second
+    with pytest.raises((SealRefused, CheckpointRefused)):
+        load(tmp_path, 2, second)
 
 
 @pytest.mark.claim("C733")

@@ -24,8 +24,8 @@ if not COLLECTING:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    import sealtrain.training.distributed.shardplan  # noqa: F401  # as above
-    from sealtrain.training.distributed.shardsaver import ShardSaver
+    import sealtrain.training.checkpoints.shardplan  # noqa: F401  # as above
+    from sealtrain.training.checkpoints.shardsaver import ShardSaver
 
 SMALL, LARGE = 4 << 20, 20 << 20
 FIXED = 24 << 20

@@ -19,8 +19,8 @@ if not COLLECTING:
 
     from sealtrain.recipe.backends import Fsdp
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.shardsaver import ShardSaver
     from sealtrain.training.distributed.sharded import Sharded
-    from sealtrain.training.distributed.shardsaver import ShardSaver
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/memory-of-ranks.md"
 RANKS, WIDTH = 2, 4

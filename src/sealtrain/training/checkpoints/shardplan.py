@@ -33,7 +33,8 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-from sealtrain.training.checkpoints.shards import ShardIndex, ShardRef, TensorPiece, TensorPieces
+from sealtrain.training.checkpoints.shardnames import ShardRef
+from sealtrain.training.checkpoints.shards import ShardIndex, TensorPiece, TensorPieces
 from sealtrain.training.checkpoints.statefile import bytes_of, dtype_name, torch_dtype
 from sealtrain.training.distributed.ranks import place
 

@@ -21,12 +21,7 @@ from sealtrain.base.process_state import OneProcess
 from sealtrain.base.processes import answer_of, pack_error
 from sealtrain.errors import SealtrainError, StorageFailed
 from sealtrain.sealing.errors import CheckpointRefused
-from sealtrain.training.checkpoints.shards import (
-    SealedShard,
-    ShardIndex,
-    open_shard,
-    write_shard,
-)
+from sealtrain.training.checkpoints.shards import SealedShard, ShardIndex, open_shard, write_shard
 from sealtrain.training.checkpoints.staging import StagingMemory
 from sealtrain.training.checkpoints.statefile import dtype_name, fill_state, outline_state
 from sealtrain.training.distributed.agreement import gather_values, ready_in_all, same_for_all
@@ -36,8 +31,8 @@ from sealtrain.training.finite import require_finite_model
 
 if TYPE_CHECKING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.shardplan import WriteTask
     from sealtrain.training.data.sources import BlobStore
-    from sealtrain.training.distributed.shardplan import WriteTask
 
 Made = dict[int, SealedShard]
 """Shards by number."""
@@ -81,12 +76,14 @@ class ShardSaver:
         """
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-        from sealtrain.training.distributed.shardplan import PieceWriter, names_of
+        from sealtrain.training.checkpoints.shardplan import PieceWriter, names_of
 
         self._process.require()
         if self.under_way:
             raise AssertionError("the checkpoint before is settled first")
         outline, found = outline_state(state)
+        # The first shard sets the length of all: each rank has to ask for the same room.
+        growth = max(gather_values(growth))
         # A rank may hold no element of a tensor, and cannot tell then which ones are tied.
         names = same_for_all(names_of(found))
         self._relayed, self._own, self._pending = {}, None, None
@@ -162,7 +159,7 @@ class ShardSaver:
         """
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
-        from sealtrain.training.distributed.shardplan import PieceReader
+        from sealtrain.training.checkpoints.shardplan import PieceReader
 
         index = ShardIndex.of_state(kept)
         _, own = outline_state(state)
