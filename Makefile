@@ -92,7 +92,7 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 learning: $(STAMP) ## tests too long for each change: every phase learns, and trains in two ranks of every backend
 	@$(BIN)/python -m pip show -q deepspeed 2>/dev/null || $(BIN)/python -m pip install -q \
 		--disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
-	$(BIN)/python -m pytest -q -n $(LEARNING_WORKERS) --dist loadfile -m nightly -o faulthandler_timeout=3900
+	$(BIN)/python -m pytest -q -n $(LEARNING_WORKERS) --dist loadfile -m nightly -o hang_seconds=3900
 
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)
@@ -149,7 +149,7 @@ changelog: $(STAMP) ## collect changes/ into CHANGELOG.md: make changelog VERSIO
 
 nightly: export SEALTRAIN_COLD := 1
 nightly: export SEALTRAIN_NIGHT := 1
-nightly: FLOWER := -m flower -o faulthandler_timeout=3900
+nightly: FLOWER := -m flower -o hang_seconds=3900
 nightly: BESIDE :=
 nightly: test newest learning flower fuzz model service deployed vm-test guest-boot enclave-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels, a guest's disk, an enclave (3 hours)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import collecting
 import forked
+import hanging
 import keeping
 import logs
 import programs
@@ -42,19 +43,21 @@ collecting.COLLECTING = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take ``--forks``."""
+    """Take ``--forks`` and ``hang_seconds``."""
     forked.add_option(parser)
+    hanging.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip what needs a missing program, keep what a failing test printed and logged, share warm
-    processes, and watch collection.
+    """Skip what needs a missing program, keep what a failing test printed and logged, end what
+    hangs, share warm processes, and watch collection.
 
     A plugin may have loaded some of the training stack before.
     """
     config.pluginmanager.register(programs)
     keeping.keep_output(config)
     logs.hold_logs(config)
+    hanging.end_what_hangs(config)
     warm_places.hold_places(config)
     forked.fork_workers(config)
     config.stash[collecting.LOADED] = dict.fromkeys(collecting.stack_loaded(), "before collection")

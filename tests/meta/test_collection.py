@@ -19,9 +19,9 @@ def test_collection_loads_no_training_library(request: pytest.FixtureRequest) ->
 def test_no_test_outlasts_the_time_after_which_its_process_is_ended(
     pytestconfig: pytest.Config,
 ) -> None:
-    """Pytest's fault handler ends the whole process, and every other test of it."""
-    patience = float(pytestconfig.getini("faulthandler_timeout"))
-    nights = re.findall(r"faulthandler_timeout=([0-9]+)", (ROOT / "Makefile").read_text())
+    """The watchdog (``hanging.py``) ends the whole process, and every other test of it."""
+    patience = float(pytestconfig.getini("hang_seconds"))
+    nights = re.findall(r"hang_seconds=([0-9]+)", (ROOT / "Makefile").read_text())
     (night,) = set(map(float, nights))
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text("utf-8")

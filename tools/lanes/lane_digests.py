@@ -41,6 +41,7 @@ ASIDE = (
 _STANDING_SUPPORT = (
     "tests/support/collecting.py",
     "tests/support/forked.py",
+    "tests/support/hanging.py",
     "tests/support/keeping.py",
     "tests/support/logs.py",
     "tests/support/programs.py",

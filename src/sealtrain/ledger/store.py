@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -80,10 +79,15 @@ class _Statements:
         )
 
 
-@lru_cache(maxsize=8)
-def _statements_of(kind: Any, paramstyle: str, schema: str | None) -> _Statements:
-    """Compile the statements once for every ledger of a kind of database, a class of dialects."""
-    return _Statements(kind(paramstyle=paramstyle), schema)
+_compiled: dict[tuple[str, str, str | None], _Statements] = {}
+
+
+def _statements_of(dialect: Dialect, schema: str | None) -> _Statements:
+    """Compile the statements once for every ledger of a kind of database."""
+    kind = (dialect.name, dialect.paramstyle, schema)
+    if kind not in _compiled:
+        _compiled[kind] = _Statements(dialect, schema)
+    return _compiled[kind]
 
 
 class LedgerStore:
@@ -111,9 +115,7 @@ class LedgerStore:
             ConfigError: The server's settings do not make commits durable.
         """
         self._database: LedgerDatabase = backend_of(where).ledger(where, patience)
-        dialect = self._database.engine.dialect
-        kind: Any = type(dialect)
-        self._sql = _statements_of(kind, dialect.paramstyle, self._database.schema)
+        self._sql = _statements_of(self._database.engine.dialect, self._database.schema)
         self.kept = KeptTree(self._read_node)
         """The part of it in memory."""
         self._seen = (0, b"")  # the largest head computed here
