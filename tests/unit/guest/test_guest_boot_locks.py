@@ -119,6 +119,7 @@ def test_the_tools_of_ext4_find_it_clean_and_empty(tmp_path: Path, size: int) ->
     assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.needs("mount")
 def test_linux_writes_files_into_it(tmp_path: Path) -> None:
     disk, place = made(tmp_path / "disk", 200 << 20), tmp_path / "place"
     place.mkdir()
