@@ -26,7 +26,7 @@ if not COLLECTING:
     from wire_world import Relay, World, ranks
 
     from sealtrain.training.distributed.wire.group import WireGroup
-    from sealtrain.training.distributed.wire.guest_groups import GuestGroup
+    from sealtrain.training.distributed.wire.guest_groups import GuestGroup, is_of_transport
 
 pytestmark = pytest.mark.long
 
@@ -252,7 +252,7 @@ def ended(rank: int, wire: Wire, way: str, how: str) -> str:
     except SealtrainError as error:
         return f"{error.code} {error.check}"
     except RuntimeError as error:
-        return "its guest's transport" if "gloo" in str(error) else type(error).__name__
+        return "its guest's transport" if is_of_transport(error) else type(error).__name__
     return "done"
 
 
