@@ -115,7 +115,7 @@ def parsed(text: str) -> ast.Module:
 
 
 def test_no_test_reaches_a_private_name() -> None:
-    # Workers are forked from pytest itself, and logs shown by parts of it, whose own names they use.
+    # Two files work with parts of pytest itself, by names of its own.
     of_pytest = {TESTS / "support/forked.py", TESTS / "support/logs.py"}
     files = {*TESTS.rglob("*.py")} - {Path(__file__)} - of_pytest
     names = {path: names_in(ast.parse(path.read_text("utf-8"))) for path in sorted(files)}

@@ -38,7 +38,7 @@ _UNDER_WAY: Final = 24
 _NO_ROOM: Final = memoryview(bytearray())
 
 
-class Outcome:
+class IssuedWork:
     """What was issued and ends some time, well or with an error: its callers wait for it.
 
     Args:
@@ -50,7 +50,7 @@ class Outcome:
         self.error: BaseException | None = None
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Outcome], None]] = []
+        self._callbacks: list[Callable[[IssuedWork], None]] = []
 
     def complete(self, error: BaseException | None = None) -> None:
         """Say that it is over."""
@@ -66,7 +66,7 @@ class Outcome:
         """Whether it is over, well or not."""
         return self._done.is_set()
 
-    def on_done(self, callback: Callable[[Outcome], None]) -> None:
+    def on_done(self, callback: Callable[[IssuedWork], None]) -> None:
         """Call back once it is over, in the thread that ends it, or now."""
         with self._lock:
             if not self._done.is_set():
@@ -91,7 +91,7 @@ class Outcome:
             raise self.error
 
 
-class Operation(Outcome):
+class Operation(IssuedWork):
     """One collective, or one message of one rank to another.
 
     Args:

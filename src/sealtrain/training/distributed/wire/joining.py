@@ -31,7 +31,7 @@ from sealtrain.training.distributed.wire.group import BACKEND, WireGroup
 from sealtrain.training.distributed.wire.guest_groups import GuestGroups
 from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.distributed.wire.staging import STAGED
-from sealtrain.training.distributed.wire.tiers import Lane, TieredGroup
+from sealtrain.training.distributed.wire.tiers import IssueLane, TieredGroup
 
 
 class _Joined:
@@ -39,7 +39,7 @@ class _Joined:
 
     wire: Wire | None = None
     guest: GuestGroups | None = None
-    lane: Lane | None = None
+    lane: IssueLane | None = None
     staged: Collection[str] = STAGED
     undo: Callable[[], None] | None = None
 
@@ -62,7 +62,7 @@ def offer(
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
     _Joined.wire, _Joined.guest, _Joined.staged = wire, guest, staged
-    _Joined.lane = None if guest is None else Lane(wire.engine)
+    _Joined.lane = None if guest is None else IssueLane(wire.engine)
 
 
 def join(

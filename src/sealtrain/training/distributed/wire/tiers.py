@@ -9,7 +9,7 @@ Sums are formed in the order of ranks within a guest, and then in the order of g
 same bits on every rank and every time.
 
 Whatever needs the wire or the guest's transport is done by one thread of this process in the order
-of issue (``Lane``), which is the same on every rank.
+of issue (``IssueLane``), which is the same on every rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, BroadcastOptions, ReduceScatterOptions
 
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.training.distributed.wire.engine import Engine, Operation, Outcome
+from sealtrain.training.distributed.wire.engine import Engine, IssuedWork, Operation
 from sealtrain.training.distributed.wire.frames import form_of
 from sealtrain.training.distributed.wire.group import NamedGroup, Tensors, WireGroup, root_of
 from sealtrain.training.distributed.wire.guest_groups import GuestGroups, is_of_transport
@@ -45,7 +45,7 @@ AHEAD: Final = 2
 """Parts on the wire while the next one is reduced within the guest."""
 
 
-class _Task(Outcome):
+class _Task(IssuedWork):
     """What a lane does in its turn."""
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -57,7 +57,7 @@ class _Task(Outcome):
         self.work = None
 
 
-class Lane:
+class IssueLane:
     """One thread that does tasks and issues operations of the wire, in the order of issue.
 
     Args:
@@ -174,7 +174,7 @@ class TieredGroup(NamedGroup):
     def __init__(
         self,
         engine: Engine,
-        lane: Lane,
+        lane: IssueLane,
         guest: GuestGroups,
         *,
         world: int,

@@ -9,7 +9,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from sealtrain.training.distributed.wire.engine import Outcome
+from sealtrain.training.distributed.wire.engine import IssuedWork
 
 
 class WireWork(Work):
@@ -21,7 +21,7 @@ class WireWork(Work):
         device: Of them.
     """
 
-    def __init__(self, operation: Outcome, result: Any, device: torch.device) -> None:
+    def __init__(self, operation: IssuedWork, result: Any, device: torch.device) -> None:
         super().__init__()
         self._operation = operation
         self._result = result
@@ -64,7 +64,7 @@ class WireWork(Work):
             made: Future[Any] = Future(devices=self._devices)
             operation, result = self._operation, self._result
 
-            def over(_: Outcome) -> None:
+            def over(_: IssuedWork) -> None:
                 made.set_result(None)
 
             def outcome(_: Future[Any]) -> Any:
