@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from polling import wait_until
 
+from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.errors import UsageError
 from sealtrain.guest.boot.decisions import COMMAND_USER, SCRIPT_USER
 from sealtrain.guest.boot.second import start
@@ -284,6 +285,36 @@ def test_memory_of_its_own_is_all_that_it_may_still_mount() -> None:
     keeper = as_keeper(keep)
     os.close(writer)
     assert json.loads(heard(reader)) == [1 << 21, 1 << 21, 0, 0, 0]
+    os.waitpid(keeper, 0)
+
+
+@needs_root
+def test_it_reads_the_copies_of_what_the_lock_pins_and_alters_none() -> None:
+    reader, writer = os.pipe()
+
+    def keep() -> None:
+        os.umask(0o077)
+        with contextlib.closing(PrivateFolder()) as taken:
+            with taken.writer("base/inner/train.py") as file:
+                file.write(b"print(1)")
+            taken.show_to_others()
+            script = taken.path / "base/inner/train.py"
+
+            def live(_ends: Sequence[ChannelEnds]) -> None:
+                found = [script.read_bytes().decode()]
+                found += [word(lambda: script.write_bytes(b"x")), word(script.unlink)]
+                found += [word(lambda: (taken.path / "other").write_bytes(b"x"))]
+                os.write(writer, json.dumps(found).encode())
+
+            kept = (writer, *taken.descriptors)
+            workload = WorkloadProcess(live, ranks=1, kept=kept, user=SCRIPT_USER)
+            os.close(writer)
+            wait_until(lambda: workload.status is not None)
+            workload.end()
+
+    keeper = as_keeper(keep)
+    os.close(writer)
+    assert json.loads(heard(reader)) == ["print(1)", *["PermissionError"] * 3]
     os.waitpid(keeper, 0)
 
 

@@ -90,6 +90,12 @@ class PrivateFolder:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, sum(getattr(fcntl, name) for name in _SEALED))
         place.symlink_to(f"/proc/self/fd/{descriptor}")
 
+    def show_to_others(self) -> None:
+        """Let other users look names up here; a file itself takes a descriptor of its memory."""
+        for folder in (self.path, *self.path.rglob("*")):
+            if folder.is_dir() and not folder.is_symlink():
+                folder.chmod(0o755)
+
     def close(self) -> None:
         """Remove the folder. Files that are open or mapped stay readable there."""
         self._finalizer()

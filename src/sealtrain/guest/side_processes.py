@@ -51,7 +51,7 @@ def start_beside(
     keep_out_of_reach(life.readable, settings.out, *data)
     user = workload_user()
     if user is not None:
-        admitted.taken.path.chmod(0o755)  # sealed copies of what the lock pins, and no secret
+        admitted.taken.show_to_others()
     workload = WorkloadProcess(
         life.live, ranks=life.ranks, kept=admitted.taken.descriptors, shown=shown, user=user
     )
