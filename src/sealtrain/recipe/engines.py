@@ -21,7 +21,7 @@ TORCHAO_OPTIMIZERS: Final = ("adamw_torch_8bit", "adamw_torch_4bit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineSetting:
     """What a setting was tried with.
 
     Attributes:
@@ -39,9 +39,11 @@ class Engine:
 
 _TRAINING: Final = ("classify", "cpt", "dpo", "embed", "reward", "rlhf", "sft", "vlm")
 ENGINES: Final = {
-    "optim": Engine(phases=_TRAINING, scripts=True, nodes=True),
-    "torch_compile": Engine(phases=("classify", "cpt", "dpo", "reward", "sft"), quantized=False),
-    "use_liger_kernel": Engine(phases=("cpt", "sft"), quantized=False),
+    "optim": EngineSetting(phases=_TRAINING, scripts=True, nodes=True),
+    "torch_compile": EngineSetting(
+        phases=("classify", "cpt", "dpo", "reward", "sft"), quantized=False
+    ),
+    "use_liger_kernel": EngineSetting(phases=("cpt", "sft"), quantized=False),
 }
 """By the name of the setting."""
 
@@ -83,7 +85,7 @@ def unfit_for_engine(recipe: Any) -> str | None:
     return None
 
 
-def _list_faults(recipe: Any, engine: Engine) -> Iterator[str]:
+def _list_faults(recipe: Any, engine: EngineSetting) -> Iterator[str]:
     how = recipe.collaboration
     if how is not None and not (engine.nodes and how.takes_backend):
         yield f"is not for collaboration {how.kind}: it was not tried there"
