@@ -88,22 +88,6 @@ def test_graphs_taken_ahead_train_as_the_model_is_written(
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-@pytest.mark.needs("compiler")
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-def test_a_resumed_run_computes_by_the_code_of_the_uninterrupted_one(
-    sealed: dict[str, Any], tmp_path: Path
-) -> None:
-    recipe = sft(trainer={"torch_compile": True})
-    sources = sources_of(recipe, sealed["rows"])
-    once, again = checkpoint_store(tmp_path / "once"), checkpoint_store(tmp_path / "again")
-    whole = run(recipe, sources, once)
-    first = run(recipe, sources, again, stop_at=3)
-    second = run(recipe, sources, again, resume=newest(again, None))
-    assert measured(second) == measured(whole)
-    assert first.history + second.history == whole.history
-
-
 @pytest.mark.claim("C23")
 @pytest.mark.parametrize(
     "optim", [TORCHAO_OPTIMIZERS[0], pytest.param(TORCHAO_OPTIMIZERS[1], marks=pytest.mark.nightly)]
