@@ -72,6 +72,12 @@ class Fsdp(_Resizable):
     reshard_after_forward: bool = Field(
         default=True, description="Gather weights again for the backward pass: less memory."
     )
+    sharding_strategy: Literal["HYBRID_SHARD", "FULL_SHARD"] = Field(
+        default="HYBRID_SHARD",
+        exclude_if=lambda strategy: strategy == "HYBRID_SHARD",
+        description="Who shares a model of several nodes out: the ranks of each guest, so that "
+        "one reduced shard crosses, or all ranks, for a model that does not fit one guest.",
+    )
 
 
 class DeepSpeed(_AnyBackend):

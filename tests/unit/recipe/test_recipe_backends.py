@@ -76,6 +76,20 @@ def test_a_backend_is_in_lock_and_difference(sft: dict[str, Any], lock_of: Locks
     }
 
 
+def test_a_strategy_of_sharding_is_in_the_lock_where_it_is_not_the_usual_one(
+    sft: dict[str, Any], lock_of: Locks
+) -> None:
+    def locked(**settings: str) -> Any:
+        return lock_of(sft | {"backend": {"name": "fsdp", "ranks": 4, **settings}}).lock
+
+    usual, full = locked(), locked(sharding_strategy="FULL_SHARD")
+    assert locked(sharding_strategy="HYBRID_SHARD").to_dict() == usual.to_dict()
+    assert full.to_dict()["recipe"]["backend"]["sharding_strategy"] == "FULL_SHARD"
+    assert full.recipe_hash != usual.recipe_hash
+    with pytest.raises(RecipeInvalid):
+        locked(sharding_strategy="SHARD_GRAD_OP")
+
+
 @pytest.mark.parametrize(
     "backend",
     [{"name": "fsdp"}, {"name": "trl", "ranks": 2}, {"name": "deepspeed", "zero_stage": 2}],

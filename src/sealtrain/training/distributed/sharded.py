@@ -4,8 +4,9 @@ Transformers' own switch (``TrainingArguments.fsdp``) silently trains plain copi
 module shards the layers, on any device, before the optimizer is built, and marks the model as
 sharded, so that the trainer leaves placement and gradients to it.
 
-Of several guests each shards the model among its own ranks (hybrid sharding): weights are gathered
-within a guest, and of gradients one reduced copy crosses between guests.
+Of several guests each shards the model among its own ranks (``HYBRID_SHARD``): weights are gathered
+within a guest, and of gradients one reduced copy crosses between guests. With ``FULL_SHARD`` all
+ranks share one model out, and weights cross between guests, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
     from sealtrain.recipe.backends import Fsdp
 
 
+def choose_mesh(strategy: str, *, guests: int, ranks: int) -> tuple[int, ...]:
+    """The mesh of devices: (replicas, shards of each), or (shards,) of one model.
+
+    Args:
+        strategy: ``HYBRID_SHARD``: each of several guests has a whole model, so that only gradients
+            of a shard cross to the others. ``FULL_SHARD``: all ranks share one model out.
+        guests: How many train together.
+        ranks: Of all guests; each guest has as many.
+    """
+    if strategy == "HYBRID_SHARD" and guests > 1:
+        return guests, ranks // guests
+    return (ranks,)
+
+
 class Sharded:
     """``Machinery`` over FSDP2."""
 
@@ -31,6 +46,7 @@ class Sharded:
 
     def __init__(self, backend: Fsdp, *, half: bool = False) -> None:
         self._reshard, self._half = backend.reshard_after_forward, half
+        self._strategy = backend.sharding_strategy
         self._outline: Any = None
 
     def arguments(self) -> dict[str, Any]:
@@ -67,14 +83,9 @@ class Sharded:
 
         self._outline = outline_of(model)
         # Each group of the mesh exists already, or shares connections that do: none is opened.
-        guests, ranks = count_guests(), place().world
-        if guests > 1:
-            # Each guest has the whole model: only gradients of a shard cross to the other guests.
-            mesh = init_device_mesh(
-                compute_device(), (guests, ranks // guests), mesh_dim_names=("replicate", "shard")
-            )
-        else:
-            mesh = init_device_mesh(compute_device(), (ranks,))
+        shape = choose_mesh(self._strategy, guests=count_guests(), ranks=place().world)
+        names = ("replicate", "shard")[-len(shape) :]
+        mesh = init_device_mesh(compute_device(), shape, mesh_dim_names=names)
         # An encoder or an adapter holds the model that names its layers.
         layers = {
             name

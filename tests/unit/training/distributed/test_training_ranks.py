@@ -17,6 +17,7 @@ from sealtrain.training.distributed.agreement import (
     to_first,
 )
 from sealtrain.training.distributed.ranks import RankPosition, gather_ranks, place
+from sealtrain.training.distributed.sharded import choose_mesh
 
 if not COLLECTING:
     import torch
@@ -93,3 +94,18 @@ def test_a_checkpoint_of_two_ranks_fits_one_only_where_that_was_approved() -> No
 def test_a_checkpoint_without_the_states_of_a_rank_is_refused(kept: object) -> None:
     with pytest.raises(CheckpointRefused):
         own_states(kept, {1, 2})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "guests", "mesh"),
+    [
+        ("HYBRID_SHARD", 1, (8,)),
+        ("HYBRID_SHARD", 4, (4, 2)),
+        ("FULL_SHARD", 1, (8,)),
+        ("FULL_SHARD", 4, (8,)),
+    ],
+)
+def test_a_strategy_says_who_shares_a_model_out(
+    strategy: str, guests: int, mesh: tuple[int, ...]
+) -> None:
+    assert choose_mesh(strategy, guests=guests, ranks=8) == mesh
