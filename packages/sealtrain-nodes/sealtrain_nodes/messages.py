@@ -177,11 +177,11 @@ def receive(channel: AttestedChannel, kind: type[FromLead] | type[FromNode]) -> 
 
 @contextmanager
 def lost_if_cut() -> Iterator[None]:
-    """Raise what the end of a channel within the block means, as ``lost`` says."""
+    """Raise what the end of a channel within the block means, as ``explain_loss`` says."""
     try:
         yield
     except SealtrainError as error:
-        raise lost(error) from error
+        raise explain_loss(error) from error
 
 
 def refuse_other_receipts(releases: Iterable[Release], *, own: str) -> None:
@@ -252,7 +252,7 @@ def _receipt_of(release: Release) -> ReleaseReceipt:
     return receipt
 
 
-def lost(error: SealtrainError) -> SealtrainError:
+def explain_loss(error: SealtrainError) -> SealtrainError:
     """What the end of a channel means: a node is gone, unless it said what no node says."""
     if type(error) is ChannelBroken:
         return error

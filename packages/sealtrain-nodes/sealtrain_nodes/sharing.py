@@ -79,13 +79,13 @@ class Sharing:
     ) -> None:
         under_way: deque[tuple[Operation, memoryview]] = deque()
         for count in _sizes(size):
-            under_way.append(self._issued(count, before))
+            under_way.append(self._issue(count, before))
             if len(under_way) == _AHEAD:
                 _finish(under_way.popleft(), after)
         while under_way:
             _finish(under_way.popleft(), after)
 
-    def _issued(
+    def _issue(
         self, count: int, before: Callable[[memoryview], object]
     ) -> tuple[Operation, memoryview]:
         piece = memoryview(bytearray(count))

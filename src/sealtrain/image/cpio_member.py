@@ -43,9 +43,9 @@ def member_head(
         digits % (len(name) + 1) if name_length is None else name_length.encode().rjust(8, b"0")
     )
     head = MAGIC + b"".join(digits % field for field in fields) + length + b"0" * 8 + name + b"\0"
-    return padded(head)
+    return pad(head)
 
 
-def padded(data: bytes) -> bytes:
+def pad(data: bytes) -> bytes:
     """Bytes filled with zeros to a multiple of four."""
     return data + bytes(-len(data) % 4)

@@ -112,7 +112,7 @@ class _JoiningGuest(DataGuest):
     opener: Opener | None = None
 
     def __init__(self, settings: RunSettings, joining: Joining, around: Surroundings) -> None:
-        asking = Asking(run_id=self._greeted, resuming=False)
+        asking = Asking(run_id=self._greet, resuming=False)
         super().__init__(settings, asking, around, shared_out=False)
         self._joining = joining
         self._undoing = ExitStack()
@@ -132,7 +132,7 @@ class _JoiningGuest(DataGuest):
         first = self._joining.node * self.recipe.backend.ranks
         self.workload, self.opener = start_beside(self, undoing, first=first)
 
-    def _greeted(self, guest: AttestedGuest) -> str:
+    def _greet(self, guest: AttestedGuest) -> str:
         """Steps 1 and 3.1: the run id under which this node asks for keys."""
         joining, how = self._joining, of_kind(guest.recipe, Nodes)
         with self.around.on_stage("proving this node to the lead, and the lead to this node"):
@@ -279,18 +279,18 @@ class _Work:
                     resume=checkpoint,
                     await_lead=guest.lead.await_word,
                 )
-                with self._watched():
+                with self._watch():
                     keeper.keep()
         except Restated as judged:
-            ended = self._ended(judged.error)
+            ended = self._explain_end(judged.error)
             raise judged if ended is judged.error else ended from None
         except Exception as error:
-            raise self._ended(self._company.blamed() or error) from None
+            raise self._explain_end(self._company.blamed() or error) from None
         guest.lease.require()
         guest.lead.tell("done", {})
         guest.drop_checkpoint()
 
-    def _ended(self, error: Exception) -> Exception:
+    def _explain_end(self, error: Exception) -> Exception:
         """What this node ends with: why its own lease ended, what it asked for, or the lead's."""
         guest = self._guest
         if isinstance(error, SealtrainError) and guest.lease.left() <= 0:
@@ -308,7 +308,7 @@ class _Work:
         return guest.lead.why(error)
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watch(self) -> Iterator[None]:
         """Tell the lead once that this node has to stop, so that the run seals a checkpoint."""
         over = threading.Event()
 

@@ -31,7 +31,7 @@ from sealtrain.training.checkpoints.shardnames import ShardRef, shards_beside
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable, RankLost
 from sealtrain_nodes.company import NodeCompany, RankPlace
 from sealtrain_nodes.errors import NodeRefused
-from sealtrain_nodes.guest.meeting import ReadyNode, held
+from sealtrain_nodes.guest.meeting import ReadyNode, hold_meeting
 from sealtrain_nodes.messages import (
     FromNode,
     Member,
@@ -100,11 +100,13 @@ class LeadNode:
         with company:
             others = "node 1" if how.nodes == 2 else f"nodes 1 to {how.nodes - 1}"
             waiting = run.around.on_stage(f"waiting for {others} of run {run.run_id} at {at}")
-            with held(run, listener, welcome, seconds=how.join_seconds, stage=waiting) as seats:
-                yield cls._introduced(run, company, session, seats)
+            with hold_meeting(
+                run, listener, welcome, seconds=how.join_seconds, stage=waiting
+            ) as seats:
+                yield cls._introduce(run, company, session, seats)
 
     @classmethod
-    def _introduced(
+    def _introduce(
         cls, run: GuestRun, company: NodeCompany, session: str, seats: Sequence[ReadyNode]
     ) -> Self:
         """Tell all nodes of each other."""
@@ -173,7 +175,7 @@ class LeadNode:
                 ],
             },
         )
-        sent = None if checkpoint is None else self._announced(checkpoint)
+        sent = None if checkpoint is None else self._announce(checkpoint)
         for seat in self._seats:
             run.keep_receipts([release.to_dict() for release in seat.ready.releases])
             with _taking(seat):
@@ -191,7 +193,7 @@ class LeadNode:
     def _shards_of(self, checkpoint: CheckpointRef) -> list[ShardRef]:
         return list(shards_beside(self._run.store, checkpoint.counter, checkpoint.step))
 
-    def _announced(self, checkpoint: CheckpointRef) -> SentCheckpoint:
+    def _announce(self, checkpoint: CheckpointRef) -> SentCheckpoint:
         store = self._run.store
         return SentCheckpoint(
             counter=checkpoint.counter,
@@ -233,7 +235,7 @@ class LeadNode:
                     break
                 self._changed.wait(min(left, _LOOK_SECONDS))
             if self._done != wanted:
-                raise self._blamed() or NodeLost(
+                raise self._blame() or NodeLost(
                     "not all nodes ended with the run",
                     check="node",
                     got=", ".join(map(str, sorted(wanted - self._done))),
@@ -246,9 +248,9 @@ class LeadNode:
             return error
         with self._changed:
             self._changed.wait_for(lambda: self._gone, _GRACE_SECONDS)
-            return self._blamed() or self.company.blamed() or error
+            return self._blame() or self.company.blamed() or error
 
-    def _blamed(self) -> SealtrainError | None:
+    def _blame(self) -> SealtrainError | None:
         """What the first node ended with that is gone: others may have ended because of it."""
         return next(iter(self._gone.values()), None)
 

@@ -31,7 +31,7 @@ from sealtrain_nodes.messages import (
     Member,
     SentCheckpoint,
     Welcome,
-    lost,
+    explain_loss,
     lost_if_cut,
     receive,
     send,
@@ -127,7 +127,7 @@ class LeadChannel:
         Raises:
             NodeRefused: The lead counts otherwise.
         """
-        found: Welcome = self._said().welcome or _other_word()
+        found: Welcome = self._read().welcome or _other_word()
         if (found.nodes, found.ranks) != (nodes, ranks):
             raise NodeRefused(
                 "the lead counts other nodes or ranks than the recipe",
@@ -170,7 +170,7 @@ class LeadChannel:
             },
         )
         self._await(meanwhile)
-        members: tuple[Member, ...] = self._said().members or _other_word()
+        members: tuple[Member, ...] = self._read().members or _other_word()
         secret, checkpoint_key = self._bytes(KEY_BYTES), self._bytes(KEY_BYTES)
         own = range(mine.first, mine.first + len(mine.ports))
         listed = {
@@ -202,7 +202,7 @@ class LeadChannel:
             NodeLost: The lead is gone.
             SealtrainError: What ``receive`` raises.
         """
-        begin = self._said().begin or _other_word()
+        begin = self._read().begin or _other_word()
         sent: SentCheckpoint | None = begin.checkpoint
         if sent is None:
             return None
@@ -236,7 +236,7 @@ class LeadChannel:
         """What the run ended with, where the lead says so in time; else the error."""
         self._line.settimeout(_GRACE_SECONDS)
         try:
-            self._said()
+            self._read()
         except (ChannelBroken, NodeLost):
             return error
         except SealtrainError as said:
@@ -255,11 +255,11 @@ class LeadChannel:
         while time.monotonic() < until and not poll.poll(1000 * _TICK_SECONDS):
             meanwhile()
 
-    def _said(self) -> FromLead:
+    def _read(self) -> FromLead:
         """The lead's next message; raises what it refused with."""
         found: FromLead | None = receive(self._channel, FromLead)
         if found is None:
-            raise lost(ChannelCut("the lead ended the conversation", check="channel"))
+            raise explain_loss(ChannelCut("the lead ended the conversation", check="channel"))
         if found.refused is not None:
             raise found.refused.error()
         return found

@@ -85,7 +85,7 @@ class ReadyNode:
 
 
 @contextmanager
-def held(
+def hold_meeting(
     run: GuestRun,
     listener: socket.socket,
     welcome: Welcome,
@@ -160,7 +160,7 @@ class _Meeting:
                 say=lambda _line: None,  # strangers write nothing into a lead's log
             ),
         ):
-            while self._seated_now() < wanted:
+            while self._count_seated() < wanted:
                 if time.monotonic() > until:
                     missing = sorted(set(range(1, wanted + 1)) - set(self.seats))
                     raise NodeMissing(
@@ -175,7 +175,7 @@ class _Meeting:
                 self._lease_keeper.tend()
                 self._lease_keeper.require()
 
-    def _seated_now(self) -> int:
+    def _count_seated(self) -> int:
         """How many nodes are ready; one that is gone is not, and its number is free again.
 
         A ready node has nothing to say before its members.
@@ -192,17 +192,17 @@ class _Meeting:
 
     def _serve(self, caller: Caller) -> None:
         with contextlib.suppress(SealtrainError, OSError):
-            self._seated(caller)
+            self._seat(caller)
 
-    def _seated(self, sock: Caller) -> None:
+    def _seat(self, sock: Caller) -> None:
         """Steps 1 and 2 with one caller."""
         channel = accept(sock, self._conversation, timeout=_BYTE_SECONDS)
         try:
-            node = self._numbered(channel)
+            node = self._number(channel)
         except SealtrainError as error:
             send(channel, "refused", error.to_dict())
             raise
-        _kept_alive(sock)
+        _keep_alive(sock)
         try:
             send(channel, "welcome", self._welcome.to_dict())
             sock.settimeout(max(1.0, self._until - time.monotonic()))
@@ -223,7 +223,7 @@ class _Meeting:
             )
         self._came.set()
 
-    def _numbered(self, channel: AttestedChannel) -> int:
+    def _number(self, channel: AttestedChannel) -> int:
         greeting = load_model(Greeting, channel.context, ChannelRefused, "a node's greeting")
         if greeting.node >= self._welcome.nodes:
             raise NodeRefused(
@@ -232,7 +232,7 @@ class _Meeting:
                 got=greeting.node,
                 expected=f"1 to {self._welcome.nodes - 1}",
             )
-        self._seated_now()  # the node of this number may have just died
+        self._count_seated()  # the node of this number may have just died
         with self._guard:
             if greeting.node in self._taken:
                 raise NodeTaken(
@@ -262,7 +262,7 @@ def _ready(channel: AttestedChannel, welcome: Welcome, node: int) -> Ready:
     return ready
 
 
-def _kept_alive(sock: socket.socket) -> None:
+def _keep_alive(sock: socket.socket) -> None:
     """See that a machine that vanished is noticed, however long a node may be silent."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:

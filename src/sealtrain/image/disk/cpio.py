@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, Final
 
 from sealtrain.errors import ImageRefused
-from sealtrain.image.cpio_member import HEADER_BYTES, MAGIC, TRAILER, member_head, padded
+from sealtrain.image.cpio_member import HEADER_BYTES, MAGIC, TRAILER, member_head, pad
 
 FOLDER: Final = 0o040755
 FILE: Final = 0o100644
@@ -56,7 +56,7 @@ def write_archive(entries: Mapping[str, Entry]) -> bytes:
             member_head(
                 name.encode(), entry.mode, len(entry.data), number=number, links=links, upper=True
             ),
-            padded(entry.data),
+            pad(entry.data),
         ]
     return b"".join([*parts, member_head(TRAILER.encode(), 0, 0, number=0, upper=True)])
 
@@ -102,8 +102,8 @@ def read_files(archive: BinaryIO, limits: Mapping[str, int]) -> dict[str, bytes]
         mode, size, name_bytes = (int(fields[number], 16) for number in (1, 6, 11))
         if not 2 <= name_bytes <= 256:
             raise _refusal("has a name that is too long")
-        padded = name_bytes + -(HEADER_BYTES + name_bytes) % 4
-        name = _exactly(archive, padded)[: name_bytes - 1].decode("ascii", "replace")
+        pad = name_bytes + -(HEADER_BYTES + name_bytes) % 4
+        name = _exactly(archive, pad)[: name_bytes - 1].decode("ascii", "replace")
         if name == TRAILER:
             return found
         if name not in limits or mode & _KIND != _REGULAR:

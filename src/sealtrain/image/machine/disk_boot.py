@@ -18,7 +18,7 @@ from sealtrain.image.machine.registers import (
     digest_of,
     extend,
 )
-from sealtrain.image.machine.unified import Unified, kernel_events, loaded_programs, stub_events
+from sealtrain.image.machine.unified import Unified, kernel_events, list_loaded, stub_events
 
 _MEASURES_TO_TDX = 256
 """First version of systemd-stub that does."""
@@ -32,7 +32,7 @@ def disk_rtmr1(table: PartitionTable, uki: bytes, how: Unified) -> str:
     """
     before = (BOOT_OPTION, SEPARATOR, table.measured)
     digests = [digest_of(event, "sha384") for event in before]
-    digests += loaded_programs(uki, how)
+    digests += list_loaded(uki, how)
     return extend([*digests, *(digest_of(text, "sha384") for text in EXIT_EVENTS)], "sha384").hex()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealtrain.errors import ImageRefused
-from sealtrain.image.cpio_member import TRAILER, member_head, padded
+from sealtrain.image.cpio_member import TRAILER, member_head, pad
 from sealtrain.image.machine.pe_file import Portable
 from sealtrain.image.machine.registers import (
     BOOT_OPTION,
@@ -64,7 +64,7 @@ def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
     algorithm = how.algorithm
     texts = [digest_of(text, algorithm) for text in (BOOT_OPTION, SEPARATOR)]
     return {
-        4: extend([*texts, *loaded_programs(uki, how)], algorithm).hex(),
+        4: extend([*texts, *list_loaded(uki, how)], algorithm).hex(),
         7: secure_boot_off(algorithm),
         9: extend(kernel_events(uki, how), algorithm).hex(),
         11: extend(stub_events(uki, how), algorithm).hex(),
@@ -72,7 +72,7 @@ def measure_unified(uki: bytes, how: Unified) -> dict[int, str]:
     }
 
 
-def loaded_programs(uki: bytes, how: Unified) -> list[bytes]:
+def list_loaded(uki: bytes, how: Unified) -> list[bytes]:
     """Digests of the programs that the firmware loads: the UKI, and the kernel in it.
 
     Raises:
@@ -101,10 +101,10 @@ def kernel_events(uki: bytes, how: Unified) -> list[bytes]:
     own = bytes(image.content(".cmdline") or b"").rstrip(b"\0\n").decode("utf-8", "replace")
     line = own if how.command_line is None else how.command_line
     events = [digest_of(f"{line}\0".encode("utf-16-le"), algorithm)]
-    added = _handed_over(image, how)
+    added = _list_handed_over(image, how)
     if initrd is not None or added:
         whole = bytes(initrd or b"")
-        events.append(digest_of(padded(whole) + added if added else whole, algorithm))
+        events.append(digest_of(pad(whole) + added if added else whole, algorithm))
     return events
 
 
@@ -121,7 +121,7 @@ def secure_boot_off(algorithm: Algorithm) -> str:
     return extend([*digests, digest_of(SEPARATOR, algorithm)], algorithm).hex()
 
 
-def _handed_over(image: Portable, how: Unified) -> bytes:
+def _list_handed_over(image: Portable, how: Unified) -> bytes:
     """Archives that systemd-stub puts behind the initrd, of sections that the initrd may read."""
     names = {".pcrsig": "tpm2-pcr-signature.json", ".pcrpkey": "tpm2-pcr-public-key.pem"}
     if how.shows_release:
@@ -136,7 +136,7 @@ def _archive(name: str, content: bytes) -> bytes:
     """A cpio archive with one file below ``.extra``, as systemd's ``src/boot/cpio.c`` writes it."""
     entries = ((1, 0o040555, ".extra", b""), (2, 0o100444, f".extra/{name}", content))
     members = [
-        member_head(path.encode(), mode, len(data), number=number) + padded(data)
+        member_head(path.encode(), mode, len(data), number=number) + pad(data)
         for number, mode, path, data in entries
     ]
     return b"".join(members) + member_head(TRAILER.encode(), 0, 0, number=0, name_length="B")

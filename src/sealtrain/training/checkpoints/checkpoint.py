@@ -162,11 +162,11 @@ def newest(
             and found.counter <= known
             and (found.counter, found.digest) != anchor
         ):
-            raise _rolled_back(f"counter {found.counter}, digest {found.digest[:16]}…", anchor)
+            raise _refuse_rollback(f"counter {found.counter}, digest {found.digest[:16]}…", anchor)
         _require_chain(store, found, anchor)
         return found
     if anchor is not None:
-        raise _rolled_back("none", anchor)
+        raise _refuse_rollback("none", anchor)
     return None
 
 
@@ -224,7 +224,7 @@ def _require_chain(store: BlobStore, ref: CheckpointRef, anchor: tuple[int, str]
         ref = _read_claimed(store, before, whole=False)
 
 
-def _rolled_back(got: str, anchor: tuple[int, str]) -> CheckpointRefused:
+def _refuse_rollback(got: str, anchor: tuple[int, str]) -> CheckpointRefused:
     return CheckpointRefused(
         "the newest checkpoint here is not the newest of this run",
         check="checkpoint anchor",

@@ -193,13 +193,13 @@ class ShardSaver:
 
     def _seal(self, task: WriteTask, number: int, part: memoryview, wait: bool) -> None:
         """Seal one shard, on the thread; its memory is written again once that is done."""
-        seal = partial(self._written, task, number, part)
+        seal = partial(self._write, task, number, part)
         if wait:
             self._relayed |= self._thread.submit(seal).result()
         else:
             self._own, self._pending = seal, self._thread.submit(seal)
 
-    def _written(self, task: WriteTask, number: int, part: memoryview) -> Made:
+    def _write(self, task: WriteTask, number: int, part: memoryview) -> Made:
         ref = task.ref(number)
         digest = write_shard(self._store, self._run_id, ref, task.previous, (part,))
         return {number: SealedShard(digest=digest, size=len(part))}

@@ -140,7 +140,7 @@ def join_types(kinds: Sequence[pa.DataType]) -> pa.DataType:
     if _family(known[0]) == "number" and any(pa.types.is_floating(kind) for kind in known):
         return pa.float64()
     if len({*kinds}) > 1 and all(map(is_list_of_structs, known)):
-        united = _united(known)
+        united = _unite(known)
         return known[0] if united is None else _name_unknown(united)
     return known[0]
 
@@ -166,7 +166,7 @@ def reads_as(name: str, got: pa.DataType, wanted: pa.DataType) -> bool:
     called, as_called = (
         find_called_types(pa.schema([(name, kind)])).get(name, pa.null()) for kind in (got, wanted)
     )
-    return _united([wanted, got]) == wanted and not _turns_decimal(called, as_called)
+    return _unite([wanted, got]) == wanted and not _turns_decimal(called, as_called)
 
 
 def _differs(
@@ -274,7 +274,7 @@ def _field(source: Source, schema: pa.Schema, column: str) -> pa.Field:
     return schema.field(column)
 
 
-def _united(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
+def _unite(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
     """The type with the keys of all; ``None`` where a key has types that do not agree."""
     import pyarrow as pa
 

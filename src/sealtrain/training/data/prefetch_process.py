@@ -148,7 +148,7 @@ class PrefetchProcess(Generic[Item]):
         try:
             kind, told, finished = self._connection.recv()
         except (EOFError, OSError):
-            raise self._lost() from None
+            raise self._lose() from None
         if kind == "over":
             return None
         if kind == "failed":
@@ -156,19 +156,19 @@ class PrefetchProcess(Generic[Item]):
         if kind == "sent":
             return _read(told), finished
         self._lent -= 1
-        data = self._laid(*told)
+        data = self._read_slot(*told)
         # Of the last slot that the process could fill the reader gets a copy, too: it is free then.
         starving = not self._lent and not self._free
         return _read(_copy(data) if starving else data), finished
 
-    def _laid(self, slot: int, length: int) -> pa.Buffer:
+    def _read_slot(self, slot: int, length: int) -> pa.Buffer:
         """What lies in a slot; the slot is free once nothing refers to this."""
         import pyarrow as pa
 
         place = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + slot * self._slot_bytes
         return pa.foreign_buffer(place, length, base=_Lease(self._memory, slot, self._free))
 
-    def _lost(self) -> DecryptionLost:
+    def _lose(self) -> DecryptionLost:
         self._process.join(_GRACE_SECONDS)
         code = self._process.exitcode
         named = code is not None and code < 0

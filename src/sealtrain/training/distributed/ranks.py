@@ -131,7 +131,7 @@ class Ranks:
             try:
                 other.answers.send(order)
             except OSError:
-                raise self._lost(other) from None
+                raise self._lose(other) from None
         try:
             yield
         except SealtrainError:
@@ -152,9 +152,9 @@ class Ranks:
                 if isinstance(other.answer, BaseException):
                     raise other.answer
                 if other.ended and other.answer is None:
-                    raise self._lost(other)
+                    raise self._lose(other)
             if time.monotonic() > until:
-                raise self._lost(waiting[0])
+                raise self._lose(waiting[0])
 
     def _cause(self) -> BaseException | None:
         """The error of another rank, if it reports within the grace period."""
@@ -168,7 +168,7 @@ class Ranks:
                     return other.answer
             for other in self._others:
                 if other.ended and other.answer is None:
-                    return self._lost(other)
+                    return self._lose(other)
             waiting = [other for other in self._others if not other.ended]
             if not waiting or time.monotonic() > until:
                 return None
@@ -187,7 +187,7 @@ class Ranks:
                 other.ended = True
 
     @staticmethod
-    def _lost(other: _Other) -> RankLost:
+    def _lose(other: _Other) -> RankLost:
         other.process.join(GRACE_SECONDS)
         code = other.process.exitcode
         return RankLost(

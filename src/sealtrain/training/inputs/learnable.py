@@ -251,16 +251,16 @@ class _Supervised:
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
         if self._assistant:
-            return [self._of_labels(labels) for _, labels in self._marked(records)]
-        return [self._part(ids, start) for ids, start in self._begun(records)]
+            return [self._of_labels(labels) for _, labels in self._mark(records)]
+        return [self._part(ids, start) for ids, start in self._begin(records)]
 
     def rows(self, records: Sequence[Record]) -> list[Row]:
         """Records as they train, cut at the recipe's length; one of part ``empty`` as well."""
         pairs = (
-            self._marked(records)
+            self._mark(records)
             if self._assistant
             else [
-                (ids, [*([_IGNORED] * start), *ids[start:]]) for ids, start in self._begun(records)
+                (ids, [*([_IGNORED] * start), *ids[start:]]) for ids, start in self._begin(records)
             ]
         )
         kept = slice(None)
@@ -268,7 +268,7 @@ class _Supervised:
             kept = slice(-self._most, None) if self._from_end else slice(self._most)
         return [{"input_ids": ids[kept], "labels": labels[kept]} for ids, labels in pairs]
 
-    def _begun(self, records: Sequence[Record]) -> list[tuple[list[int], int]]:
+    def _begin(self, records: Sequence[Record]) -> list[tuple[list[int], int]]:
         """The tokens of each record, and the first of them that is learned."""
         if self._kind == "text":
             rows = self._encode.many([self._encode.ended(record["text"]) for record in records])
@@ -287,7 +287,7 @@ class _Supervised:
             for record in records
         ]
 
-    def _marked(self, records: Sequence[Record]) -> list[tuple[list[int], list[int]]]:
+    def _mark(self, records: Sequence[Record]) -> list[tuple[list[int], list[int]]]:
         """The tokens of each conversation, and its labels: what the assistant says is learned."""
         found = []
         for record in records:

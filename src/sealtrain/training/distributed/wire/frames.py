@@ -74,7 +74,7 @@ class _Direction:
         """
         self._process.require()
         if self._key is None:
-            raise _closed()
+            raise _refuse_closed()
         position = Position(key=self._key, number=self._number)
         self.forget()
         return position
@@ -82,7 +82,7 @@ class _Direction:
     def _next(self) -> bytes:
         self._process.require()
         if self._key is None:
-            raise _closed()
+            raise _refuse_closed()
         if self._number == self._limit:
             self._key = Secret(
                 HKDFExpand(hashes.SHA256(), 32, LABEL + b"ratchet").derive(self._key.reveal())
@@ -154,5 +154,5 @@ class FrameOpener(_Direction):
             ) from error
 
 
-def _closed() -> ChannelBroken:
+def _refuse_closed() -> ChannelBroken:
     return ChannelBroken("the wire is closed", check="wire", hint="connect again")

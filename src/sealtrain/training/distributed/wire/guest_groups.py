@@ -160,8 +160,8 @@ class GuestGroup(NamedGroup):
         if not (output.is_contiguous() and tensor.is_contiguous()):
             return self._native._allgather_base(output, tensor, opts or AllgatherOptions())
         rows, own = output.view(-1).view(self.size(), -1), tensor.view(-1)
-        works = self._received(list(rows))
-        works += [self._sent(own, other) for other in self._others()]
+        works = self._receive(list(rows))
+        works += [self._send(own, other) for other in self._others()]
         if rows[self.rank()].data_ptr() != own.data_ptr():
             rows[self.rank()].copy_(own)
         return MessagesWork(works, output)
@@ -175,8 +175,8 @@ class GuestGroup(NamedGroup):
             return self._native._reduce_scatter_base(output, tensor, opts or ReduceScatterOptions())
         rows = tensor.reshape(self.size(), -1)
         room = torch.empty_like(rows)
-        works = self._received(list(room))
-        works += [self._sent(rows[other], other) for other in self._others()]
+        works = self._receive(list(room))
+        works += [self._send(rows[other], other) for other in self._others()]
         room[self.rank()].copy_(rows[self.rank()])
 
         def reduce() -> None:
@@ -192,11 +192,11 @@ class GuestGroup(NamedGroup):
         for step in range(1, self.size()):
             yield (self.rank() + step) % self.size()
 
-    def _received(self, rows: list[torch.Tensor]) -> list[Any]:
+    def _receive(self, rows: list[torch.Tensor]) -> list[Any]:
         others = [(self.rank() - step) % self.size() for step in range(1, self.size())]
         return [self._gloo.recv([_bytes(rows[other])], other, _TAG) for other in others]
 
-    def _sent(self, row: torch.Tensor, to: int) -> Any:
+    def _send(self, row: torch.Tensor, to: int) -> Any:
         return self._gloo.send([_bytes(row)], to, _TAG)
 
     # Names before PyTorch 2.13.

@@ -250,7 +250,7 @@ class _Tls:
                 self._read_record()
             except ssl.SSLError as error:
                 self._flush()  # the alert
-                raise _refused(error) from error
+                raise _refuse(error) from error
             else:
                 break
         self._flush()
@@ -297,7 +297,7 @@ class _Tls:
                 self._read_record()
                 continue
             except ssl.SSLError as error:
-                raise _refused(error) from error
+                raise _refuse(error) from error
             if not part:
                 raise ChannelCut("the peer ended the handshake", check="statement")
             data += part
@@ -315,7 +315,7 @@ class _Tls:
             self._stream.sendall(data)
 
 
-def _refused(error: ssl.SSLError) -> ChannelRefused:
+def _refuse(error: ssl.SSLError) -> ChannelRefused:
     return ChannelRefused(
         "the peer did not prove a key of this run's membership, or refused ours",
         check="key",

@@ -216,7 +216,7 @@ class Link:
             if self._got >= HEAD.size:
                 kind, size, form = HEAD.unpack_from(self._frame)
                 if kind != DATA or size != piece.size or form != piece.form:
-                    self._unexpected(kind, size)
+                    self._refuse_unexpected(kind, size)
             if self._got < whole:
                 continue
             view = piece.view if piece.room is None else piece.room()
@@ -237,7 +237,7 @@ class Link:
         self._got += got
         return got
 
-    def _unexpected(self, kind: int, size: int) -> None:
+    def _refuse_unexpected(self, kind: int, size: int) -> None:
         """A head that is not the expected one: if the frame is genuine, it says why."""
         if size > FRAME_BYTES:
             raise ChannelBroken(
@@ -280,7 +280,7 @@ class Link:
                         return
                 kind, size, _ = HEAD.unpack_from(self._frame)
                 if kind != DATA or size > FRAME_BYTES:
-                    self._unexpected(kind, size)
+                    self._refuse_unexpected(kind, size)
                     return
                 whole = size + OVERHEAD
                 while self._got < whole:

@@ -29,7 +29,7 @@ class TensorParts:
         if self._whole:
             (tensor,) = self.tensors
             if tensor.numel() != part.numel() * count or tensor.dtype != part.dtype:
-                raise _uneven(tensor.numel(), count)
+                raise _refuse_uneven(tensor.numel(), count)
             return
         require_count(len(self.tensors), count)
         for tensor in self.tensors:
@@ -53,10 +53,10 @@ def split(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.
     """Parts of a tensor along its first dimension, equal ones where no sizes are named."""
     rows = len(tensor)
     if not sizes and rows % count:
-        raise _uneven(rows, count)
+        raise _refuse_uneven(rows, count)
     wanted = list(sizes) or [rows // count] * count
     if sum(wanted) != rows or len(wanted) != count:
-        raise _uneven(rows, count)
+        raise _refuse_uneven(rows, count)
     return list(torch.split(tensor, wanted))
 
 
@@ -82,7 +82,7 @@ def require_size(got: torch.Tensor, expected: torch.Tensor) -> None:
         )
 
 
-def _uneven(got: int, count: int) -> UsageError:
+def _refuse_uneven(got: int, count: int) -> UsageError:
     return UsageError(
         "a tensor does not divide into the parts of all ranks",
         check="shape",

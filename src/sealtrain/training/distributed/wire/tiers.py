@@ -119,7 +119,7 @@ class IssueLane:
                 if issued.work is not None:
                     issued.work()
             except BaseException as error:
-                self._fail(issued, _typed(error))
+                self._fail(issued, _type_error(error))
                 return
             issued.complete()
 
@@ -143,7 +143,7 @@ class IssueLane:
             issued.complete(error)
 
 
-def _typed(error: BaseException) -> SealtrainError:
+def _type_error(error: BaseException) -> SealtrainError:
     if isinstance(error, SealtrainError):
         return error
     if is_of_transport(error):
@@ -395,7 +395,7 @@ class TieredGroup(NamedGroup):
 
         def work() -> None:
             for output, tensor in zip(outputs, inputs, strict=True):
-                for each, row in zip(output, self._gathered(tensor), strict=True):
+                for each, row in zip(output, self._gather(tensor), strict=True):
                     each.copy_(row.view(each.shape))
 
         tensors = [*inputs, *(each for output in outputs for each in output)]
@@ -422,11 +422,11 @@ class TieredGroup(NamedGroup):
 
         def work() -> None:
             for output, tensor in zip(outputs, inputs, strict=True):
-                output.copy_(self._gathered(tensor).reshape(output.shape))
+                output.copy_(self._gather(tensor).reshape(output.shape))
 
         return self._issue("all_gather", [*outputs, *inputs], work, outputs, shape=inputs)
 
-    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Elements of every rank: a row for each, in the order of ranks."""
         own = _row(tensor)
         column = own.new_empty(self._guests * len(own))
