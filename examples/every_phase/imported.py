@@ -35,7 +35,7 @@ from sealtrain_rehearsal.rehearsal import Rehearsal
 LOADED = "LOADED "
 """Before what a workload has loaded, on a line of standard error."""
 WORKLOAD = f"""\
-from sealtrain.guest import life
+from sealtrain.guest import workload_life as life
 ended = life.Ended
 def tell():
     files = {{name: getattr(one, "__file__", None) for name, one in sys.modules.items()}}
@@ -51,7 +51,7 @@ WATCHED = """\
 import json, os, sys
 path, out, guarded, besides = json.loads(sys.argv.pop(1))
 sys.path += path
-from sealtrain.guest import life
+from sealtrain.guest import workload_life as life
 begin = "from sealtrain.guest.workload_life import begin_anew\\n"
 assert begin in life.BEGIN
 life.BEGIN = life.BEGIN.replace(begin, besides + begin)

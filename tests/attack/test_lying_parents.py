@@ -20,7 +20,7 @@ from tls_world import certificate
 
 from sealtrain.base.http import Bounds, HttpClient, NoAnswer
 from sealtrain.base.outbound import Outbound, parse_proxy, reach_by
-from sealtrain.guest.enclave.bridge import Bridge, carried_to, carry
+from sealtrain.guest.enclave.bridge import Bridge, carry, carry_to
 from sealtrain.guest.enclave.ports import TUNNEL_PORT
 from sealtrain.guest.enclave.tunnels import Tunnels
 
@@ -141,7 +141,7 @@ def enclave(folder: Path, reach: Callable[[Any], socket.socket], pem: Path) -> I
         return reached(folder / f"parent-{TUNNEL_PORT}")
 
     proxy = socket.create_server(("127.0.0.1", 0))
-    inside = Bridge(proxy, carried_to(over_vsock))
+    inside = Bridge(proxy, carry_to(over_vsock))
     authority = pem.read_text().partition("-----BEGIN CERTIFICATE-----")
     way = Outbound(
         authorities=authority[1] + authority[2],

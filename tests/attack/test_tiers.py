@@ -29,7 +29,7 @@ from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, Tier
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.errors import ClaimContradicted
-from sealtrain.manifest.limits import TEXTS, describe_open, released_open
+from sealtrain.manifest.limits import TEXTS, left_open, released_open
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.manifest.report import render
 from sealtrain.manifest.trust import parse_trust
@@ -194,7 +194,7 @@ def test_both_verifiers_name_the_same_open_values(tmp_path: Path) -> None:
         for trust in trusts
     ]
     for trust, answer in zip(trusts, second_answers(asked), strict=True):
-        ours = describe_open(trust, artefacts_checked=True)
+        ours = left_open(trust, artefacts_checked=True)
         named = [f"Your trust file accepts any {one['words']}." for one in answer["open"]]
         assert tuple(named) == ours
         fields = [value.field for value in open_values(trust.appraisal)]

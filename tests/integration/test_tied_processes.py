@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C273")]
 
 ACCELERATOR = """
 import signal
-from sealtrain_together.pads.serving import served
+from sealtrain_together.pads.serving import start_accelerator
 
-with served(exact="float64") as there:
+with start_accelerator(exact="float64") as there:
     print(there.process, flush=True)
     signal.pause()
 """
