@@ -38,7 +38,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled demo deployed test lanes verifier check flower audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test guest-boot enclave-boot walk
+.PHONY: help compiled demo deployed test lanes verifier check flower torchao audit fuzz images model newest service tables docs shots format changelog clean learning nightly vm-test guest-boot enclave-boot walk
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -71,6 +71,10 @@ newest: $(STAMP) ## the command line's tests on our wheel and the newest librari
 FLOWER ?= -m "flower and not nightly"
 flower: $(STAMP) ## the tests that meet the real Flower, in an environment of its own (2 minutes); FLOWER="-m flower" for the night's too
 	$(BIN)/python tools/lanes/play_beside.py flower $(BESIDE) -- $(BIN)/python tools/flower/play.py $(VENV)-flower $(FLOWER)
+
+torchao: $(STAMP) ## the tests of torchao's optimizers, with torchao beside our libraries (2 minutes)
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps --upgrade --target $(VENV)-torchao torchao
+	PYTHONPATH=$(VENV)-torchao $(BIN)/python -m pytest -m "" -k of_few_bits tests/equivalence/test_compiled_exact.py tests/unit/training/checkpoints/test_training_statefile.py
 
 audit: $(STAMP) ## known faults of the pinned libraries, by pip-audit; says so where it did not run, for want of a network
 	@$(BIN)/python tools/audit.py $(VENV)-audit
@@ -151,10 +155,10 @@ nightly: export SEALTRAIN_COLD := 1
 nightly: export SEALTRAIN_NIGHT := 1
 nightly: FLOWER := -m flower -o hang_seconds=3900
 nightly: BESIDE :=
-nightly: test newest learning flower fuzz model service deployed vm-test guest-boot enclave-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels, a guest's disk, an enclave (3 hours)
+nightly: test newest learning flower torchao fuzz model service deployed vm-test guest-boot enclave-boot ## every lane, and what is too long for each change: learning, fuzzing, the model, OpenAPI, a deployed run, other kernels, a guest's disk, an enclave (3 hours)
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm $(VENV)-flower $(VENV)-audit .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm $(VENV)-flower $(VENV)-torchao $(VENV)-audit .images dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out deployed-out nodes-out story-out walk-out real-model-out real-model-wheels
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -29,11 +29,13 @@ EXTRAS = {
     "sealtrain/cli/learnable_records.py": ["seal", "train"],  # imported where records are counted
     "sealtrain/sealing": ["seal"],
     "sealtrain/recipe/records.py": ["seal"],  # imported where records are read
+    "sealtrain/recipe/recordcolumns.py": ["seal"],  # the same
     "sealtrain/recipe/conversations.py": ["seal"],  # imported where records are read
     "sealtrain/recipe/recordvalues.py": ["seal"],  # the same
     "sealtrain/recipe/finite_weights.py": ["train"],  # imported where weights are read
     "sealtrain/guest/stated_data.py": ["train"],  # imported where datasets are stated
     "sealtrain/guest/workload/opening.py": ["train"],  # the same
+    "sealtrain/guest/workload/node_ranks.py": ["train"],  # imported where ranks of nodes meet
     "sealtrain/guest/workload/stubs.py": ["train"],  # the same
     "sealtrain/training": ["train"],
     "sealtrain/training/checkpoints/lightning.py": ["lightning"],
@@ -52,6 +54,7 @@ EXTRAS = {
     "sealtrain/keys": ["aws", "pkcs11"],
     "sealtrain/image/machine": ["measure"],
     "sealtrain/owner/trackers.py": ["track"],
+    "sealtrain/storage/azure.py": ["azure"],
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],
     "sealtrain/base/asgi.py": ["broker", "console"],  # the protocol of both servers
