@@ -7,9 +7,7 @@ STAMP := $(VENV)/.installed
 LANES ?=
 # Words for pytest, which then plays these in place of lanes: TEST_FLAGS="tests/unit -x".
 TEST_FLAGS ?=
-TEST_WORKERS ?= 7
-# Each imports its libraries for itself.
-LEARNING_WORKERS ?= 5
+TEST_WORKERS ?= 5
 # For make flower and make newest: --changed plays them unless .ci/lanes.json covers them, --record
 # records there that they passed.
 BESIDE ?=
@@ -96,7 +94,7 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 learning: $(STAMP) ## tests too long for each change: every phase learns, and trains in two ranks of every backend
 	@$(BIN)/python -m pip show -q deepspeed 2>/dev/null || $(BIN)/python -m pip install -q \
 		--disable-pip-version-check -c constraints.txt -e '.[deepspeed]'
-	$(BIN)/python -m pytest -q -n $(LEARNING_WORKERS) --dist loadfile -m nightly -o hang_seconds=3900
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m nightly -o hang_seconds=3900
 
 vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
 	$(BIN)/python tools/vm/run.py $(VM_FLAGS)

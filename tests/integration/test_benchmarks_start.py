@@ -50,6 +50,7 @@ SLOW = {
     "admission.py": Smallest(words="--megabytes 1 --rounds 1 --json"),
     "attest.py": Smallest(words="--rounds 1 --shared {folder} --json"),
     "backends.py": Smallest(words="--json"),
+    "begin.py": Smallest(words="--gigabytes 0.01 --rounds 1", json=False, judges=True),
     "checkpoint.py": Smallest(
         words="--megabytes 1 --rounds 1 --layers 1 --folder {folder} --json",
     ),
