@@ -381,7 +381,7 @@ def test_a_protected_models_state_holds_no_secret_and_a_secret_serves_once(
         return Secret(drawn[-1])
 
     for module in ("engine", "pads"):
-        monkeypatch.setattr(f"sealtrain_together.pads.{module}.drawn_secret", remembered)
+        monkeypatch.setattr(f"sealtrain_together.pads.{module}.draw_secret", remembered)
     model = tiny_model()
     protect(model, Watched())
     state = pickle.dumps({name: value.numpy() for name, value in model.state_dict().items()})
