@@ -68,8 +68,8 @@ def mutations(seeds: list[bytes], seed: str) -> list[bytes]:
     return found
 
 
-# No simulator makes a RA-TLS certificate or a remote verdict.
-REFUSED_AT_FIRST = {"dstack-ratls", "nvidia-verdict"}
+# No simulator makes a RA-TLS certificate, a remote verdict or an endorsement of a cloud.
+REFUSED_AT_FIRST = {"dstack-ratls", "launch-endorsement", "nvidia-verdict"}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -129,16 +129,17 @@ Headers = Mapping[str, str] | Callable[[str], Mapping[str, str]]
 
 
 @lru_cache(maxsize=8)
-def trust_packaged(*authorities: str) -> ssl.SSLContext:
+def trust_packaged(packaged: str, *authorities: str) -> ssl.SSLContext:
     """The context of every client that trusts the packaged certificate authorities and these.
 
     Clients share it: to read the packaged ones takes longer than most exchanges. The library's own
     context trusts the machine's authorities, and those of variables.
 
     Args:
+        packaged: File of the packaged ones.
         authorities: Certificates in PEM.
     """
-    return trusting(ssl.create_default_context(cafile=certifi.where()), *authorities)
+    return trusting(ssl.create_default_context(cafile=packaged), *authorities)
 
 
 class HttpClient:
@@ -181,7 +182,7 @@ class HttpClient:
         self._clock = _Deadline(monotonic)
         self._by = DIRECT if tls is False else outbound()
         if tls is True:
-            tls = trust_packaged(self._by.authorities, authorities)
+            tls = trust_packaged(certifi.where(), self._by.authorities, authorities)
         elif isinstance(tls, ssl.SSLContext):
             trusting(tls, self._by.authorities, authorities)
         self._context = tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -13,17 +13,20 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from collecting import COLLECTING
 from manifest_world import NOW, RUN_ID, World, make_world, run_log
 from world import RECIPE
 
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.manifest.comparison import compare_runs
 from sealtrain.manifest.trust import load_trust
-from sealtrain_console.web.app import console_app
-from sealtrain_console.web.curves import Curves
-from sealtrain_console.web.runs import RUNS
-from sealtrain_console.web.serving import serving
-from sealtrain_console.web.sources import Sources
+
+if not COLLECTING:
+    from sealtrain_console.web.app import console_app
+    from sealtrain_console.web.curves import Curves
+    from sealtrain_console.web.runs import RUNS
+    from sealtrain_console.web.serving import serving
+    from sealtrain_console.web.sources import Sources
 
 pytestmark = pytest.mark.claim("C705")
 OTHER_ID = "0e" * 16

@@ -98,14 +98,6 @@ MISFITS: dict[str, dict[str, Any]] = {
     "axolotl": {"backend": {"name": "axolotl"}, "model": FOLDER},
     "other ranks after a resume": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
     "packing": {"trainer": RECIPE["trainer"] | {"packing": True}, "backend": {"name": "trl"}},
-    "a sealed model": {
-        "model": {"sealed": "base"},
-        "datasets": [
-            *RECIPE["datasets"],
-            {"owner": OWNERS[0], "name": "base", "role": "model"},
-        ],
-        "backend": {"name": "trl"},
-    },
     "evaluation alone": {
         "phase": "evaluate",
         "peft": None,
