@@ -30,6 +30,7 @@ OURS = {
     "metric_for_best_model",
     "save_steps",
     "save_total_limit",
+    "num_train_epochs",  # recipe.epochs.with_steps put steps in its place
 }
 # recipe.backends takes only one value of these.
 FIXED = {
@@ -41,7 +42,10 @@ FIXED = {
     "packing_strategy",
     "pad_token",
     "padding_free",
+    "torch_compile",
+    "torch_compile_backend",
     "truncation_mode",
+    "use_liger_kernel",
 }
 CHANGED: dict[str, Any] = {
     "max_steps": 9,
