@@ -23,6 +23,8 @@ from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import KINDS, distributions_of
 from sealtrain.recipe.lock import parse_lock
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOMS = sorted({DISTRIBUTIONS[room] for kind in KINDS.values() for room in kind.rooms})
 REHEARSAL = "sealtrain-rehearsal"

@@ -24,7 +24,7 @@ from training_world import (
 from sealtrain.recipe.engines import ENGINES, TORCHAO_OPTIMIZERS
 from sealtrain.training.checkpoints.checkpoint import newest
 
-pytestmark = [pytest.mark.slow, pytest.mark.claim("C741")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.claim("C741")]
 AHEAD = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
 TEXT: dict[str, Any] = {
     "model": {"config": BERT, "init_seed": 3, "tokenizer": {"kind": "bytes"}},

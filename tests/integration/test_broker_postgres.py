@@ -35,7 +35,7 @@ from sealtrain.signing.ed25519 import Ed25519Signer
 
 SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 
-pytestmark = pytest.mark.claim("C43")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C43")]
 
 
 @pytest.fixture

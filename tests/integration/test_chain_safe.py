@@ -41,7 +41,7 @@ if not COLLECTING:
     from web3 import HTTPProvider, Web3
     from web3.logs import DISCARD
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.slow]
 
 NOBODY = "0x" + "00" * 20
 

@@ -18,6 +18,8 @@ from sealtrain.consortium.receipts import Anchor, OwnedId, RunDataset
 from sealtrain.errors import LimitExceeded, Unreachable
 from sealtrain.ledger.postgres import Postgres
 
+pytestmark = pytest.mark.long
+
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
 DATA = [RunDataset("3" * 64, "1" * 32, "2" * 64)]

@@ -29,6 +29,8 @@ from sealtrain.sealing.file import Suite, verify_ciphertext
 from sealtrain.sealing.opened_dataset import SealedDataset, contains_record
 from sealtrain.sealing.rewrap import read_stanzas, rewrap
 
+pytestmark = pytest.mark.long
+
 ROWS: list[dict[str, Any]] = [
     {"id": number, "text": f"patient {number} " * (number % 40), "score": number / 4}
     for number in range(9000)

@@ -24,6 +24,8 @@ from sealtrain.storage.publish import publish
 if not COLLECTING:
     from sealtrain.storage.s3 import S3FileSystem
 
+pytestmark = pytest.mark.long
+
 ROWS = [{"text": f"{n} " + "word " * 150, "n": n} for n in range(3000)]
 
 

@@ -24,7 +24,10 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.sealing.errors import SchemaMismatch
 
 # The library renames what it imports; our own run keeps such words to itself.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")

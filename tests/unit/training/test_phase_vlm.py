@@ -44,6 +44,8 @@ if not COLLECTING:
         train_parts,
     )
 
+pytestmark = pytest.mark.long
+
 SHORT = {"max_steps": 2, "save_steps": 2}
 IDEFICS_MODEL = {"config": IDEFICS, "init_seed": 1, "tokenizer": {"kind": "bytes"}}
 

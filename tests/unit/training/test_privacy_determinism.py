@@ -25,6 +25,7 @@ if not COLLECTING:
     from sealtrain.training.privacy.steps import record_losses
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C550"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),

@@ -32,6 +32,8 @@ from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.opened_dataset import SealedDataset
 
+pytestmark = pytest.mark.long
+
 TEXT = {
     "model": {
         "config": LLAMA | {"hidden_size": 8},

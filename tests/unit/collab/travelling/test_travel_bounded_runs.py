@@ -18,6 +18,8 @@ from sealtrain_together.travelling.orchestrator import Orchestrator
 if not COLLECTING:
     from travel_world import HOLDERS, PROGRAM, travel_world
 
+pytestmark = pytest.mark.long
+
 
 def finished(run: Orchestrator) -> dict[str, Any]:
     return dict(run.log.entries[-1]["fields"])
