@@ -208,7 +208,8 @@ def test_a_guard_holds_nothing_and_leaves_with_its_group() -> None:
         workload.end()
         workload.close()
         keep_orphans(kept=False)
-    assert children() == before
+    # Others' orphans may have come to this process meanwhile.
+    assert children().isdisjoint({guard, workload.pid})
 
 
 @pytest.mark.claim("C613")
