@@ -30,6 +30,8 @@ if not COLLECTING:
 
     from sealtrain_console.web.app import console_app
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:

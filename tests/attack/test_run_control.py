@@ -44,6 +44,8 @@ from sealtrain.errors import (
 from sealtrain.signing import dsse
 from sealtrain.signing.errors import StatementInvalid
 
+pytestmark = pytest.mark.long
+
 ONCE = pytest.mark.claim("C180")
 WHO = pytest.mark.claim("C181")
 WHOSE = pytest.mark.claim("C182")

@@ -14,6 +14,8 @@ from carrying import carries
 from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.errors import LimitExceeded
 
+pytestmark = pytest.mark.long
+
 
 def written(folder: PrivateFolder, name: str, data: bytes) -> Path:
     with folder.writer(name) as file:

@@ -35,6 +35,8 @@ from sealtrain.storage.errors import OutputStoreInvalid, StorageRefused, Storage
 from sealtrain.storage.outputs import OutputStore
 from sealtrain.storage.pieces import measure_pieces
 
+pytestmark = pytest.mark.long
+
 RUN = "ab" * 16
 KEY = DataKey(bytes(32))
 
