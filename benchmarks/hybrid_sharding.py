@@ -86,7 +86,7 @@ def play(rank: int, wire: Any, *, hybrid: bool) -> None:
     waited = 0.0
     wait = WireWork.wait
 
-    def timed(work: Any, *words: Any) -> bool:
+    def time_wait(work: Any, *words: Any) -> bool:
         nonlocal waited
         begin = time.perf_counter()
         try:
@@ -94,7 +94,7 @@ def play(rank: int, wire: Any, *, hybrid: bool) -> None:
         finally:
             waited += time.perf_counter() - begin
 
-    WireWork.wait = timed  # type: ignore[method-assign]
+    WireWork.wait = time_wait  # type: ignore[method-assign]
     trained: Any = None
     while (asked := heard()) is not None:
         if asked.get("make"):

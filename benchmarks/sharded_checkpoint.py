@@ -93,8 +93,8 @@ def measure(rank: int, world: int, folder: Path, size: int, rounds: int) -> None
     previous = ""
     for number in range(1, rounds + 3):
         clear = folder / "clear"
-        took = {"dcp": timed(lambda clear=clear: dcp.save(state, checkpoint_id=clear))}
-        took["dcp load"] = timed(lambda clear=clear: dcp.load(state, checkpoint_id=clear))
+        took = {"dcp": time_work(lambda clear=clear: dcp.save(state, checkpoint_id=clear))}
+        took["dcp load"] = time_work(lambda clear=clear: dcp.load(state, checkpoint_id=clear))
         wanted = CheckpointRef(counter=number, step=number, previous=previous)
         begun, used = time.monotonic(), time.process_time()
         saver.save(wanted if rank == 0 else None, state)
@@ -111,7 +111,7 @@ def measure(rank: int, world: int, folder: Path, size: int, rounds: int) -> None
         took["sealed"] = time.monotonic() - begun, time.process_time() - used
         ref = told[0]
         kept = checkpoint.load(store, RUN_ID, ref)["shards"]
-        took["sealed load"] = timed(lambda ref=ref, kept=kept: saver.load(ref, kept, state))
+        took["sealed load"] = time_work(lambda ref=ref, kept=kept: saver.load(ref, kept, state))
         previous = ref.digest
         if rank == 0:
             checkpoint.prune(store, 1)
@@ -142,7 +142,7 @@ def state_of(size: int, world: int) -> dict[str, Any]:
     }
 
 
-def timed(work: Any) -> tuple[float, float]:
+def time_work(work: Any) -> tuple[float, float]:
     """Seconds until all ranks are done, and this rank's processor seconds."""
     dist.barrier()
     begun, used = time.monotonic(), time.process_time()
