@@ -45,9 +45,9 @@ WIDTHS = {15: (512, 2), 150: (1024, 11)}
 
 def rank_of_four(rank: int, given: argparse.Namespace) -> None:
     """The whole of a rank; the parent passes lines."""
-    from sealtrain.training.distributed.wire.identity import NodeKey
-    from sealtrain.training.distributed.wire.meeting import connect
-    from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+    from sealtrain_nodes.wire.identity import NodeKey
+    from sealtrain_nodes.wire.meeting import connect
+    from sealtrain_nodes.wire.membership import Listener, Membership, Peer
 
     # One key for the ranks of a guest, or one for each rank: then everything goes over the wire.
     key, listener = NodeKey.make(lambda _: bytes.fromhex(given.seed)), Listener.open(given.host)
@@ -59,8 +59,8 @@ def rank_of_four(rank: int, given: argparse.Namespace) -> None:
     hybrid = given.world == "hybrid"
     import torch
 
-    from sealtrain.training.distributed.wire.guest_groups import GuestGroups
-    from sealtrain.training.distributed.wire.joining import join, leave
+    from sealtrain_nodes.wire.guest_groups import GuestGroups
+    from sealtrain_nodes.wire.joining import join, leave
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -81,7 +81,7 @@ def play(rank: int, wire: Any, *, hybrid: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from sealtrain.training.distributed.wire.work import WireWork
+    from sealtrain_nodes.wire.work import WireWork
 
     waited = 0.0
     wait = WireWork.wait

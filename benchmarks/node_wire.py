@@ -8,7 +8,7 @@ output says so). All ways run in one process per rank, in turn within each round
 median of the rounds.
 
 - ``gloo``: PyTorch's own backend, in plaintext;
-- ``wire``: ``sealtrain.training.distributed.wire``;
+- ``wire``: ``sealtrain_nodes.wire``;
 - ``ssl``: Python's ssl module, TLS 1.3: a thread sends and a thread receives, 1 MB a write;
 - ``wireguard``: gloo over wireguard-go, where wireguard-go and wg are installed.
 
@@ -199,9 +199,9 @@ def heard() -> Any:
 
 def rank_of_two(rank: int, given: argparse.Namespace) -> None:
     """The whole of a rank; the parent passes lines between both."""
-    from sealtrain.training.distributed.wire.identity import NodeKey
-    from sealtrain.training.distributed.wire.meeting import connect
-    from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+    from sealtrain_nodes.wire.identity import NodeKey
+    from sealtrain_nodes.wire.meeting import connect
+    from sealtrain_nodes.wire.membership import Listener, Membership, Peer
     from sharing.tls import Identity, client_context, server_context
 
     key, listener = NodeKey.make(), Listener.open(given.host)
@@ -221,7 +221,7 @@ def rank_of_two(rank: int, given: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    from sealtrain.training.distributed.wire.group import WireGroup
+    from sealtrain_nodes.wire.group import WireGroup
 
     torch.set_num_threads(1)
     hosts = [peer["address"][0] for peer in told["ranks"]]
@@ -297,7 +297,7 @@ def ddp_steps(
 
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.file import FileContext, open_file, seal_file
-    from sealtrain.training.distributed.wire.joining import BACKEND, offer
+    from sealtrain_nodes.wire.joining import BACKEND, offer
 
     os.environ["GLOO_SOCKET_IFNAME"] = given.interface
     dist.init_process_group(

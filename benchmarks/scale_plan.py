@@ -18,7 +18,7 @@ from sealtrain.client.grant import Grant, KeyRequest, obtain, renew
 from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES
 from sealtrain.sealing.index import MAX_INDEX_BYTES, MAX_SHARDS
 from sealtrain.signing.runlog import RunLog
-from sealtrain.training.distributed.wire.frames import FRAME_BYTES, OVERHEAD
+from sealtrain_nodes.wire.frames import FRAME_BYTES, OVERHEAD
 
 WORLDS = Path(__file__).resolve().parents[1] / "tests" / "support"
 MANIFEST_LOG = 20_000

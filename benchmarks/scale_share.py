@@ -22,8 +22,8 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "support"))  # ranks that are fork
 
 from wire_world import ranks  # noqa: E402
 
-from sealtrain.training.distributed.wire.meeting import Wire  # noqa: E402
 from sealtrain_nodes.sharing import Sharing  # noqa: E402
+from sealtrain_nodes.wire.meeting import Wire  # noqa: E402
 
 
 class _Nowhere:

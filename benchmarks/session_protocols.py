@@ -33,12 +33,12 @@ from typing import Any
 
 from measured_on import machine
 from sealtrain.base.secret import Secret
-from sealtrain.training.distributed.wire.frames import HEAD, OVERHEAD, FrameOpener, Sealer
-from sealtrain.training.distributed.wire.handshake import Meeting
-from sealtrain.training.distributed.wire.handshake import initiate as wire_initiate
-from sealtrain.training.distributed.wire.handshake import respond as wire_respond
-from sealtrain.training.distributed.wire.identity import NodeKey
-from sealtrain.training.distributed.wire.membership import Membership, Peer
+from sealtrain_nodes.wire.frames import HEAD, OVERHEAD, FrameOpener, Sealer
+from sealtrain_nodes.wire.handshake import Meeting
+from sealtrain_nodes.wire.handshake import initiate as wire_initiate
+from sealtrain_nodes.wire.handshake import respond as wire_respond
+from sealtrain_nodes.wire.identity import NodeKey
+from sealtrain_nodes.wire.membership import Membership, Peer
 from sealtrain_together.channel.frames import FrameReader, FrameWriter
 from sealtrain_together.channel.handshake import initiate, respond
 

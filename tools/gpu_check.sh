@@ -77,7 +77,7 @@ print(json.dumps({**machine("torch", "transformers", "trl", "peft", "bitsandbyte
 # The closed border beside a driver, and kernels whose bits are told (C283, C284).
 part border 60 "$python" -m pytest -q -p no:cacheprovider -m gpu \
   tests/attack/test_border_kernel.py tests/unit/training/checkpoints/test_training_kernels.py \
-  tests/unit/collab/pads/test_pads_field.py tests/unit/training/distributed/test_wire_gpu.py
+  tests/unit/collab/pads/test_pads_field.py tests/unit/collab/nodes/test_wire_gpu.py
 # The bits of two runs, and of one that was cut and resumed.
 part bits 100 "$python" -m pytest -q -p no:cacheprovider -m "" \
   tests/equivalence/test_training_exact.py tests/equivalence/test_bitsandbytes_exact.py

@@ -32,7 +32,7 @@ from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.writer import SealedWriter
 from sealtrain.signing.runlog import RunLog
-from sealtrain.training.distributed.wire.frames import NO_FORM, OVERHEAD, FrameOpener, Sealer
+from sealtrain_nodes.wire.frames import NO_FORM, OVERHEAD, FrameOpener, Sealer
 from sealtrain_together.channel.channel import AttestedChannel, accept_over, open_over
 from sealtrain_together.channel.frames import READY, FrameReader, FrameWriter
 from sealtrain_together.travelling.capability import WriteCapability

@@ -25,16 +25,16 @@ from meeting_world import Lead, Node, Run, joining, nodes_world
 from relays import altering, carried
 
 from sealtrain.errors import SealtrainError
-from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
 from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
+from sealtrain_nodes.wire.meeting import Wire
+from sealtrain_nodes.wire.membership import Listener, Membership, Peer
 
 if not COLLECTING:
     import torch
     import torch.distributed as dist
     from wire_world import World, in_threads
 
-    from sealtrain.training.distributed.wire.group import WireGroup
+    from sealtrain_nodes.wire.group import WireGroup
 
 pytestmark = pytest.mark.claim("C234")
 

@@ -22,10 +22,10 @@ from polling import wait_until
 from variants import variants
 
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.training.distributed.wire.identity import NodeKey
-from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
 from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
+from sealtrain_nodes.wire.identity import NodeKey
+from sealtrain_nodes.wire.meeting import Wire
+from sealtrain_nodes.wire.membership import Listener, Membership, Peer
 
 if not COLLECTING:
     import torch

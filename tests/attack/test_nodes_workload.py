@@ -46,18 +46,18 @@ from sealtrain.guest.workload.messages import (
     TakeLink,
     WorkloadQuestion,
 )
-from sealtrain.guest.workload.node_ranks import links_of
 from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
 from sealtrain.training.data.sources import Source
-from sealtrain.training.distributed.wire.collectives import Circle
-from sealtrain.training.distributed.wire.engine import Operation
-from sealtrain.training.distributed.wire.frames import form_of
-from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.scratch import FrameBuffers
 from sealtrain.training.errors import RankLost
 from sealtrain_nodes.company import NodeCompany, RankPlace
 from sealtrain_nodes.guest.nodekeeper import NodeKeeper
+from sealtrain_nodes.node_ranks import links_of
+from sealtrain_nodes.wire.collectives import Circle
+from sealtrain_nodes.wire.engine import Operation
+from sealtrain_nodes.wire.frames import form_of
+from sealtrain_nodes.wire.meeting import Wire
+from sealtrain_nodes.wire.scratch import FrameBuffers
 
 pytestmark = [pytest.mark.claim("C607"), pytest.mark.long]
 

@@ -17,10 +17,11 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.distributions import CORE, DISTRIBUTIONS, load
 from sealtrain.base.version import own_folders
 from sealtrain.errors import ExtraMissing
+from sealtrain.guest.sandbox.files import readable_places
 from sealtrain.guest.sandbox.imports import PinnedFinder
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.importable import Importable
-from sealtrain.recipe.kinds import KINDS, distributions_of
+from sealtrain.recipe.kinds import KINDS, distributions_of, workload_distributions
 from sealtrain.recipe.lock import parse_lock
 
 pytestmark = pytest.mark.long
@@ -145,6 +146,62 @@ def test_a_process_that_loaded_a_room_before_is_refused(package: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == package, done.stderr
+
+
+OF_WORKLOADS = {
+    "sft": {CORE},
+    "nodes": {CORE, "sealtrain-nodes"},
+    "pads": {CORE, "sealtrain-together"},
+}
+"""What of sealtrain the process that trains may import, by the recipe's kind."""
+IN_A_WORKLOAD = """
+import importlib, importlib.util, json, sys
+from sealtrain.guest.sandbox.imports import import_only_pinned
+from sealtrain.recipe.importable import Importable
+own, tried, places = json.loads(sys.argv[1])
+for name, module in list(sys.modules.items()):
+    if "site-packages" in str(getattr(module, "__file__", None)):  # Python's start-up files
+        del sys.modules[name]
+import_only_pinned(Importable(own=own))
+sys.path[:0] = places
+told = {}
+for name in tried:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        told[name] = False
+    else:
+        told[name] = True
+json.dump(told, sys.stdout)
+"""
+
+
+@pytest.mark.claim("C644")
+@pytest.mark.parametrize("kind", OF_WORKLOADS)
+def test_a_workload_imports_no_room_but_the_one_that_works_in_it(
+    kind: str, valid: dict[str, Any], tmp_path: Path
+) -> None:
+    """Neither the wire for a recipe of one guest, nor channels of parties for one of nodes."""
+    collaboration = parse_lock(canonical_json(valid[kind])).recipe.collaboration
+    own = workload_distributions(collaboration)
+    assert set(own) == OF_WORKLOADS[kind]
+    assert set(own) <= set(distributions_of(collaboration))
+    others = [package for name, package in DISTRIBUTIONS.items() if name not in own]
+    within = ["sealtrain_nodes.wire.openfiles", "sealtrain_together.errors"]
+    places = [str(folder.parent) for folder in own_folders().values()]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_WORKLOAD, json.dumps([own, others + within, places])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    packages = {DISTRIBUTIONS[name] for name in own}
+    assert json.loads(done.stdout) == dict.fromkeys(others, False) | {
+        name: name.partition(".")[0] in packages for name in within
+    }
+    readable = readable_places((), tmp_path, own)
+    for package, folder in own_folders().items():
+        assert (folder.resolve() in readable) == (package in packages)
 
 
 def test_a_room_that_is_not_installed_is_named() -> None:

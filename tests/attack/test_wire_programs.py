@@ -14,14 +14,14 @@ import pytest
 from collecting import COLLECTING
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.meeting import Wire
+from sealtrain_nodes.wire.meeting import Wire
 
 if not COLLECTING:
     import torch
     import torch.distributed as dist
     from wire_world import Relay, World, ranks
 
-    from sealtrain.training.distributed.wire.joining import BACKEND
+    from sealtrain_nodes.wire.joining import BACKEND
 
 pytestmark = pytest.mark.claim("C167")
 

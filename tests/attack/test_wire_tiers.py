@@ -14,7 +14,7 @@ from collecting import COLLECTING
 from variants import variants
 
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.training.distributed.wire.meeting import Wire
+from sealtrain_nodes.wire.meeting import Wire
 
 if not COLLECTING:
     import torch
@@ -25,8 +25,8 @@ if not COLLECTING:
     from torch.nn.parallel import DistributedDataParallel
     from wire_world import Relay, World, ranks
 
-    from sealtrain.training.distributed.wire.group import WireGroup
-    from sealtrain.training.distributed.wire.guest_groups import GuestGroup, is_of_transport
+    from sealtrain_nodes.wire.group import WireGroup
+    from sealtrain_nodes.wire.guest_groups import GuestGroup, is_of_transport
 
 pytestmark = pytest.mark.long
 

@@ -35,7 +35,6 @@ EXTRAS = {
     "sealtrain/recipe/finite_weights.py": ["train"],  # imported where weights are read
     "sealtrain/guest/stated_data.py": ["train"],  # imported where datasets are stated
     "sealtrain/guest/workload/opening.py": ["train"],  # the same
-    "sealtrain/guest/workload/node_ranks.py": ["train"],  # imported where ranks of nodes meet
     "sealtrain/guest/workload/stubs.py": ["train"],  # the same
     "sealtrain/training": ["train"],
     "sealtrain/training/checkpoints/lightning.py": ["lightning"],

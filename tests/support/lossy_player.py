@@ -131,9 +131,9 @@ def rank_in(pid: int, rank: int, keys: Any, session: bytes) -> tuple[int, int]:
         os.close(there)
         return child, back
     from sealtrain.errors import SealtrainError
-    from sealtrain.training.distributed.wire.joining import join, leave
-    from sealtrain.training.distributed.wire.meeting import connect
-    from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
+    from sealtrain_nodes.wire.joining import join, leave
+    from sealtrain_nodes.wire.meeting import connect
+    from sealtrain_nodes.wire.membership import Listener, Membership, Peer
 
     try:
         enter(pid)
@@ -159,7 +159,7 @@ def rank_in(pid: int, rank: int, keys: Any, session: bytes) -> tuple[int, int]:
 
 
 def main() -> None:
-    from sealtrain.training.distributed.wire.identity import NodeKey
+    from sealtrain_nodes.wire.identity import NodeKey
 
     holders = [holder() for _ in HOSTS]
     try:

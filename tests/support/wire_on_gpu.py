@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from wire_world import all_gather_single, ranks, reduce_scatter_single
 
-from sealtrain.training.distributed.wire.meeting import Wire
+from sealtrain_nodes.wire.meeting import Wire
 
 
 def on_device(device: str) -> dict[str, list[float]]:

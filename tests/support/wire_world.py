@@ -20,12 +20,12 @@ import torch._dynamo  # DDP loads it; a forked rank then does not
 import torch.distributed as dist
 
 from sealtrain.base.processes import answer_of, pack, pack_error
-from sealtrain.training.distributed.wire.guest_groups import GuestGroups
-from sealtrain.training.distributed.wire.identity import NodeKey
-from sealtrain.training.distributed.wire.joining import join, leave
-from sealtrain.training.distributed.wire.meeting import Wire, connect
-from sealtrain.training.distributed.wire.membership import Address, Listener, Membership, Peer
-from sealtrain.training.distributed.wire.staging import STAGED
+from sealtrain_nodes.wire.guest_groups import GuestGroups
+from sealtrain_nodes.wire.identity import NodeKey
+from sealtrain_nodes.wire.joining import join, leave
+from sealtrain_nodes.wire.meeting import Wire, connect
+from sealtrain_nodes.wire.membership import Address, Listener, Membership, Peer
+from sealtrain_nodes.wire.staging import STAGED
 
 SECONDS = 20.0
 

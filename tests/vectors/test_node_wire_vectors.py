@@ -12,16 +12,16 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.secret import Secret
-from sealtrain.training.distributed.wire.frames import (
+from sealtrain.training.errors import ChannelBroken
+from sealtrain_nodes.wire.frames import (
     HEAD,
     OVERHEAD,
     FrameOpener,
     Sealer,
     form_of,
 )
-from sealtrain.training.distributed.wire.handshake import derive_keys, secret_info
-from sealtrain.training.distributed.wire.membership import Membership, Peer
-from sealtrain.training.errors import ChannelBroken
+from sealtrain_nodes.wire.handshake import derive_keys, secret_info
+from sealtrain_nodes.wire.membership import Membership, Peer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "node-wire"

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import NodeLost, UsageError
-from sealtrain.training.distributed.wire.identity import NodeKey
-from sealtrain.training.distributed.wire.meeting import Wire, connect
-from sealtrain.training.distributed.wire.membership import Listener, Membership, Peer
-from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_nodes.sharing import Sharing
+from sealtrain_nodes.wire.identity import NodeKey
+from sealtrain_nodes.wire.meeting import Wire, connect
+from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+from sealtrain_nodes.wire.openfiles import allow_files
 
 if TYPE_CHECKING:
-    from sealtrain.training.distributed.wire.link import HandedLink
+    from sealtrain_nodes.wire.link import HandedLink
 
 MEETING_SECONDS: Final = 120.0
 FABRIC: Final = Path("/dev/infiniband")

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from sealtrain.sealing.errors import CheckpointRefused
-from sealtrain.training.distributed.wire.collectives import Circle, Steps
-from sealtrain.training.distributed.wire.engine import Operation
-from sealtrain.training.distributed.wire.frames import form_of
-from sealtrain.training.distributed.wire.scratch import FrameBuffers
+from sealtrain_nodes.wire.collectives import Circle, Steps
+from sealtrain_nodes.wire.engine import Operation
+from sealtrain_nodes.wire.frames import form_of
+from sealtrain_nodes.wire.scratch import FrameBuffers
 
 if TYPE_CHECKING:
-    from sealtrain.training.distributed.wire.meeting import Wire
+    from sealtrain_nodes.wire.meeting import Wire
 
 PIECE_BYTES: Final = 16 << 20
 PIECE_SECONDS: Final = 5 * 60.0

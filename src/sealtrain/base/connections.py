@@ -2,7 +2,7 @@
 
 Every server of this package counts its callers here: brokers, small HTTP servers (``base.wsgi``),
 the ports of parties (``channel.ports``), at which nodes of a run meet too, and
-ranks that meet (``training.distributed.wire``).
+ranks of several nodes that meet.
 
 A connection counts for the address group that holds it until its caller proves to be one that the
 server knows, such as an owner or a lease holder; then it has a slot of its own, which no other

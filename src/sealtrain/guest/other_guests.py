@@ -14,10 +14,40 @@ from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.recipe.kinds import KINDS
 
 if TYPE_CHECKING:
+    import socket
+
+    from sealtrain.base.secret import Secret
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.settings import RunSettings
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-    from sealtrain.training.distributed.wire.link import HandedLink
+
+
+class NextFrame(Protocol):
+    """Where one direction of a connection between ranks stands: a key, and a frame's number."""
+
+    @property
+    def key(self) -> Secret:
+        """Of the direction."""
+
+    @property
+    def number(self) -> int:
+        """Of its next frame under this key."""
+
+
+class RankLink(Protocol):
+    """A proven connection to a rank of another guest, between two frames."""
+
+    @property
+    def sock(self) -> socket.socket:
+        """The connection; the keeper detaches its socket as it hands it over."""
+
+    @property
+    def sends(self) -> NextFrame:
+        """The direction out."""
+
+    @property
+    def receives(self) -> NextFrame:
+        """The direction in."""
 
 
 class HandedLinks(Protocol):
@@ -31,7 +61,7 @@ class HandedLinks(Protocol):
     def waits(self) -> Collection[str]:
         """As the class says."""
 
-    def link(self, rank: int, peer: int) -> HandedLink | None:
+    def link(self, rank: int, peer: int) -> RankLink | None:
         """A connection; ``None`` where there is none, or it was handed over.
 
         Args:
@@ -76,7 +106,7 @@ class NoFellows:
     urls: Sequence[str] = ()
     waits: Collection[str] = ()
 
-    def link(self, rank: int, peer: int) -> HandedLink | None:
+    def link(self, rank: int, peer: int) -> RankLink | None:
         """This guest has all ranks."""
 
     def connect(self) -> None:

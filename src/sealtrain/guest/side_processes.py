@@ -16,6 +16,7 @@ from sealtrain.guest.sandbox.users import workload_user
 from sealtrain.guest.workload.fork import WorkloadProcess
 from sealtrain.guest.workload.opener import Opener
 from sealtrain.guest.workload_life import Workload
+from sealtrain.recipe.kinds import workload_distributions
 from sealtrain.recipe.missing import missing_values
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ def start_beside(
         first: Number of this guest's first rank among those of all its nodes.
     """
     settings, admitted = guest.settings, guest.admitted
+    collaboration = guest.lock.recipe.collaboration
     shown = shows_insecurely(settings.platform)
     life = Workload(
         lock=guest.lock,
         lock_bytes=admitted.locked.lock_bytes,
-        importable=admitted.importable,
+        importable=admitted.importable.narrowed(workload_distributions(collaboration)),
         base=guest.base,
         copies=admitted.taken.path,
         out=settings.out,

@@ -29,9 +29,9 @@ from sealtrain.guest.sandbox.landlock import leave_no_memory
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.guest.sandbox.users import give_up_capabilities
 from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
+from sealtrain.guest.workload.company import company_of
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
 from sealtrain.guest.workload.new_interpreter import execute_anew
-from sealtrain.guest.workload.node_ranks import KeptCompany, links_of
 from sealtrain.recipe.backends import divide_among, needs_group, processes_of
 from sealtrain.recipe.engines import builds_code
 from sealtrain.recipe.importable import Importable
@@ -42,15 +42,14 @@ from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.data.sources import Source
 from sealtrain.training.distributed.machinery import connect_backend, connects_more
 from sealtrain.training.distributed.ranks import gather_ranks
-from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import KernelBorder
+    from sealtrain.guest.workload.company import WorkloadCompany
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.guest.workload.stubs import WorkloadRun
     from sealtrain.recipe.recipe import Recipe
-    from sealtrain.training.distributed.wire.link import HandedLink
 
 _STREAMS: Final = 3
 
@@ -174,22 +173,22 @@ class Workload:
 
     def _company(
         self, rank: _Rank, ends: Sequence[ChannelEnds], control: AskingEnd
-    ) -> KeptCompany | None:
+    ) -> WorkloadCompany | None:
         """The ranks of all nodes; ``None`` where this guest has them all."""
-        if self.world == self.ranks:
-            return None
 
-        def links(number: int) -> list[HandedLink]:
-            own = number - self.first
-            allow_files(self.world)
+        def prepare() -> None:
             if not connects_more(self.recipe.backend.name):  # and then closes its border later
                 rank.close_border()
                 rank.load()  # while the keeper meets the other nodes
-            line = AskingEnd(ends[own].control) if own else control
-            beside = range(self.first, self.first + self.ranks)
-            return links_of(beside, self.world, line)
 
-        return KeptCompany(first=self.first, ranks=self.ranks, world=self.world, links=links)
+        return company_of(
+            self.recipe,
+            first=self.first,
+            ranks=self.ranks,
+            world=self.world,
+            line=lambda own: AskingEnd(ends[own].control) if own else control,
+            prepare=prepare,
+        )
 
     def _last_word(self, error: BaseException, tally: OutputTally) -> WorkloadQuestion:
         if self.first and type(error) is LeaseStale:

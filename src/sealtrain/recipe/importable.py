@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.metadata import Distribution
@@ -43,6 +44,12 @@ class Importable:
         self.own = tuple(own)
         self.distributions: dict[str, Distribution] = dict(distributions or {})
         self._paths = dict(paths or {})
+
+    def narrowed(self, own: Iterable[str]) -> Importable:
+        """The same packages, with these distributions of sealtrain itself."""
+        narrowed = copy(self)
+        narrowed.own = tuple(own)
+        return narrowed
 
     @property
     def listed(self) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Union
 
 from pydantic import Field
 
-from sealtrain.base.distributions import CORE, NODES, TOGETHER, load
+from sealtrain.base.distributions import CORE, DISTRIBUTIONS, NODES, TOGETHER, load
 from sealtrain.recipe.collaboration import CollaborationSettings
 
 _TOGETHER: Final = ("sealtrain-together",)
@@ -32,6 +32,7 @@ class Kind:
         helper_desk: Makes the ``HelperDesk`` of a run (``guest.helper_machines``), for a kind with
             helpers.
         stand_ins: Makes the ``StandIns`` of a run in its workload, for a kind with helpers.
+        company: Makes the ``WorkloadCompany`` of a run in its workload, for a kind with fellows.
         fellows: Makes the ``Fellows`` of a run, for a kind whose guests train one model together.
         guests: Lists a run's other guests for a reader (``manifest.verify``) as its log names them:
             JSON-ready, all with the same names; ``None`` where there are none, or parties are
@@ -47,6 +48,7 @@ class Kind:
     summary: str | None = None
     helper_desk: str | None = None
     stand_ins: str | None = None
+    company: str | None = None
     fellows: str | None = None
     guests: str | None = None
     stays: str | None = None
@@ -100,6 +102,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         rooms=("sealtrain-nodes", "sealtrain-together"),
         settings="sealtrain.recipe.collaborations.nodes:Nodes",
         rule="sealtrain.manifest.checks.collaborations.nodes:nodes_hold",
+        company=f"{NODES}.node_ranks:KeptCompany",
         fellows=f"{NODES}.guest.lead:LeadNode",
         guests="sealtrain.manifest.checks.collaborations.nodes:guests_in",
         stays="sealtrain.manifest.checks.collaborations.nodes:stays_of_nodes",
@@ -112,6 +115,17 @@ KINDS: Final[Mapping[str, Kind]] = {
 def distributions_of(collaboration: CollaborationSettings | None) -> tuple[str, ...]:
     """What of sealtrain a guest of a recipe needs, and no more: the core, and its kind's rooms."""
     return (CORE,) if collaboration is None else (CORE, *KINDS[collaboration.kind].rooms)
+
+
+def workload_distributions(collaboration: CollaborationSettings | None) -> tuple[str, ...]:
+    """What of them the process that trains may import: the core, and the rooms that work in it."""
+    if collaboration is None:
+        return (CORE,)
+    kind = KINDS[collaboration.kind]
+    packages = {
+        place.partition(".")[0] for place in (kind.stand_ins, kind.company) if place is not None
+    }
+    return (CORE, *(room for room in kind.rooms if DISTRIBUTIONS[room] in packages))
 
 
 def settings_of(kind: str) -> type[CollaborationSettings] | None:

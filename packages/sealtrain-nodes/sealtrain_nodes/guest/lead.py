@@ -48,7 +48,7 @@ from sealtrain_together.channel.ports import bind
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
-    from sealtrain.training.distributed.wire.link import HandedLink
+    from sealtrain_nodes.wire.link import HandedLink
 
 _DONE_SECONDS: Final = 15 * 60.0
 _LOOK_SECONDS: Final = 1.0

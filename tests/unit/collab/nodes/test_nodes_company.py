@@ -15,8 +15,8 @@ from carrying import carries
 
 from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.distributed.ranks import Company, gather_ranks
-from sealtrain.training.distributed.wire.openfiles import allow_files
 from sealtrain_nodes.company import NodeCompany, RankPlace
+from sealtrain_nodes.wire.openfiles import allow_files
 
 pytestmark = pytest.mark.claim("C160")
 

@@ -23,7 +23,7 @@ from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES
 from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.training.distributed.wire.membership import MAX_WORLD
+from sealtrain_nodes.wire.membership import MAX_WORLD
 
 pytestmark = pytest.mark.claim("C160")
 

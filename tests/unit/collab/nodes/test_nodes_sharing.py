@@ -15,9 +15,9 @@ from variants import variants
 
 from sealtrain.errors import SealtrainError
 from sealtrain.sealing.errors import CheckpointRefused
-from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.errors import ChannelBroken, ChannelCut
 from sealtrain_nodes.sharing import PIECE_BYTES, Sharing
+from sealtrain_nodes.wire.meeting import Wire
 
 if not COLLECTING:
     from wire_world import Relay, ranks

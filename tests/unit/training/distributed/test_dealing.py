@@ -22,7 +22,7 @@ from sealtrain.training.distributed.agreement import exchange_parcels, gather_va
 if not COLLECTING:
     import torch.utils.data
     from accelerate.data_loader import prepare_data_loader
-    from wire_world import Wire, ranks
+    from gloo_ranks import in_gloo_ranks
 
     from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
     from sealtrain.training.distributed.dealing import (
@@ -87,14 +87,14 @@ class Reader:
 def read_both_ways(sizes: list[int], world: int, count: int, start: int = 0) -> list[Any]:
     """Of each rank: by itself, dealt out, batches opened, rows prepared."""
 
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         alone, dealt = (Reader(sizes, rank, world, start=start) for _ in range(2))
         expected = alone.read(count)
         deal_rows(dealt.loader, dealt.stream)
         assert isinstance(dealt.loader.dataset.dataset, DealtRows)
         return expected, dealt.read(count), dealt.records.opened, dealt.prepared
 
-    return ranks(world, work)
+    return in_gloo_ranks(world, work)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_a_rank_without_a_batch_of_its_own_trains_like_the_others() -> None:
 
 
 def test_a_stream_that_is_over_gives_nothing() -> None:
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         reader = Reader([50], rank, 2)
         deal_rows(reader.loader, reader.stream)
         reader.stream.stop = 0
         return reader.read(3)
 
-    assert ranks(2, work) == [[], []]
+    assert in_gloo_ranks(2, work) == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_rows_that_are_prepared_several_at_once_are_read_together_and_prepared_b
     sizes = [20] * 64
     count = 14 if world == 8 else 50
 
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         alone, together = (Reader(sizes, rank, world, start=start) for _ in range(2))
         for reader in (alone, together):
             shard = reader.loader.dataset
@@ -156,7 +156,7 @@ def test_rows_that_are_prepared_several_at_once_are_read_together_and_prepared_b
         assert together.read(count) == expected
         return together.records.opened, len(set(together.prepared))
 
-    found = ranks(world, work)
+    found = in_gloo_ranks(world, work)
     opened = [set(batches) for batches, _ in found]
     assert sum(map(len, opened)) == len(set.union(*opened))
     assert max(map(len, opened)) <= len(sizes) // world
@@ -169,7 +169,7 @@ def turned(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def test_a_stream_that_every_rank_gets_whole_is_opened_once() -> None:
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         reader = Reader([20] * 16, rank, 4, start=33)
         read_together(reader.stream)
         rows = list(islice(reader.stream.rows(), 200))
@@ -177,7 +177,7 @@ def test_a_stream_that_every_rank_gets_whole_is_opened_once() -> None:
 
     rows = RecordStream([source_of(Records([20] * 16))], seed=3).rows(33, 233)
     expected = [row["id"] for row in rows]
-    found = ranks(4, work)
+    found = in_gloo_ranks(4, work)
     assert [(ids, position) for ids, position, _ in found] == [(expected, 233)] * 4
     opened = [number for _, _, batches in found for number in batches]
     assert sorted(opened) == list(range(16))
@@ -186,7 +186,7 @@ def test_a_stream_that_every_rank_gets_whole_is_opened_once() -> None:
 @pytest.mark.claim("C267")
 @pytest.mark.parametrize("batched", [False, True])
 def test_ranks_that_keep_no_row_of_any_end_together(batched: bool) -> None:
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         reader = Reader([10, 10], rank, 2)
         shard = reader.loader.dataset
         if batched:
@@ -196,11 +196,11 @@ def test_ranks_that_keep_no_row_of_any_end_together(batched: bool) -> None:
         assert isinstance(shard.dataset, DealtRows) is not batched
         return reader.read(1)
 
-    assert [type(one) for one in ranks(2, work)] == [DataInvalid] * 2
+    assert [type(one) for one in in_gloo_ranks(2, work)] == [DataInvalid] * 2
 
 
 def test_a_rank_that_keeps_none_of_its_own_rows_trains_on_those_of_others() -> None:
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         reader = Reader([10, 10], rank, 2)
         shard = reader.loader.dataset
         shard.dataset = shard.dataset.filter(lambda row: row["id"] == 2)  # in one rank's batch
@@ -208,7 +208,7 @@ def test_a_rank_that_keeps_none_of_its_own_rows_trains_on_those_of_others() -> N
         assert isinstance(shard.dataset, DealtRows)
         return reader.read(9)
 
-    for batches in ranks(2, work):
+    for batches in in_gloo_ranks(2, work):
         assert [rows for rows, _ in batches] == [[2] * SIZE] * 9
 
 
@@ -218,13 +218,13 @@ def test_a_row_that_is_refused_ends_the_rank_that_prepared_it() -> None:
             raise RecordInvalid("a record holds nothing to learn", check="columns")
         return row
 
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         reader = Reader([10, 10], rank, 2)
         reader.loader.dataset.dataset = as_iterable_dataset(reader.stream).map(refused)
         deal_rows(reader.loader, reader.stream)
         return reader.read(20)
 
-    found = ranks(2, work)
+    found = in_gloo_ranks(2, work)
     assert sum(isinstance(one, RecordInvalid) for one in found) == 1
     assert all(isinstance(one, Exception) for one in found)
 
@@ -232,7 +232,7 @@ def test_a_row_that_is_refused_ends_the_rank_that_prepared_it() -> None:
 def test_values_of_all_rows_reach_every_rank_in_the_order_of_the_stream() -> None:
     sizes = [30, 4, 11, 60]
 
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         records = Records(sizes)
         stream = Positioned(RecordStream([source_of(records)], seed=3, ahead=0))
         stream.position = 5
@@ -240,17 +240,17 @@ def test_values_of_all_rows_reach_every_rank_in_the_order_of_the_stream() -> Non
         return list(islice(values, 150)), set(records.opened)
 
     expected = RecordStream([source_of(Records(sizes))], seed=3).rows(5, 155)
-    first, second = ranks(2, work)
+    first, second = in_gloo_ranks(2, work)
     assert first[0] == second[0] == [row["id"] for row in expected]
     assert not first[1] & second[1]
 
 
 def test_parcels_reach_the_ranks_that_they_are_for() -> None:
-    def work(rank: int, _wire: Wire) -> Any:
+    def work(rank: int) -> Any:
         parcels = [f"{rank}>{to}" * (rank * to) for to in range(3)]
         return exchange_parcels(parcels), gather_values(rank)
 
-    for to, (got, told) in enumerate(ranks(3, work)):
+    for to, (got, told) in enumerate(in_gloo_ranks(3, work)):
         assert got == [f"{rank}>{to}" * (rank * to) for rank in range(3)]
         assert told == [0, 1, 2]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.tensors import Flat
+from sealtrain_nodes.wire.tensors import Flat
 
 
 class TensorParts:

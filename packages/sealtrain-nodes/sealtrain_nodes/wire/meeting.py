@@ -25,19 +25,19 @@ from typing import Final, Self
 from sealtrain.base.connections import Caps, Connection, Connections, listener_ended
 from sealtrain.base.secret import Random
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.training.distributed.wire.engine import Engine
-from sealtrain.training.distributed.wire.frames import FrameOpener, Sealer
-from sealtrain.training.distributed.wire.handshake import (
+from sealtrain.training.errors import ChannelCut, ChannelRefused, PeerUnreachable
+from sealtrain_nodes.wire.engine import Engine
+from sealtrain_nodes.wire.frames import FrameOpener, Sealer
+from sealtrain_nodes.wire.handshake import (
     SESSION_BYTES,
     Keys,
     Meeting,
     initiate,
     respond,
 )
-from sealtrain.training.distributed.wire.identity import NodeKey
-from sealtrain.training.distributed.wire.link import HandedLink, Link
-from sealtrain.training.distributed.wire.membership import Listener, Membership
-from sealtrain.training.errors import ChannelCut, ChannelRefused, PeerUnreachable
+from sealtrain_nodes.wire.identity import NodeKey
+from sealtrain_nodes.wire.link import HandedLink, Link
+from sealtrain_nodes.wire.membership import Listener, Membership
 
 HANDSHAKE_SECONDS: Final = 20.0
 """Longest handshake of one caller."""

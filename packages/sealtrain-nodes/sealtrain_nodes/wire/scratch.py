@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sealtrain.training.distributed.wire.frames import FRAME_BYTES
+from sealtrain_nodes.wire.frames import FRAME_BYTES
 
 
 class FrameBuffers:

@@ -1,7 +1,7 @@
 """The ranks of several nodes as a workload sees them: connected, proven and handed to it.
 
 1. The ranks of this guest connect to each other over loopback, by the engine's own transport
-   (``training.distributed.wire.guest_groups``); then the border closes.
+   (``wire.guest_groups``); then the border closes.
 2. The keeper meets the other nodes and connects every rank of this one to theirs
    (``guest.fellows``). A rank asks it for each connection, once, and goes on with it: socket, and
    the key and the number of the next frame in each direction.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,14 @@ from sealtrain.errors import NodeLost
 from sealtrain.guest.workload.channel import AskingEnd
 from sealtrain.guest.workload.messages import TakeLink
 from sealtrain.training.distributed.ranks import ANSWER_SECONDS
-from sealtrain.training.distributed.wire.frames import Position
-from sealtrain.training.distributed.wire.link import HandedLink
 from sealtrain.training.errors import RankLost
+from sealtrain_nodes.wire.frames import Position
+from sealtrain_nodes.wire.link import HandedLink
+from sealtrain_nodes.wire.openfiles import allow_files
 
 if TYPE_CHECKING:
-    from sealtrain.training.distributed.wire.guest_groups import GuestGroups
-    from sealtrain.training.distributed.wire.meeting import Wire
+    from sealtrain_nodes.wire.guest_groups import GuestGroups
+    from sealtrain_nodes.wire.meeting import Wire
 
 
 class KeptCompany:
@@ -47,7 +48,8 @@ class KeptCompany:
         first: int,
         ranks: int,
         world: int,
-        links: Callable[[int], Sequence[HandedLink]],
+        line: Callable[[int], AskingEnd],
+        prepare: Callable[[], None],
     ) -> None:
         """Connect nothing yet.
 
@@ -55,28 +57,31 @@ class KeptCompany:
             first: As the attribute.
             ranks: As the attribute.
             world: As the attribute.
-            links: Gives the connections of the rank with this global number to other nodes.
+            line: The channel to the keeper of the rank with this number within the node.
+            prepare: Called in each rank once this node's are connected, before it asks its keeper.
         """
         self.first, self.ranks, self.world = first, ranks, world
-        self._links = links
+        self._line, self._prepare = line, prepare
         self._memory = os.memfd_create("sealtrain-ranks")
         self._wire: Wire | None = None
 
     def connect(self, rank: int) -> None:
-        """As ``Company``. The ranks of this guest connect first: ``links`` closes the border."""
-        from sealtrain.training.distributed.wire.joining import join
-        from sealtrain.training.distributed.wire.meeting import Wire
+        """As ``Company``. The ranks of this guest connect first: ``prepare`` closes the border."""
+        from sealtrain_nodes.wire.joining import join
+        from sealtrain_nodes.wire.meeting import Wire
 
         beside = range(self.first, self.first + self.ranks)
         guest = self._connect_guest(rank) if self.ranks > 1 else None
-        links = self._links(rank)
+        allow_files(self.world)
+        self._prepare()
+        links = links_of(beside, self.world, self._line(rank - self.first))
         self._wire = Wire.taken_over(links, rank=rank, world=self.world, beside=beside)
         join(self._wire, timeout_s=ANSWER_SECONDS, guest=guest)
 
     def _connect_guest(self, rank: int) -> GuestGroups:
         import torch
 
-        from sealtrain.training.distributed.wire.guest_groups import GuestGroups
+        from sealtrain_nodes.wire.guest_groups import GuestGroups
 
         own = rank - self.first
         return GuestGroups(
@@ -91,7 +96,7 @@ class KeptCompany:
     def leave(self) -> None:
         """As ``Company``; the other ranks learn that it was meant."""
         if self._wire is not None:
-            from sealtrain.training.distributed.wire.joining import leave
+            from sealtrain_nodes.wire.joining import leave
 
             leave()
         with suppress(OSError):
@@ -116,7 +121,7 @@ class KeptCompany:
 
 
 def _is_lost(error: BaseException) -> bool:
-    from sealtrain.training.distributed.wire.guest_groups import is_of_transport
+    from sealtrain_nodes.wire.guest_groups import is_of_transport
 
     return isinstance(error, RankLost) or is_of_transport(error)
 

@@ -30,10 +30,10 @@ from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
-from sealtrain.training.distributed.wire.frames import LABEL
-from sealtrain.training.distributed.wire.identity import PROTOCOL, NodeKey, key_of
-from sealtrain.training.distributed.wire.membership import MAX_WORLD, Membership
 from sealtrain.training.errors import ChannelCut, ChannelRefused
+from sealtrain_nodes.wire.frames import LABEL
+from sealtrain_nodes.wire.identity import PROTOCOL, NodeKey, key_of
+from sealtrain_nodes.wire.membership import MAX_WORLD, Membership
 
 SESSION_BYTES: Final = 32
 _MAX_STATEMENT: Final = 4 << 10

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.staging import Staging
+from sealtrain_nodes.wire.staging import Staging
 
 Array = Any
 """A flat array of NumPy's, or a flat tensor: both are sliced alike."""

@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from sealtrain.training.distributed.wire.identity import NodeKey
+from sealtrain_nodes.wire.identity import NodeKey
 
 PROVIDERS = 57
 BAD_DECRYPT = 100

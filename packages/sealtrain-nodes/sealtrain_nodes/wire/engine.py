@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from sealtrain.errors import SealtrainError
-from sealtrain.training.distributed.wire.frames import END, FAILED
-from sealtrain.training.distributed.wire.link import HandedLink, Link, PeerFailed, Piece
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
+from sealtrain_nodes.wire.frames import END, FAILED
+from sealtrain_nodes.wire.link import HandedLink, Link, PeerFailed, Piece
 
 CLOSING_SECONDS: Final = 5.0
 """Longest wait for peers that have not ended yet."""

@@ -9,13 +9,13 @@ from carrying import carries
 from collecting import COLLECTING
 
 from sealtrain.base.secret import Secret
-from sealtrain.training.distributed.wire.collectives import Circle
-from sealtrain.training.distributed.wire.engine import Operation
-from sealtrain.training.distributed.wire.frames import FrameOpener, Sealer, form_of
-from sealtrain.training.distributed.wire.link import Link, Piece
-from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.scratch import FrameBuffers
 from sealtrain.training.errors import ChannelBroken, ChannelRefused
+from sealtrain_nodes.wire.collectives import Circle
+from sealtrain_nodes.wire.engine import Operation
+from sealtrain_nodes.wire.frames import FrameOpener, Sealer, form_of
+from sealtrain_nodes.wire.link import Link, Piece
+from sealtrain_nodes.wire.meeting import Wire
+from sealtrain_nodes.wire.scratch import FrameBuffers
 
 if not COLLECTING:
     from wire_world import World, in_threads

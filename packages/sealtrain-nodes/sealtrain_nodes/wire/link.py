@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from sealtrain.errors import SealtrainError, error_by_code
-from sealtrain.training.distributed.wire.frames import (
+from sealtrain.training.errors import ChannelBroken, ChannelCut
+from sealtrain_nodes.wire.frames import (
     DATA,
     END,
     FAILED,
@@ -28,7 +29,6 @@ from sealtrain.training.distributed.wire.frames import (
     Position,
     Sealer,
 )
-from sealtrain.training.errors import ChannelBroken, ChannelCut
 
 _TURN: Final = 4
 """Frames that are moved in a direction before the other directions have their turn."""

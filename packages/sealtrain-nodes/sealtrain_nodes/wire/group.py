@@ -16,25 +16,25 @@ import torch
 import torch.distributed as dist
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.collectives import Circle, Steps
-from sealtrain.training.distributed.wire.engine import Operation
-from sealtrain.training.distributed.wire.frames import form_of
-from sealtrain.training.distributed.wire.parts import (
+from sealtrain_nodes.wire.collectives import Circle, Steps
+from sealtrain_nodes.wire.engine import Operation
+from sealtrain_nodes.wire.frames import form_of
+from sealtrain_nodes.wire.parts import (
     TensorParts,
     all_of,
     require_count,
     require_size,
     split,
 )
-from sealtrain.training.distributed.wire.scratch import FrameBuffers
-from sealtrain.training.distributed.wire.staging import STAGED, staging_of
-from sealtrain.training.distributed.wire.tensors import (
+from sealtrain_nodes.wire.scratch import FrameBuffers
+from sealtrain_nodes.wire.staging import STAGED, staging_of
+from sealtrain_nodes.wire.tensors import (
     Flat,
     Reduction,
     reduction_of,
     require_plain,
 )
-from sealtrain.training.distributed.wire.work import WireWork
+from sealtrain_nodes.wire.work import WireWork
 
 BACKEND: Final = "sealtrain"
 _SCRATCH: Final = FrameBuffers()

@@ -26,12 +26,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.adoption import adopt_group
-from sealtrain.training.distributed.wire.group import BACKEND, WireGroup
-from sealtrain.training.distributed.wire.guest_groups import GuestGroups
-from sealtrain.training.distributed.wire.meeting import Wire
-from sealtrain.training.distributed.wire.staging import STAGED
-from sealtrain.training.distributed.wire.tiers import IssueLane, TieredGroup
+from sealtrain_nodes.wire.adoption import adopt_group
+from sealtrain_nodes.wire.group import BACKEND, WireGroup
+from sealtrain_nodes.wire.guest_groups import GuestGroups
+from sealtrain_nodes.wire.meeting import Wire
+from sealtrain_nodes.wire.staging import STAGED
+from sealtrain_nodes.wire.tiers import IssueLane, TieredGroup
 
 
 class _Joined:

@@ -28,8 +28,8 @@ from torch._C._distributed_c10d import (
     Work,
 )
 
-from sealtrain.training.distributed.wire.group import NamedGroup
-from sealtrain.training.distributed.wire.tensors import in_order, reduction_of
+from sealtrain_nodes.wire.group import NamedGroup
+from sealtrain_nodes.wire.tensors import in_order, reduction_of
 
 MEETING_SECONDS: Final = 120.0
 _TAG: Final = 1 << 20

@@ -25,19 +25,19 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, BroadcastOptions, ReduceScatterOptions
 
 from sealtrain.errors import SealtrainError, UsageError
-from sealtrain.training.distributed.wire.engine import Engine, IssuedWork, Operation
-from sealtrain.training.distributed.wire.frames import form_of
-from sealtrain.training.distributed.wire.group import NamedGroup, Tensors, WireGroup, root_of
-from sealtrain.training.distributed.wire.guest_groups import GuestGroups, is_of_transport
-from sealtrain.training.distributed.wire.parts import require_count, require_size, split
-from sealtrain.training.distributed.wire.staging import staging_of
-from sealtrain.training.distributed.wire.tensors import (
+from sealtrain.training.errors import ChannelBroken, ChannelCut
+from sealtrain_nodes.wire.engine import Engine, IssuedWork, Operation
+from sealtrain_nodes.wire.frames import form_of
+from sealtrain_nodes.wire.group import NamedGroup, Tensors, WireGroup, root_of
+from sealtrain_nodes.wire.guest_groups import GuestGroups, is_of_transport
+from sealtrain_nodes.wire.parts import require_count, require_size, split
+from sealtrain_nodes.wire.staging import staging_of
+from sealtrain_nodes.wire.tensors import (
     in_order,
     reduction_of,
     require_plain,
 )
-from sealtrain.training.distributed.wire.work import WireWork
-from sealtrain.training.errors import ChannelBroken, ChannelCut
+from sealtrain_nodes.wire.work import WireWork
 
 PART_BYTES: Final = 4 << 20
 """Of each rank's part of what is reduced at a time."""

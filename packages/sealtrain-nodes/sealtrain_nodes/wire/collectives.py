@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.training.distributed.wire.engine import Operation
-from sealtrain.training.distributed.wire.frames import FRAME_BYTES
-from sealtrain.training.distributed.wire.link import Piece
-from sealtrain.training.distributed.wire.scratch import FrameBuffers
+from sealtrain_nodes.wire.engine import Operation
+from sealtrain_nodes.wire.frames import FRAME_BYTES
+from sealtrain_nodes.wire.link import Piece
+from sealtrain_nodes.wire.scratch import FrameBuffers
 
 if TYPE_CHECKING:  # it loads PyTorch, which a keeper does not
-    from sealtrain.training.distributed.wire.tensors import Flat, Reduction
+    from sealtrain_nodes.wire.tensors import Flat, Reduction
 
 Steps = Iterator[None]
 """Queues pieces at each step. The order of the steps is the same on every rank."""

@@ -12,8 +12,8 @@ from collecting import COLLECTING
 from variants import variants
 
 from sealtrain.errors import UsageError
-from sealtrain.training.distributed.wire.meeting import Wire
 from sealtrain.training.errors import ChannelBroken
+from sealtrain_nodes.wire.meeting import Wire
 
 if not COLLECTING:
     import torch
@@ -23,7 +23,7 @@ if not COLLECTING:
     from torch.nn.parallel import DistributedDataParallel
     from wire_world import all_gather_single, ranks, reduce_scatter_single
 
-    from sealtrain.training.distributed.wire.staging import STAGED, staging_of
+    from sealtrain_nodes.wire.staging import STAGED, staging_of
 
 pytestmark = pytest.mark.long
 

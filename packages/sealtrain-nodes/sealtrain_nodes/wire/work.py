@@ -9,7 +9,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from sealtrain.training.distributed.wire.engine import IssuedWork
+from sealtrain_nodes.wire.engine import IssuedWork
 
 
 class WireWork(Work):
