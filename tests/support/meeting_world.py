@@ -248,7 +248,7 @@ class Node:
 
     def welcomed(self) -> Welcome:
         nodes, ranks = self.settings
-        self.welcome = self.channel.welcome(nodes=nodes, ranks=ranks)
+        self.welcome = self.channel.welcome(nodes={nodes}, ranks={ranks})
         return self.welcome
 
     def releases(self, **changed: Any) -> list[dict[str, Any]]:

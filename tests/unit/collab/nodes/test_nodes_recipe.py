@@ -96,7 +96,6 @@ MISFITS: dict[str, dict[str, Any]] = {
     },
     "unsloth": {"backend": {"name": "unsloth"}, "model": FOLDER},
     "axolotl": {"backend": {"name": "axolotl"}, "model": FOLDER},
-    "other ranks after a resume": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
     "packing": {"trainer": RECIPE["trainer"] | {"packing": True}, "backend": {"name": "trl"}},
     "evaluation alone": {
         "phase": "evaluate",
