@@ -164,7 +164,7 @@ def test_a_run_goes_on_with_the_named_numbers_of_nodes_and_ranks(sft: dict[str, 
 def test_numbers_with_which_no_run_can_go_on_are_refused(
     sft: dict[str, Any], changed: dict[str, Any]
 ) -> None:
-    assert 256 * 32 > MAX_PROCESSES
+    assert MAX_PROCESSES < 256 * 32
     with pytest.raises(RecipeInvalid):
         parse_recipe(resumable(sft, **changed))
 
