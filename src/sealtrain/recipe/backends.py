@@ -138,8 +138,8 @@ def unfit(recipe: Any) -> str | None:
     what = f"backend {backend.name}" if backend.name != "trl" else "training in several processes"
     if recipe.scripts and backend.name != "trl":
         return f"{what} does not reach into a script of your own; backend trl runs it in each rank"
-    if recipe.scripts and getattr(backend, "resume_ranks", ()):
-        return "backend.resume_ranks is not for a script of your own, which divides its steps"
+    if recipe.scripts and (len(numbers_of(backend)) > 1 or len(numbers_of_guests(recipe)) > 1):
+        return "resume_ranks and resume_nodes are not for a script, which divides its own steps"
     if recipe.privacy.dp == "sgd":
         return f"{what} is not known to keep privacy dp: sgd"
     problem = _unfit_to_resize(recipe)

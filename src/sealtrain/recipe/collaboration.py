@@ -199,7 +199,7 @@ def misfit(recipe: Any) -> str | None:
         return f"{what} is for phase {' and '.join(how.phases)}"
     unfit: Mapping[str, bool] = {
         f"privacy dp: {recipe.privacy.dp}": recipe.privacy.dp != "none",
-        "a script of your own": bool(recipe.scripts),
+        "a script of your own": bool(recipe.scripts) and not how.takes_backend,
         "a backend": not (how.takes_backend or is_default(recipe.backend)),
     }
     if how.shares_out:

@@ -40,7 +40,6 @@ def changes(recipe: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
             {"model": {"path": "base"}, "peft": None, "backend": {"name": name}}
             for name in ("unsloth", "axolotl")
         ],
-        "scripts": [{"scripts": ["train.py"]}],
         "privacy.dp: sgd or metrics": [{"privacy": SGD, "release_policy": quiet}],
         "audit.canaries": [{"audit": {"canaries": 2}}],
         "datasets.series": [{"datasets": series}],
@@ -86,6 +85,7 @@ TAKEN: dict[str, Any] = {
     },
     "backend": {"backend": {"name": "fsdp", "ranks": 4}},
     "resume_ranks": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
+    "script": {"scripts": ["train.py"], "backend": {"name": "trl", "ranks": 2}},
     "validation": {"validation": {"min_records": 20}},
     "handed a template": {
         "model": {"path": "base", "chat_template": ["{{ messages }}"]},
@@ -159,6 +159,7 @@ def test_a_run_goes_on_with_the_named_numbers_of_nodes_and_ranks(sft: dict[str, 
         {"accumulated": 1},
         {"accumulated": 4 * 256, "nodes": (256,), "ranks": (32,)},  # past MAX_PROCESSES
         {"backend": {"name": "deepspeed", "zero_stage": 1, "ranks": 2}},
+        {"ranks": (), "scripts": ["train.py"], "backend": {"name": "trl", "ranks": 2}},
     ],
 )
 def test_numbers_with_which_no_run_can_go_on_are_refused(

@@ -227,7 +227,12 @@ class _JoiningGuest(DataGuest):
     def met(self) -> Iterator[NodeCompany]:
         """Step 3: where all ranks are, while the block lasts."""
         joining, ranks = self._joining, self.recipe.backend.ranks
-        with NodeCompany.opened(joining.listen, ranks=ranks, first=joining.node * ranks) as mine:
+        with NodeCompany.opened(
+            joining.listen,
+            ranks=ranks,
+            first=joining.node * ranks,
+            carries=bool(self.recipe.scripts),
+        ) as mine:
             self.lease_keeper.begin()
             with self.around.on_stage("waiting for the other nodes"):
                 introduced = self.lead.introduce(
@@ -318,6 +323,7 @@ class _Work:
                 lambda: self._keep(room, ways),
                 guest.recipe.release_policy.logs,
                 lambda: guest.tally.counts,
+                scripts={str(guest.base / path): path for path in guest.recipe.scripts},
                 insecure_shown=shown,
                 named=Named.in_recipe(guest.recipe),
             )

@@ -22,8 +22,6 @@ _SPREAD = ("trl", "fsdp", "deepspeed")
 REFUSED: Final[Mapping[str, str]] = {
     "phase: evaluate": "nothing is trained; the ranks of one guest share the records out",
     "backend: unsloth or axolotl": "these libraries train in one process",
-    "scripts": "a script makes its process group by itself, and the connections between nodes are "
-    "the keepers'",
     "privacy.dp: sgd or metrics": "one guest draws the noise and keeps its account",
     "audit.canaries": "each node would draw others, from a secret of its own",
     "datasets.series": "each node would ask for a series by itself, and could read another length",

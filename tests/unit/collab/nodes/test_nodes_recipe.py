@@ -83,7 +83,6 @@ def test_settings_of_another_form_are_refused(changed: dict[str, Any]) -> None:
 
 FOLDER = {"path": "../models/base"}
 MISFITS: dict[str, dict[str, Any]] = {
-    "a script": {"scripts": ["train.py"], "backend": {"name": "trl"}},
     "differential privacy": {
         "privacy": {
             "dp": "sgd",
