@@ -143,7 +143,8 @@ function service(recipe, lock) {
 
 function portsOf({ collaboration, backend }) {
   if (!collaboration) return [];
-  const more = collaboration.kind === "nodes" ? (backend?.ranks ?? 1) : 1;
+  const { ranks = 1, resume_ranks: others = [] } = backend ?? {};
+  const more = collaboration.kind === "nodes" ? Math.max(ranks, ...others) : 1;
   return Array.from({ length: more + 1 }, (_, place) => FIRST_PORT + place);
 }
 

@@ -9,16 +9,18 @@ const claim = (condition, message) => demand(condition, "claim-contradicted", me
 export async function nodesHold(state) {
   const { predicate } = state;
   const { recipe } = state.need("lock");
-  const { nodes: size } = recipe.collaboration;
-  const ranks = recipe.backend?.ranks ?? 1;
+  const { nodes: size, resume_nodes: sizes = [] } = recipe.collaboration;
+  const { ranks = 1, resume_ranks: others = [] } = recipe.backend ?? {};
   const met = meetings(predicate);
   claim(met.length > 0, "no node ever joined");
   const sessions = new Set(met.map((one) => one.session));
   claim(sessions.size === met.length, "a session occurs twice");
   const before = new Set();
-  for (const { session, ranks: told, nodes, at } of met) {
-    claim(told === ranks, "another number of ranks than the recipe's");
-    const expected = Array.from({ length: size - 1 }, (_, place) => place + 1);
+  for (const { session, ranks: told, nodes, at, anew } of met) {
+    const named = (own, more, number) => number === own || (anew && more.includes(number));
+    claim(named(ranks, others, told), "another number of ranks than the recipe's");
+    claim(named(size, sizes, nodes.length + 1), "another number of nodes than the recipe's");
+    const expected = nodes.map((_, place) => place + 1);
     claim(nodes.map((one) => one.node).join() === expected.join(), "not every node joined, in order");
     for (const { node, run_id: id, from } of nodes) {
       claim(id === (await nodeRunId(predicate.run.run_id, session, node)), "another run id of a node");
@@ -33,6 +35,8 @@ export async function nodesHold(state) {
     for (const one of evidence) before.add(one);
   }
   const told = predicate.run.environment.world_size;
-  claim(told === String(size * ranks), "another number of processes than the recipe's");
-  return `${size} nodes of ${ranks} ranks, met ${met.length} times`;
+  const last = met.at(-1);
+  const world = String((last.nodes.length + 1) * last.ranks);
+  claim(told === world, "another number of processes than the last nodes have");
+  return `${last.nodes.length + 1} nodes of ${last.ranks} ranks, met ${met.length} times`;
 }

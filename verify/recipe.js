@@ -50,8 +50,9 @@ export function isRecipe(value) {
   if (!keepsSchema(value)) return false;
   const { purpose, model, backend, columns } = value;
   if (columns?.features?.includes(columns.label)) return false;
-  const ranks = backend?.resume_ranks ?? [];
-  if (ranks.some((number, at) => at > 0 && number <= ranks[at - 1])) return false;
+  for (const numbers of [backend?.resume_ranks, value.collaboration?.resume_nodes]) {
+    if (numbers?.some((number, at) => at > 0 && number <= numbers[at - 1])) return false;
+  }
   if (purpose !== undefined && !purposeText(purpose)) return false;
   if (model.config === undefined) return true;
   const { model_type: type } = model.config;

@@ -55,16 +55,18 @@ export function meetings({ run, run_log: { entries } }) {
   const claim = (condition, message) => demand(condition, "claim-contradicted", message);
   const found = [];
   let there = false;
+  let anew = false;
   let latest = null;
   for (const { event, at: written, fields } of entries) {
     const at = moment(written);
     if (BEGINNINGS.includes(event)) {
       if (there) found.at(-1).until = latest;
       there = false;
+      anew = event !== "run.started";
     } else if (event === "nodes.joined") {
       claim(!there, "nodes joined twice without an interruption");
       claim(isWritten(event, fields), "nodes.joined has another form");
-      found.push({ ...fields, at, until: null });
+      found.push({ ...fields, at, anew, until: null });
       there = true;
     }
     claim(there || !WORK.includes(event), `${event} without nodes that had joined`);

@@ -84,6 +84,14 @@ def interrupted() -> list[Entry]:
     ]
 
 
+def divided(*, nodes: int = NODES, ranks: int = RANKS) -> list[Entry]:
+    """The interrupted run, where it went on among others."""
+    log = interrupted()
+    _, fields, at = log[4]
+    log[4] = ("nodes.joined", fields | {"ranks": ranks, "nodes": fields["nodes"][: nodes - 1]}, at)
+    return log
+
+
 def told(entries: Sequence[Entry]) -> Change:
     log = chained(RUN_ID, copy.deepcopy(list(entries)))
 
@@ -412,6 +420,86 @@ def test_a_session_is_not_used_again(world: World) -> None:
     log[4] = joined(FIRST, AGAIN + 5)
     refused(world, told(log), resumed, with_receipts(world, all_of(world)[:4]),
             by=ClaimContradicted)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def resumable(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A world whose recipe lets two nodes, or one rank each, continue the run."""
+    made = nodes_world(
+        tmp_path_factory.mktemp("resumable"),
+        nodes=NODES,
+        ranks=RANKS,
+        resume_nodes=[2],
+        resume_ranks=[1, 4],
+    )
+    made.facts["collaboration"] = {"kind": "nodes", "parties": []}
+    resumed(made.facts)
+    made.facts["limits"] = limits_of(made.facts)
+    return made
+
+
+def went_on(world: World, *, nodes: int = NODES, ranks: int = RANKS, size: int) -> list[Change]:
+    """The manifest of a run that went on among others; ``size`` is what it says of processes."""
+
+    def sized(facts: dict[str, Any]) -> None:
+        facts["run"]["environment"]["world_size"] = str(size)
+
+    shown = all_of(world)
+    return [
+        told(divided(nodes=nodes, ranks=ranks)),
+        with_receipts(world, shown[: len(shown) + nodes - NODES]),
+        sized,
+    ]
+
+
+@pytest.mark.claim("C762")
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 2), (3, 1), (2, 1), (2, 4), (3, 2)])
+def test_a_run_that_went_on_among_others_verifies_where_the_recipe_names_them(
+    resumable: World, nodes: int, ranks: int
+) -> None:
+    changes = went_on(resumable, nodes=nodes, ranks=ranks, size=nodes * ranks)
+    verified(resumable, *changes)
+    other = went_on(resumable, nodes=nodes, ranks=ranks, size=nodes * ranks + 1)
+    assert refused(resumable, *other, by=ClaimContradicted).check == "world_size"
+
+
+@pytest.mark.claim("C762")
+def test_a_run_of_numbers_that_the_recipe_does_not_name_is_refused(
+    world: World, resumable: World
+) -> None:
+    three = went_on(resumable, ranks=3, size=9)
+    assert refused(resumable, *three, by=ClaimContradicted).check == "nodes"
+    for made in ({"ranks": 1, "size": 3}, {"nodes": 2, "size": 4}):
+        changes = [resumed, *went_on(world, **made)]
+        assert refused(world, *changes, by=ClaimContradicted).check == "nodes"
+
+
+@pytest.mark.claim("C762")
+def test_no_run_begins_among_others_than_its_owners_approved(resumable: World) -> None:
+    """The recipe names them for a run that was interrupted."""
+    for fields in ({"ranks": 1}, {"nodes": 2}):
+        log = divided()
+        ranks, nodes = fields.get("ranks", RANKS), fields.get("nodes", NODES)
+        event, first, at = log[1]
+        log[1] = (event, first | {"ranks": ranks, "nodes": first["nodes"][: nodes - 1]}, at)
+        shown = [one for place, one in enumerate(all_of(resumable)) if nodes > 2 or place != 2]
+        changes = [told(log), with_receipts(resumable, shown)]
+
+        def sized(facts: dict[str, Any]) -> None:
+            facts["run"]["environment"]["world_size"] = str(NODES * RANKS)
+
+        assert refused(resumable, *changes, sized, by=ClaimContradicted).check == "nodes"
+
+
+@pytest.mark.claim("C762")
+def test_a_node_that_went_on_shows_receipts_though_fewer_did(resumable: World) -> None:
+    """The run of fewer nodes is no way around a node's receipts in the meeting before."""
+    shown = all_of(resumable)[:-1]
+    for missing in (1, 2, 4):
+        kept = [one for place, one in enumerate(shown) if place != missing]
+        changes = went_on(resumable, nodes=2, size=4)
+        changes[1] = with_receipts(resumable, kept)
+        refused(resumable, *changes, by=LeaseStale)
 
 
 @pytest.mark.parametrize("claimed", ["1", str(RANKS), str(NODES * RANKS + 1), "", None])

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,19 +46,26 @@ def nodes_world(
     ranks: int,
     join_seconds: int = 20,
     brokers: Collection[str] | None = None,
+    resume_nodes: Sequence[int] = (),
+    resume_ranks: Sequence[int] = (),
 ) -> World:
     """A consortium that approved a recipe of several nodes; ``brokers`` as ``make_world``."""
     (folder / "policy.yaml").write_text(yaml.safe_dump(simulated_policy().to_dict()))
-    together = {
+    together: dict[str, Any] = {
         "kind": "nodes",
         "policy": "policy.yaml",
         "nodes": nodes,
         "join_seconds": join_seconds,
     }
-    backend = {"name": "trl", "ranks": ranks}
-    return make_world(
-        folder, RECIPE | {"collaboration": together, "backend": backend}, brokers=brokers
-    )
+    backend: dict[str, Any] = {"name": "trl", "ranks": ranks}
+    trainer = RECIPE["trainer"]
+    if resume_nodes:
+        together["resume_nodes"] = list(resume_nodes)
+    if resume_ranks:
+        backend["resume_ranks"] = list(resume_ranks)
+        trainer = trainer | {"gradient_accumulation_steps": 12}
+    changed = {"collaboration": together, "backend": backend, "trainer": trainer}
+    return make_world(folder, RECIPE | changed, brokers=brokers)
 
 
 def receipt_of(
@@ -248,7 +255,7 @@ class Node:
 
     def welcomed(self) -> Welcome:
         nodes, ranks = self.settings
-        self.welcome = self.channel.welcome(nodes=nodes, ranks=ranks)
+        self.welcome = self.channel.welcome(nodes={nodes}, ranks={ranks})
         return self.welcome
 
     def releases(self, **changed: Any) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ def main() -> None:
     from sealtrain.guest.leasekeeper import Follower
     from sealtrain.guest.sandbox.border import Ways, enclose
     from sealtrain.guest.sandbox.output import OutputTally
-    from sealtrain.recipe.backends import divide_among, needs_group, numbers_of
+    from sealtrain.recipe.backends import Division, divide_among, needs_group, numbers_of
     from sealtrain.training.checkpoints.checkpoint import newest
     from sealtrain.training.distributed.machinery import connect_backend
     from sealtrain.training.distributed.ranks import gather_ranks
@@ -86,7 +86,7 @@ def main() -> None:
 
     number = CHANGES.pop("on", None)
     approved = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)
-    recipe = divide_among(approved, number)
+    recipe = divide_among(approved, Division(ranks=number))
     backend, numbers = recipe.backend, numbers_of(approved.backend)
     sealed = FOLDER.parent / "sealed"
     if not sealed.exists():

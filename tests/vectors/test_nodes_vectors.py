@@ -28,7 +28,9 @@ def vectors(name: str) -> list[dict[str, Any]]:
 
 
 def terms(vector: dict[str, Any]) -> NodesTerms:
-    return NodesTerms(**{name: vector[name] for name in ("run_id", "nodes", "ranks", "world_size")})
+    others = {name: tuple(vector.get(name, ())) for name in ("resume_nodes", "resume_ranks")}
+    named = {name: vector[name] for name in ("run_id", "nodes", "ranks", "world_size")}
+    return NodesTerms(**named, **others)
 
 
 @pytest.mark.parametrize("vector", vectors("run_ids"), ids=lambda vector: vector["name"])

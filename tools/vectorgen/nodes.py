@@ -43,14 +43,16 @@ def time(seconds: int) -> str:
     return datetime.fromtimestamp(BEGAN + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def joined(session: str, at: int) -> tuple[int, str, dict[str, Any]]:
+def joined(
+    session: str, at: int, *, nodes: int = NODES, ranks: int = RANKS
+) -> tuple[int, str, dict[str, Any]]:
     """An honest meeting (§5)."""
     return (
         at,
         "nodes.joined",
         {
             "session": session,
-            "ranks": RANKS,
+            "ranks": ranks,
             "nodes": [
                 {
                     "node": node,
@@ -59,7 +61,7 @@ def joined(session: str, at: int) -> tuple[int, str, dict[str, Any]]:
                     "key": label(f"key {session} {node}", 32),
                     "from": time(at - 5),
                 }
-                for node in range(1, NODES)
+                for node in range(1, nodes)
             ],
         },
     )
@@ -101,6 +103,27 @@ def restarted() -> Log:
     """A run that ended before its first checkpoint, and began again."""
     log = undisturbed()
     return [log[0], {**log[0], "event": "run.restarted"}, *log[1:]]
+
+
+def divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Log:
+    """A run that went on among other numbers of nodes and ranks, or began among them."""
+    event = "run.resumed" if again else "run.restarted"
+    return log_of(
+        (0, "run.started", {"phase": "sft"}),
+        joined(SESSIONS[0], 20),
+        (60, "checkpoint.sealed", {"counter": 1, "step": 4, "digest": label("one", 32)}),
+        (200, event, {}),
+        joined(SESSIONS[1], 220, nodes=nodes, ranks=ranks),
+        (400, "training.finished", {"steps": 12}),
+        (500, "outputs.sealed", {}),
+    )
+
+
+def divided_at_once(*, nodes: int = NODES, ranks: int = RANKS) -> Log:
+    """A run that nothing interrupted, of other numbers."""
+    log = undisturbed()
+    log[1]["fields"] = joined(SESSIONS[0], 20, nodes=nodes, ranks=ranks)[2]
+    return log
 
 
 def without(event: str, nth: int = 0) -> Edit:
@@ -257,6 +280,7 @@ def run_logs() -> list[dict[str, Any]]:
         log = copy.deepcopy(whole())
         change(log)
         found.append(vector(comment, log, valid=False))
+    found += other_numbers(vector)
     alone = [entry for entry in undisturbed() if entry["event"] in ("run.started",)]
     return [
         *found,
@@ -271,6 +295,51 @@ def run_logs() -> list[dict[str, Any]]:
                world_size=str((NODES + 1) * RANKS)),
         vector("1: of a recipe with one rank", whole(), valid=False, ranks=1,
                world_size=str(NODES)),
+    ]  # fmt: skip
+
+
+def other_numbers(vector: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs that went on among other numbers of nodes and ranks than they began with (§5)."""
+    allows: dict[str, Any] = {"resume_nodes": [2, 4], "resume_ranks": [1, 4]}
+
+    def world(number: int) -> dict[str, Any]:
+        return {**allows, "world_size": str(number)}
+
+    one_rank_each = divided(ranks=1)
+    two_nodes = divided(nodes=2)
+    swapped = divided(nodes=4)
+    meeting(swapped, 1)["nodes"].reverse()
+    short = divided(nodes=4)
+    meeting(short, 1)["nodes"].pop(0)
+    stale = divided(nodes=2, ranks=1)
+    meeting(stale, 1)["nodes"][0]["evidence"] = meeting(stale)["nodes"][1]["evidence"]
+    return [
+        vector("went on with one rank each", one_rank_each, valid=True, **world(3)),
+        vector("went on with more ranks", divided(ranks=4), valid=True, **world(12)),
+        vector("went on with a node less", two_nodes, valid=True, **world(4)),
+        vector("went on with a node more", divided(nodes=4), valid=True, **world(8)),
+        vector("went on with others of both", divided(nodes=2, ranks=1), valid=True, **world(2)),
+        vector("began again with others", divided(ranks=1, again=False), valid=True, **world(3)),
+        vector("may have others and has not", whole(), valid=True, **world(6)),
+        vector("1: ranks that the recipe does not name", divided(ranks=3), valid=False,
+               **world(9)),
+        vector("1: nodes that the recipe does not name", divided(nodes=5), valid=False,
+               **world(10)),
+        vector("1: others of a recipe that names none", one_rank_each, valid=False,
+               world_size="3"),
+        vector("1: nodes named, ranks not", one_rank_each, valid=False, resume_nodes=[2],
+               world_size="3"),
+        vector("1: ranks named, nodes not", two_nodes, valid=False, resume_ranks=[1],
+               world_size="4"),
+        vector("1: began with other ranks", divided_at_once(ranks=1), valid=False, **world(3)),
+        vector("1: began with other nodes", divided_at_once(nodes=2), valid=False, **world(4)),
+        vector("1: other nodes in another order", swapped, valid=False, **world(8)),
+        vector("1: the first of other nodes is missing", short, valid=False, **world(6)),
+        vector("2: evidence of the meeting of others", stale, valid=False, **world(2)),
+        vector("4: as many as began", one_rank_each, valid=False, **world(6)),
+        vector("4: as many as the first nodes have", two_nodes, valid=False, **world(6)),
+        vector("4: nodes of the last, ranks of the first", divided(nodes=2, ranks=1), valid=False,
+               **world(4)),
     ]  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 A node opens its ports and makes its key before it knows the others. Its keeper connects every rank
 of it, and hands each connection over to the workload's process of that rank: the key of the node
-and the listening ports stay with the keeper.
+and the listening ports stay with the keeper. Where the workload runs a script, the connections stay
+too (``relay``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import NodeLost, UsageError
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
+from sealtrain_nodes.relay import FrameRelay
 from sealtrain_nodes.sharing import Sharing
 from sealtrain_nodes.wire.identity import NodeKey
 from sealtrain_nodes.wire.meeting import Wire, connect
@@ -65,8 +67,10 @@ class NodeCompany:
         *,
         first: int,
         meeting_seconds: float = MEETING_SECONDS,
+        carries: bool = False,
     ) -> None:
         self._meeting_seconds = meeting_seconds
+        self._relay = FrameRelay() if carries else None
         self.host = host
         self.first = first
         self.world = 0
@@ -91,6 +95,7 @@ class NodeCompany:
         ranks: int,
         first: int,
         meeting_seconds: float = MEETING_SECONDS,
+        carries: bool = False,
         fabric: Path = FABRIC,
     ) -> Self:
         """Listen for every rank of this node.
@@ -100,6 +105,7 @@ class NodeCompany:
             ranks: Number of them.
             first: Global number of the first.
             meeting_seconds: Longest wait for all ranks to connect.
+            carries: Keep the sessions here, and carry frames for the ranks (``relay``).
             fabric: Folder with the adapters of InfiniBand.
 
         Raises:
@@ -113,7 +119,7 @@ class NodeCompany:
                 listeners.append(Listener.open(host, port + number if port else 0))
                 undoing.callback(listeners[-1].close)
             undoing.pop_all()
-        return cls(host, listeners, first=first, meeting_seconds=meeting_seconds)
+        return cls(host, listeners, first=first, meeting_seconds=meeting_seconds, carries=carries)
 
     def meet(self, members: Sequence[RankPlace], *, run_id: str, session: str) -> None:
         """Learn who the ranks are.
@@ -214,7 +220,10 @@ class NodeCompany:
                 if not 0 <= rank < len(self._wires):
                     return None
                 self._handed[rank] = {link.rank: link for link in self._wires[rank].hand_over()}
-            return self._handed[rank].pop(peer, None)
+            handed = self._handed[rank].pop(peer, None)
+            if handed is None or self._relay is None:
+                return handed
+            return self._relay.carry(handed)
 
     def leave(self) -> None:
         """Close what was not handed over; the other ranks learn that it was meant."""
@@ -224,6 +233,8 @@ class NodeCompany:
             for links in self._handed.values():
                 while links:
                     links.popitem()[1].sock.close()
+        if self._relay is not None:
+            self._relay.close()
         for listener in self._listeners:
             listener.close()
 

@@ -75,6 +75,10 @@ class LastingOptions:
         int | None,
         typer.Option(help="Continue an interrupted run on this number of ranks."),
     ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Continue an interrupted run on this number of nodes."),
+    ] = None
     continues: Annotated[
         str | None,
         typer.Option(
@@ -217,6 +221,7 @@ def ticket(
         "wait_seconds": lasting.wait_seconds,
         "restarts": lasting.restarts,
         "ranks": lasting.ranks,
+        "nodes": lasting.nodes,
         "continues": _continues(lasting.continues),
         "previous": None if lasting.previous is None else _lasting_place(lasting.previous),
         "health": lasting.health,

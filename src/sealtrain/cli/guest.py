@@ -184,8 +184,10 @@ def _outcome(
     """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
     from sealtrain.guest.run import resume, start
     from sealtrain.guest.settings import load_run
-    from sealtrain.recipe.backends import divide_among
+    from sealtrain.recipe.backends import Division, divide_among
     from sealtrain.sealing.trainedmodel import RUN_MANIFEST
+
+    division = Division(ranks=ticket.ranks, nodes=ticket.nodes)
 
     def begin(stored: Stored | None) -> Outcome:
         return start(
@@ -201,10 +203,10 @@ def _outcome(
             surround_alone(stages=True),
             progress=progress,
             stored=stored,
-            ranks=ticket.ranks,
+            division=division,
         )
 
-    divide_among(recipe, ticket.ranks)  # refuses before anyone is asked for keys
+    divide_among(recipe, division)  # refuses before anyone is asked for keys
     outcome = _supervise(recipe, settings, ticket, begin=begin, again=again)
     if outcome is None:
         manifest = settings.out / RUN_MANIFEST

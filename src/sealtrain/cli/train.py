@@ -165,13 +165,14 @@ def _resumption(
 ) -> Callable[[], Outcome]:
     with pause_collection():
         from sealtrain.guest.run import resume as resume_run
+        from sealtrain.recipe.backends import Division
 
     return lambda: resume_run(
         *held(),
         surround_alone(stages=True),
         progress=True,
         metrics_port=metrics_port,
-        ranks=ranks,
+        division=Division(ranks=ranks),
     )
 
 

@@ -107,7 +107,7 @@ _FIELDS: Final[Mapping[str, _Fields]] = {
     "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
     "train": _Fields(
         frozenset({"brokers", "data"}),
-        _UNATTENDED | {"continues", "listen", "peers", "previous", "ranks", "store"},
+        _UNATTENDED | {"continues", "listen", "peers", "nodes", "previous", "ranks", "store"},
     ),
 }
 
@@ -162,6 +162,7 @@ class RunTicket(StrictModel):
         run: Id of the run, as its lead told it.
         rejoins: The owner's data took part in the run before, in a guest whose disk is gone.
         node: Number of this node, from 1.
+        nodes: Number of nodes on which an interrupted run goes on; the recipe's if not given.
         states: Folder for sealed states that orchestrator and standby share.
         threads: Number of threads that it computes with, on the CPU.
         public_urls: URLs under which a broker is reached.
@@ -201,6 +202,7 @@ class RunTicket(StrictModel):
     run: Hex32 | None = None
     rejoins: bool = False
     node: Annotated[int, Field(ge=1, le=255)] | None = None
+    nodes: Annotated[int, Field(ge=2, le=256)] | None = None
     states: Text | None = None
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
     public_urls: tuple[Text, ...] = Field(default=(), max_length=16)

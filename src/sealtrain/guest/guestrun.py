@@ -26,6 +26,7 @@ from sealtrain.guest.series import remember
 from sealtrain.guest.settings import RunSettings, holds_run, save_run
 from sealtrain.manifest.condense import NeededReleases
 from sealtrain.manifest.limits import BORDER_CLOSED
+from sealtrain.recipe.backends import UNDIVIDED, Division, divide_among
 from sealtrain.sealing.errors import CheckpointRefused
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class GuestRun(DataGuest):
         *,
         resuming: bool,
         stored: Stored | None = None,
-        ranks: int | None = None,
+        division: Division = UNDIVIDED,
     ) -> None:
         """Do nothing yet; ``begin`` and ``again`` prepare it, too.
 
@@ -73,14 +74,14 @@ class GuestRun(DataGuest):
             around: What else it is given.
             resuming: The brokers know the run.
             stored: As the type; ``None`` where there is no output store.
-            ranks: Another number of ranks than the recipe's, which the recipe names.
+            division: Other numbers of ranks and nodes than the recipe's, which the recipe names.
         """
         super().__init__(
             settings, Asking(run_id=run_id, resuming=resuming), around, shared_out=False
         )
         self.run_id = run_id
         self._stored = stored
-        self._ranks = ranks
+        self._division = division
         self._counter = 0
         self._needed: NeededReleases | None = None  # once the journal they belong to is loaded
         self._renewals: list[dict[str, Any]] = []  # of the time before
@@ -107,7 +108,13 @@ class GuestRun(DataGuest):
         """Fork workload and opener: what they inherit has seen no broker yet."""
         from sealtrain.guest.side_processes import start_beside
 
-        self.workload, self.opener = start_beside(self, undoing, on=self._ranks)
+        self.workload, self.opener = start_beside(self, undoing, division=self._division)
+
+    def admit(self) -> Self:
+        """As ``AttestedGuest``; the recipe is then as the ranks of this run train it."""
+        super().admit()
+        self.recipe = divide_among(self.lock.recipe, self._division)
+        return self
 
     @classmethod
     def begin(
@@ -140,14 +147,14 @@ class GuestRun(DataGuest):
         around: Surroundings,
         *,
         stored: Stored | None = None,
-        ranks: int | None = None,
+        division: Division = UNDIVIDED,
     ) -> GuestRun:
         """Continue a run under its own id (``load_run``). Arguments as ``GuestRun``.
 
         Raises:
             SealtrainError: As ``prepare``.
         """
-        run = cls(settings, run_id, around, resuming=True, stored=stored, ranks=ranks)
+        run = cls(settings, run_id, around, resuming=True, stored=stored, division=division)
         return run.prepare()
 
     def newest_checkpoint(self) -> CheckpointRef | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.distributions import load
 from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.workload.messages import MOST_TALLIED, RecordParts, Sign, Spent, TallyRecords
-from sealtrain.recipe.backends import numbers_of
+from sealtrain.recipe.backends import worlds_of
 from sealtrain.recipe.kinds import KINDS
 from sealtrain.training.backends.ready import make_ready
 from sealtrain.training.run import Checkpoints, Inputs, Reporting, load_phase, train
@@ -57,7 +57,7 @@ def run_phase(run: WorkloadRun) -> None:
                 store=run.store,
                 resume=run.resume,
                 lease_keeper=Follower() if run.lease is None else run.lease,
-                approved_ranks=numbers_of(run.lock.recipe.backend),
+                approved_ranks=worlds_of(run.lock.recipe),
             ),
             reporting=Reporting()
             if run.metrics is None

@@ -27,7 +27,7 @@ from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.signals import softly
 from sealtrain.guest.validating import validate_data
-from sealtrain.recipe.backends import processes_of
+from sealtrain.recipe.backends import UNDIVIDED, Division, processes_of
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import Surroundings
@@ -72,16 +72,16 @@ def resume(
     progress: bool,
     metrics_port: int | None = None,
     stored: Stored | None = None,
-    ranks: int | None = None,
+    division: Division = UNDIVIDED,
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``.
 
-    With ``ranks`` on another number of ranks, which ``backend.resume_ranks`` of the recipe names;
-    any other number raises ``RecipeInvalid``.
+    With ``division`` on another number of ranks or nodes, which ``backend.resume_ranks`` or
+    ``collaboration.resume_nodes`` of the recipe names; any other raises ``RecipeInvalid``.
     """
     expect_helpers(settings)
     expect_listening(settings)
-    run = GuestRun.again(settings, run_id, around, stored=stored, ranks=ranks)
+    run = GuestRun.again(settings, run_id, around, stored=stored, division=division)
     return RunSteps(run, resuming=True, progress=progress).outcome(metrics_port)
 
 

@@ -16,6 +16,7 @@ from sealtrain.guest.sandbox.users import workload_user
 from sealtrain.guest.workload.fork import WorkloadProcess
 from sealtrain.guest.workload.opener import Opener
 from sealtrain.guest.workload_life import Workload
+from sealtrain.recipe.backends import UNDIVIDED, Division
 from sealtrain.recipe.kinds import workload_distributions
 from sealtrain.recipe.missing import missing_values
 
@@ -25,14 +26,18 @@ if TYPE_CHECKING:
 
 
 def start_beside(
-    guest: AttestedGuest, undoing: ExitStack, *, on: int | None = None, first: int = 0
+    guest: AttestedGuest,
+    undoing: ExitStack,
+    *,
+    division: Division = UNDIVIDED,
+    first: int = 0,
 ) -> tuple[WorkloadProcess, Opener]:
     """Start workload and opener of an admitted guest.
 
     Args:
         guest: It has asked no broker.
         undoing: Ends both.
-        on: Number of ranks that continue the run; ``None`` for the recipe's own.
+        division: Among how many the run goes on.
         first: Number of this guest's first rank among those of all its nodes.
     """
     settings, admitted = guest.settings, guest.admitted
@@ -46,7 +51,7 @@ def start_beside(
         copies=admitted.taken.path,
         out=settings.out,
         shown=shown,
-        on=on,
+        division=division,
         first=first,
     )
     data = [place for place in settings.data if isinstance(place, Path)]

@@ -32,7 +32,13 @@ from sealtrain.guest.workload.channel import AskingEnd, ChannelEnds
 from sealtrain.guest.workload.company import company_of
 from sealtrain.guest.workload.messages import Ended, Failed, RankReady, Stopped
 from sealtrain.guest.workload.new_interpreter import execute_anew
-from sealtrain.recipe.backends import divide_among, needs_group, processes_of
+from sealtrain.recipe.backends import (
+    UNDIVIDED,
+    Division,
+    divide_among,
+    needs_group,
+    processes_of,
+)
 from sealtrain.recipe.engines import builds_code
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
@@ -66,7 +72,7 @@ class Workload:
         copies: Folder of the copies of what the lock pins.
         out: The run's folder, which this process names and cannot open.
         shown: A rehearsal shows everything.
-        on: Number of ranks that continue the run; ``None`` for the recipe's own.
+        division: Among how many the run goes on.
         first: Number of its first rank among those of all nodes.
     """
 
@@ -77,13 +83,13 @@ class Workload:
     copies: Path
     out: Path
     shown: bool
-    on: int | None = None
+    division: Division = UNDIVIDED
     first: int = 0
 
     @property
     def recipe(self) -> Recipe:
         """The recipe of the lock, as the ranks of this run train it."""
-        recipe: Recipe = divide_among(self.lock.recipe, self.on)
+        recipe: Recipe = divide_among(self.lock.recipe, self.division)
         return recipe
 
     @property
@@ -120,7 +126,7 @@ class Workload:
             "copies": str(self.copies),
             "out": str(self.out),
             "shown": self.shown,
-            "on": self.on,
+            "division": list(self.division),
             "first": self.first,
             "ends": [[each.fileno() for each in end.all] for end in ends],
         }
@@ -222,7 +228,7 @@ def begin_anew(given: dict[str, Any]) -> NoReturn:
             copies=Path(given["copies"]),
             out=Path(given["out"]),
             shown=given["shown"],
-            on=given["on"],
+            division=Division(*given["division"]),
             first=given["first"],
         )
         sockets = [[socket.socket(fileno=number) for number in end] for end in given["ends"]]

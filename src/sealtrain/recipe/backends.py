@@ -11,7 +11,7 @@ those that run, so a recipe that a backend would change is refused before it is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -112,6 +112,12 @@ def guests_of(recipe: Any) -> int:
     return 1 if how is None else int(how.guests)
 
 
+def numbers_of_guests(recipe: Any) -> frozenset[int]:
+    """Numbers of guests that may train a ``Recipe``: its own and those that may continue a run."""
+    how = recipe.collaboration
+    return frozenset({1} if how is None else {how.guests, *how.resume_guests})
+
+
 def processes_of(recipe: Any) -> int:
     """Number of processes that share each step of a ``Recipe``, in all its guests."""
     return int(recipe.backend.ranks) * guests_of(recipe)
@@ -132,8 +138,8 @@ def unfit(recipe: Any) -> str | None:
     what = f"backend {backend.name}" if backend.name != "trl" else "training in several processes"
     if recipe.scripts and backend.name != "trl":
         return f"{what} does not reach into a script of your own; backend trl runs it in each rank"
-    if recipe.scripts and getattr(backend, "resume_ranks", ()):
-        return "backend.resume_ranks is not for a script of your own, which divides its steps"
+    if recipe.scripts and (len(numbers_of(backend)) > 1 or len(numbers_of_guests(recipe)) > 1):
+        return "resume_ranks and resume_nodes are not for a script, which divides its own steps"
     if recipe.privacy.dp == "sgd":
         return f"{what} is not known to keep privacy dp: sgd"
     problem = _unfit_to_resize(recipe)
@@ -157,23 +163,27 @@ _ONE_NUMBER: Final = {
 
 
 def _unfit_to_resize(recipe: Any) -> str | None:
-    """Why another number of ranks cannot continue the run."""
+    """Why another number of ranks or of guests cannot continue the run."""
     backend, trainer = recipe.backend, recipe.trainer
-    if not getattr(backend, "resume_ranks", ()):
+    ranks, guests = numbers_of(backend), numbers_of_guests(recipe)
+    other_ranks = getattr(backend, "resume_ranks", ())
+    if not other_ranks and len(guests) == 1:
         return None
+    name = "backend.resume_ranks" if other_ranks else "collaboration.resume_nodes"
     if recipe.phase in _ONE_NUMBER:
-        why = _ONE_NUMBER[recipe.phase]
-        return f"backend.resume_ranks is not for phase {recipe.phase}: {why}"
+        return f"{name} is not for phase {recipe.phase}: {_ONE_NUMBER[recipe.phase]}"
     if getattr(trainer, "loss_type", None) == "kto":
-        return "backend.resume_ranks does not go together with loss_type kto: it compares a batch"
-    if backend.ranks in backend.resume_ranks:
+        return f"{name} does not go together with loss_type kto: it compares a batch"
+    if not isinstance(backend, _Resizable):
+        return f"{name} is not for backend {backend.name}: its checkpoints are for one number"
+    if backend.ranks in other_ranks:
         return f"backend.resume_ranks names other numbers than ranks: leave {backend.ranks} out"
-    parts = trainer.gradient_accumulation_steps * backend.ranks
-    uneven = [number for number in backend.resume_ranks if parts % number]
+    parts = trainer.gradient_accumulation_steps * processes_of(recipe)
+    uneven = sorted({each * guest for each in ranks for guest in guests if parts % (each * guest)})
     if uneven:
         return (
-            f"backend.resume_ranks {uneven[0]} does not divide the {parts} parts of a step "
-            "(gradient_accumulation_steps times ranks)"
+            f"{name}: {uneven[0]} ranks do not divide the {parts} parts of a step "
+            "(gradient_accumulation_steps times the ranks of all guests)"
         )
     return None
 
@@ -183,20 +193,53 @@ def numbers_of(backend: Any) -> frozenset[int]:
     return frozenset({backend.ranks, *getattr(backend, "resume_ranks", ())})
 
 
-def divide_among(recipe: Any, ranks: int | None) -> Any:
-    """The ``Recipe`` as another number of ranks trains it: the same records in every step.
+def worlds_of(recipe: Any) -> frozenset[int]:
+    """Numbers of processes, of all guests together, that may train a ``Recipe``."""
+    guests = numbers_of_guests(recipe)
+    return frozenset(each * guest for each in numbers_of(recipe.backend) for guest in guests)
+
+
+class Division(NamedTuple):
+    """Among how many a run goes on; ``None`` for the recipe's own number.
+
+    Attributes:
+        ranks: Of each guest.
+        nodes: Guests that share each step.
+    """
+
+    ranks: int | None = None
+    nodes: int | None = None
+
+
+UNDIVIDED: Final = Division()
+"""As the recipe says."""
+
+
+def divide_among(recipe: Any, division: Division) -> Any:
+    """The ``Recipe`` as other numbers train it: the same records in every step.
 
     Args:
         recipe: The approved recipe.
-        ranks: Number of ranks; ``None`` for the recipe's own.
+        division: Number of ranks, and of guests.
 
     Raises:
-        RecipeInvalid: The recipe does not name this number.
+        RecipeInvalid: The recipe does not name these numbers.
     """
-    backend = recipe.backend
-    if ranks is None or ranks == backend.ranks:
+    backend, own = recipe.backend, guests_of(recipe)
+    ranks = backend.ranks if division.ranks is None else division.ranks
+    guests = own if division.nodes is None else division.nodes
+    if (ranks, guests) == (backend.ranks, own):
         return recipe
     approved = numbers_of(backend)
+    if guests not in numbers_of_guests(recipe):
+        raise RecipeInvalid(
+            "the recipe does not let this number of nodes continue the run",
+            check="collaboration.resume_nodes",
+            got=guests,
+            expected=", ".join(map(str, sorted(numbers_of_guests(recipe)))),
+            hint="resume with one of these, or lock a recipe whose collaboration.resume_nodes "
+            "names it",
+        )
     if ranks not in approved:
         raise RecipeInvalid(
             "the recipe does not let this number of ranks continue the run",
@@ -207,12 +250,14 @@ def divide_among(recipe: Any, ranks: int | None) -> Any:
             if isinstance(backend, _Resizable)
             else "resume with this number: the checkpoints of this backend are for no other",
         )
-    parts = recipe.trainer.gradient_accumulation_steps * backend.ranks
+    parts = recipe.trainer.gradient_accumulation_steps * processes_of(recipe)
+    how = recipe.collaboration
     return recipe.model_copy(
         update={
             "backend": backend.model_copy(update={"ranks": ranks}),
+            "collaboration": how if how is None else how.with_guests(guests),
             "trainer": recipe.trainer.model_copy(
-                update={"gradient_accumulation_steps": parts // ranks}
+                update={"gradient_accumulation_steps": parts // (ranks * guests)}
             ),
         }
     )

@@ -9,7 +9,7 @@ so owners approve it with the recipe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import AllowInfNan, Field
 
@@ -84,6 +84,19 @@ class CollaborationSettings(StrictModel):
     def guests(self) -> int:
         """Number of guests that share each step of the training."""
         return 1
+
+    @property
+    def resume_guests(self) -> tuple[int, ...]:
+        """Other numbers of guests that may continue a run."""
+        return ()
+
+    def with_guests(self, guests: int) -> Self:
+        """These settings for another number of guests that continue a run.
+
+        Args:
+            guests: One of ``resume_guests``, or the settings' own.
+        """
+        return self
 
     def ports(self, ranks: int) -> int:
         """Number of ports that a guest's document opens for other machines.
@@ -186,7 +199,7 @@ def misfit(recipe: Any) -> str | None:
         return f"{what} is for phase {' and '.join(how.phases)}"
     unfit: Mapping[str, bool] = {
         f"privacy dp: {recipe.privacy.dp}": recipe.privacy.dp != "none",
-        "a script of your own": bool(recipe.scripts),
+        "a script of your own": bool(recipe.scripts) and not how.takes_backend,
         "a backend": not (how.takes_backend or is_default(recipe.backend)),
     }
     if how.shares_out:

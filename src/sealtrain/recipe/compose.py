@@ -12,6 +12,7 @@ from typing import Final
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.platforms import Platform
+from sealtrain.recipe.backends import numbers_of
 from sealtrain.recipe.document import (
     Program,
     frame_of,
@@ -87,7 +88,9 @@ def launch_scripts(lock: Lock) -> tuple[str, ...]:
 def _ports(lock: Lock) -> tuple[int, ...]:
     how = lock.recipe.collaboration
     first = GUEST_PORTS[0]
-    return () if how is None else tuple(range(first, first + how.ports(lock.recipe.backend.ranks)))
+    if how is None:
+        return ()
+    return tuple(range(first, first + how.ports(max(numbers_of(lock.recipe.backend)))))
 
 
 def _platform_of(hardware: Hardware) -> Platform:

@@ -9,7 +9,7 @@ import pytest
 from carrying import carries
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.recipe.backends import DEFAULT, divide_among
+from sealtrain.recipe.backends import DEFAULT, UNDIVIDED, Division, divide_among
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
@@ -258,20 +258,22 @@ def test_other_numbers_of_ranks_are_approved_and_keep_the_records_of_a_step(
     locked = lock_of(sft | parts(2) | {"backend": backend}).lock
     assert locked.to_dict()["recipe"]["backend"]["resume_ranks"] == [1, 4]
     recipe = locked.recipe
-    assert divide_among(recipe, None) is recipe
-    assert divide_among(recipe, 2) is recipe
+    assert divide_among(recipe, UNDIVIDED) is recipe
+    assert divide_among(recipe, Division(ranks=2, nodes=1)) is recipe
     for ranks, accumulated in ((1, 4), (4, 1)):
-        divided = divide_among(recipe, ranks)
+        divided = divide_among(recipe, Division(ranks=ranks))
         assert divided.backend.ranks == ranks
         assert divided.trainer.gradient_accumulation_steps == accumulated
     with pytest.raises(RecipeInvalid, check=carries(check="backend.resume_ranks", got="3")):
-        divide_among(recipe, 3)
+        divide_among(recipe, Division(ranks=3))
+    with pytest.raises(RecipeInvalid, check=carries(check="collaboration.resume_nodes", got="2")):
+        divide_among(recipe, Division(nodes=2))
 
 
 def test_no_number_of_ranks_is_approved_unless_named(sft: dict[str, Any]) -> None:
     for backend in ({"name": "trl"}, {"name": "deepspeed", "zero_stage": 2, "ranks": 2}):
         with pytest.raises(RecipeInvalid, check=carries(check="backend.resume_ranks")):
-            divide_among(parse_recipe(sft | {"backend": backend}), 4)
+            divide_among(parse_recipe(sft | {"backend": backend}), Division(ranks=4))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 from training_world import SGD
 
-from sealtrain.recipe.collaborations.nodes import REFUSED
+from sealtrain.recipe.backends import Division, divide_among, processes_of, worlds_of
+from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES, REFUSED
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
@@ -38,10 +40,6 @@ def changes(recipe: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
             {"model": {"path": "base"}, "peft": None, "backend": {"name": name}}
             for name in ("unsloth", "axolotl")
         ],
-        "backend.resume_ranks": [
-            {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}}
-        ],
-        "scripts": [{"scripts": ["train.py"]}],
         "privacy.dp: sgd or metrics": [{"privacy": SGD, "release_policy": quiet}],
         "audit.canaries": [{"audit": {"canaries": 2}}],
         "datasets.series": [{"datasets": series}],
@@ -86,6 +84,8 @@ TAKEN: dict[str, Any] = {
         ],
     },
     "backend": {"backend": {"name": "fsdp", "ranks": 4}},
+    "resume_ranks": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
+    "script": {"scripts": ["train.py"], "backend": {"name": "trl", "ranks": 2}},
     "validation": {"validation": {"min_records": 20}},
     "handed a template": {
         "model": {"path": "base", "chat_template": ["{{ messages }}"]},
@@ -107,3 +107,73 @@ def test_what_one_guest_takes_nodes_take(sft: dict[str, Any], name: str) -> None
 )  # fmt: skip
 def test_nodes_take_the_settings_of_ranks(sft: dict[str, Any], trainer: dict[str, Any]) -> None:
     parse_recipe(sft | trained_by(sft, **trainer) | {"collaboration": NODES})
+
+
+def resumable(
+    sft: dict[str, Any],
+    *,
+    accumulated: int = 6,
+    nodes: tuple[int, ...] = (3,),
+    ranks: tuple[int, ...] = (1, 4),
+    **changed: Any,
+) -> dict[str, Any]:
+    """Two nodes of two ranks that may go on as ``nodes`` of ``ranks``."""
+    backend = {"name": "fsdp", "ranks": 2} | ({"resume_ranks": list(ranks)} if ranks else {})
+    together = NODES | ({"resume_nodes": list(nodes)} if nodes else {})
+    recipe = sft | {"model": sft["model"] | {"dtype": "float32"}}
+    return (
+        recipe
+        | trained_by(recipe, gradient_accumulation_steps=accumulated)
+        | {"backend": backend, "collaboration": together}
+        | changed
+    )
+
+
+def test_a_run_goes_on_with_the_named_numbers_of_nodes_and_ranks(sft: dict[str, Any]) -> None:
+    recipe = parse_recipe(resumable(sft))
+    assert worlds_of(recipe) == {2, 3, 4, 6, 8, 12}
+    for ranks, nodes in ((1, 2), (1, 3), (2, 3), (4, 2), (4, 3)):
+        divided = divide_among(recipe, Division(ranks=ranks, nodes=nodes))
+        assert (divided.backend.ranks, divided.collaboration.guests) == (ranks, nodes)
+        parts = divided.trainer.gradient_accumulation_steps * processes_of(divided)
+        assert parts == 6 * 4
+    for division, check in (
+        (Division(ranks=3), "backend.resume_ranks"),
+        (Division(nodes=4), "collaboration.resume_nodes"),
+        (Division(nodes=1), "collaboration.resume_nodes"),
+    ):
+        with pytest.raises(RecipeInvalid, check=carries(check=check)):
+            divide_among(recipe, division)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"nodes": (2,)},  # its own
+        {"nodes": (1,)},  # alone
+        {"nodes": (4, 3)},
+        {"nodes": (3, 3)},
+        {"nodes": (257,)},
+        {"nodes": tuple(range(3, 12))},
+        {"nodes": (5,)},  # does not divide a step
+        {"accumulated": 1},
+        {"accumulated": 4 * 256, "nodes": (256,), "ranks": (32,)},  # past MAX_PROCESSES
+        {"backend": {"name": "deepspeed", "zero_stage": 1, "ranks": 2}},
+        {"ranks": (), "scripts": ["train.py"], "backend": {"name": "trl", "ranks": 2}},
+    ],
+)
+def test_numbers_with_which_no_run_can_go_on_are_refused(
+    sft: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    assert MAX_PROCESSES < 256 * 32
+    with pytest.raises(RecipeInvalid):
+        parse_recipe(resumable(sft, **changed))
+
+
+def test_numbers_that_may_go_on_are_in_the_lock_only_where_they_are_named(
+    sft: dict[str, Any],
+) -> None:
+    for nodes in ((), (3,)):
+        written = parse_recipe(resumable(sft, nodes=nodes)).to_dict()["collaboration"]
+        assert written.get("resume_nodes", []) == list(nodes)
+        assert ("resume_nodes" in written) is bool(nodes)

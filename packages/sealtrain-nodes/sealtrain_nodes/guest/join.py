@@ -29,7 +29,14 @@ from sealtrain.guest.sandbox.border import Room, Ways, enclose, telling
 from sealtrain.guest.sandbox.events import Named, Restated, run_telling
 from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.signals import softly
-from sealtrain.recipe.backends import processes_of
+from sealtrain.recipe.backends import (
+    UNDIVIDED,
+    Division,
+    divide_among,
+    numbers_of,
+    numbers_of_guests,
+    processes_of,
+)
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.nodes import Nodes
 from sealtrain.sealing.checkpointstore import CheckpointStore
@@ -37,6 +44,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import node_run_id
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain_nodes.company import NodeCompany
+from sealtrain_nodes.errors import NodeRefused
 from sealtrain_nodes.guest.leadchannel import LeadChannel
 from sealtrain_nodes.guest.nodekeeper import NodeKeeper
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
@@ -89,11 +97,47 @@ def join(
         SealtrainError: Whatever else fails; no plaintext is left anywhere.
     """
     with ExitStack() as stack:
-        guest = _JoiningGuest(settings, joining, around).prepare()
+        guest = _prepare(settings, joining, around)
         stack.callback(guest.close)
         company = stack.enter_context(guest.met())
         _Work(guest, company).done()
         return {"run_id": guest.run_id, "session": guest.session, "node": joining.node}
+
+
+def _prepare(settings: RunSettings, joining: Joining, around: Surroundings) -> _JoiningGuest:
+    """Steps 1 and 2, among as many as the lead says.
+
+    The workload is started before the lead is asked, so that it inherits nothing of what the lead
+    says. Where the run goes on among others than the recipe's own numbers, the node begins anew.
+
+    Raises:
+        NodeRefused: The lead names other numbers each time.
+        SealtrainError: As ``join``.
+    """
+    try:
+        return _JoiningGuest(settings, joining, around, UNDIVIDED).prepare()
+    except _OtherDivision as other:
+        division = other.division
+    try:
+        return _JoiningGuest(settings, joining, around, division).prepare()
+    except _OtherDivision as other:
+        raise NodeRefused(
+            "the lead names other numbers of nodes and ranks each time",
+            check="nodes",
+            got=f"{other.division.nodes} nodes of {other.division.ranks} ranks",
+            expected=f"{division.nodes} nodes of {division.ranks} ranks",
+        ) from None
+
+
+class _OtherDivision(Exception):
+    """The run goes on among others than this node has started its workload for.
+
+    Attributes:
+        division: As the lead says, and the recipe allows.
+    """
+
+    def __init__(self, division: Division) -> None:
+        self.division = division
 
 
 class _JoiningGuest(DataGuest):
@@ -111,10 +155,16 @@ class _JoiningGuest(DataGuest):
     workload: WorkloadProcess
     opener: Opener | None = None
 
-    def __init__(self, settings: RunSettings, joining: Joining, around: Surroundings) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        joining: Joining,
+        around: Surroundings,
+        division: Division,
+    ) -> None:
         asking = Asking(run_id=self._greet, resuming=False)
         super().__init__(settings, asking, around, shared_out=False)
-        self._joining = joining
+        self._joining, self._division = joining, division
         self._undoing = ExitStack()
         self._untold: list[dict[str, Any]] | None = []  # None once the lead listens
 
@@ -125,12 +175,20 @@ class _JoiningGuest(DataGuest):
             self._undoing = self._undoing.pop_all()
         return self
 
+    def admit(self) -> Self:
+        """As ``AttestedGuest``; the recipe is then as the ranks of this run train it."""
+        super().admit()
+        self.recipe = divide_among(self.lock.recipe, self._division)
+        return self
+
     def _before_keys(self, undoing: ExitStack) -> None:
         """Start workload and opener: what they inherit has met neither lead nor broker."""
         from sealtrain.guest.side_processes import start_beside
 
         first = self._joining.node * self.recipe.backend.ranks
-        self.workload, self.opener = start_beside(self, undoing, first=first)
+        self.workload, self.opener = start_beside(
+            self, undoing, division=self._division, first=first
+        )
 
     def _greet(self, guest: AttestedGuest) -> str:
         """Steps 1 and 3.1: the run id under which this node asks for keys."""
@@ -145,7 +203,12 @@ class _JoiningGuest(DataGuest):
                 source=None if joining.listen[0] in _EVERY_ADDRESS else joining.listen[0],
             )
             self._undoing.callback(self.lead.close)
-            welcome = self.lead.welcome(nodes=how.nodes, ranks=guest.recipe.backend.ranks)
+            welcome = self.lead.welcome(
+                nodes=numbers_of_guests(guest.lock.recipe),
+                ranks=numbers_of(guest.lock.recipe.backend),
+            )
+        if (welcome.nodes, welcome.ranks) != (how.nodes, guest.recipe.backend.ranks):
+            raise _OtherDivision(Division(ranks=welcome.ranks, nodes=welcome.nodes))
         self.run_id, self.session = welcome.run_id, welcome.session
         return node_run_id(welcome.run_id, welcome.session, joining.node)
 
@@ -164,7 +227,12 @@ class _JoiningGuest(DataGuest):
     def met(self) -> Iterator[NodeCompany]:
         """Step 3: where all ranks are, while the block lasts."""
         joining, ranks = self._joining, self.recipe.backend.ranks
-        with NodeCompany.opened(joining.listen, ranks=ranks, first=joining.node * ranks) as mine:
+        with NodeCompany.opened(
+            joining.listen,
+            ranks=ranks,
+            first=joining.node * ranks,
+            carries=bool(self.recipe.scripts),
+        ) as mine:
             self.lease_keeper.begin()
             with self.around.on_stage("waiting for the other nodes"):
                 introduced = self.lead.introduce(
@@ -255,6 +323,7 @@ class _Work:
                 lambda: self._keep(room, ways),
                 guest.recipe.release_policy.logs,
                 lambda: guest.tally.counts,
+                scripts={str(guest.base / path): path for path in guest.recipe.scripts},
                 insecure_shown=shown,
                 named=Named.in_recipe(guest.recipe),
             )

@@ -93,7 +93,9 @@ class LeadNode:
         address = host_and_port(run.settings.listen)
         listener = bind(address, what="nodes")
         host, port = address
-        company = NodeCompany.opened((host, port and port + 1), ranks=ranks, first=0)
+        company = NodeCompany.opened(
+            (host, port and port + 1), ranks=ranks, first=0, carries=bool(run.recipe.scripts)
+        )
         session = os.urandom(16).hex()
         welcome = Welcome(run_id=run.run_id, session=session, nodes=how.nodes, ranks=ranks)
         at = write_host_and_port(*listener.getsockname()[:2])

@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
@@ -121,19 +121,23 @@ class LeadChannel:
             ) from error
         return cls(line, channel, host=lead[0], seconds=seconds)
 
-    def welcome(self, *, nodes: int, ranks: int) -> Welcome:
-        """The run and its session; ``nodes`` and ``ranks`` are the recipe's.
+    def welcome(self, *, nodes: Collection[int], ranks: Collection[int]) -> Welcome:
+        """The run and its session.
+
+        Args:
+            nodes: Numbers of nodes that the recipe lets train.
+            ranks: Numbers of ranks of each that it lets train.
 
         Raises:
             NodeRefused: The lead counts otherwise.
         """
         found: Welcome = self._read().welcome or _other_word()
-        if (found.nodes, found.ranks) != (nodes, ranks):
+        if found.nodes not in nodes or found.ranks not in ranks:
             raise NodeRefused(
                 "the lead counts other nodes or ranks than the recipe",
                 check="nodes",
                 got=f"{found.nodes} nodes of {found.ranks} ranks",
-                expected=f"{nodes} nodes of {ranks} ranks",
+                expected=f"{_any_of(nodes)} nodes of {_any_of(ranks)} ranks",
             )
         return found
 
@@ -270,6 +274,10 @@ class LeadChannel:
         if len(found) != size:
             raise ChannelBroken("the lead sent other bytes than it announced", check="message")
         return found
+
+
+def _any_of(numbers: Collection[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def _other_word() -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from sealtrain.recipe.backends import worlds_of
 from sealtrain.recipe.collaboration import CollaborationSettings
-from sealtrain.recipe.fields import RecipePath
+from sealtrain.recipe.fields import RecipePath, describe_keyword
 
 MAX_NODES = 256
 MAX_PROCESSES = 4096
@@ -21,10 +22,6 @@ _SPREAD = ("trl", "fsdp", "deepspeed")
 REFUSED: Final[Mapping[str, str]] = {
     "phase: evaluate": "nothing is trained; the ranks of one guest share the records out",
     "backend: unsloth or axolotl": "these libraries train in one process",
-    "backend.resume_ranks": "a node's number of ranks is part of what its ticket and the meeting "
-    "agree on; the run goes on with the same numbers",
-    "scripts": "a script makes its process group by itself, and the connections between nodes are "
-    "the keepers'",
     "privacy.dp: sgd or metrics": "one guest draws the noise and keeps its account",
     "audit.canaries": "each node would draw others, from a secret of its own",
     "datasets.series": "each node would ask for a series by itself, and could read another length",
@@ -67,10 +64,36 @@ class Nodes(CollaborationSettings):
         default=3600, ge=1, le=_SECONDS_A_WEEK, description="How long nodes wait for each other."
     )
 
+    resume_nodes: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=MAX_NODES)], ...],
+        describe_keyword("uniqueItems", True),
+    ] = Field(
+        default=(),
+        max_length=8,
+        exclude_if=lambda numbers: not numbers,
+        description="Other numbers of nodes that may continue a run; a step keeps its records.",
+    )
+
+    @field_validator("resume_nodes")
+    @classmethod
+    def _ascending(cls, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        if list(numbers) != sorted(set(numbers)):
+            raise ValueError("resume_nodes names each number once, in ascending order")
+        return numbers
+
     @property
     def guests(self) -> int:
         """As the settings say."""
         return self.nodes
+
+    @property
+    def resume_guests(self) -> tuple[int, ...]:
+        """As the settings say."""
+        return self.resume_nodes
+
+    def with_guests(self, guests: int) -> Self:
+        """As ``CollaborationSettings.with_guests``."""
+        return self.model_copy(update={"nodes": guests})
 
     def ports(self, ranks: int) -> int:
         """One to join at, and one for each rank."""
@@ -81,10 +104,10 @@ class Nodes(CollaborationSettings):
         if recipe.backend.name not in _SPREAD:
             allowed = ", ".join(_SPREAD)
             return f"collaboration nodes trains with backend {allowed}, not {recipe.backend.name}"
-        if self.nodes * recipe.backend.ranks > MAX_PROCESSES:
+        if self.nodes in self.resume_nodes:
+            return f"collaboration.resume_nodes names other numbers than nodes, not {self.nodes}"
+        if max(worlds_of(recipe)) > MAX_PROCESSES:
             return f"collaboration nodes trains in at most {MAX_PROCESSES} ranks of all nodes"
-        if getattr(recipe.backend, "resume_ranks", ()):
-            return f"collaboration nodes has no resume_ranks: {REFUSED['backend.resume_ranks']}"
         if getattr(getattr(recipe, "audit", None), "canaries", 0):
             return f"collaboration nodes has no audit.canaries: {REFUSED['audit.canaries']}"
         return None

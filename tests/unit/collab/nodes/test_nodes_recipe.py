@@ -83,7 +83,6 @@ def test_settings_of_another_form_are_refused(changed: dict[str, Any]) -> None:
 
 FOLDER = {"path": "../models/base"}
 MISFITS: dict[str, dict[str, Any]] = {
-    "a script": {"scripts": ["train.py"], "backend": {"name": "trl"}},
     "differential privacy": {
         "privacy": {
             "dp": "sgd",
@@ -96,7 +95,6 @@ MISFITS: dict[str, dict[str, Any]] = {
     },
     "unsloth": {"backend": {"name": "unsloth"}, "model": FOLDER},
     "axolotl": {"backend": {"name": "axolotl"}, "model": FOLDER},
-    "other ranks after a resume": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
     "packing": {"trainer": RECIPE["trainer"] | {"packing": True}, "backend": {"name": "trl"}},
     "evaluation alone": {
         "phase": "evaluate",

@@ -4,9 +4,10 @@ Pure rules over the entries; the first breach is ``ClaimContradicted``:
 
 1. nodes join once after the run began, or went on, and before anything is sealed or ends;
 2. a list has the nodes 1 to N - 1 in order, the recipe's ranks, a session of its own, and for each
-   node the run id that follows from run, session and number, and keys from before it joined;
+   node the run id that follows from run, session and number, and keys from before it joined; once
+   the run went on or began again, N and the ranks may be others that the recipe names;
 3. evidence occurs once, and a key once in a session;
-4. as many processes trained as all nodes have ranks.
+4. as many processes ended the run as all nodes of its last meeting have ranks.
 
 ``stays_of_nodes`` lists the guests whose receipts checks 11 to 14 look for.
 """
@@ -29,7 +30,8 @@ from sealtrain.recipe.collaborations.nodes import MAX_NODES, Nodes
 from sealtrain.signing.parties import node_run_id
 
 JOINED: Final = "nodes.joined"
-_BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
+STARTED: Final = "run.started"
+_BEGINNINGS: Final = frozenset({STARTED, "run.restarted", "run.resumed"})
 _WORK: Final = frozenset({"checkpoint.sealed", "outputs.sealed", "training.finished"})
 
 
@@ -54,13 +56,20 @@ class NodeMeeting:
     Attributes:
         joined: What the log says of them.
         at: When the log says so, seconds since the epoch.
+        anew: The run had gone on, or begun again, before they joined.
         until: When they had trained: the last entry before the next meeting, or that training
             finished; ``None`` where the log says neither.
     """
 
     joined: _NodeJoined
     at: int
+    anew: bool = False
     until: int | None = None
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that trained, node 0 included."""
+        return len(self.joined.nodes) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,8 @@ class NodesTerms:
         run_id: Of the run.
         nodes: Number of nodes in its recipe.
         ranks: Of each.
+        resume_nodes: Other numbers of nodes that may continue the run.
+        resume_ranks: Other numbers of ranks that may.
         world_size: Number of processes that trained, as the manifest says.
     """
 
@@ -78,6 +89,8 @@ class NodesTerms:
     nodes: int
     ranks: int
     world_size: str | None
+    resume_nodes: tuple[int, ...] = ()
+    resume_ranks: tuple[int, ...] = ()
 
 
 def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[NodeMeeting, ...]:
@@ -87,17 +100,17 @@ def meetings_in(entries: Iterable[Mapping[str, Any]]) -> tuple[NodeMeeting, ...]
         ClaimContradicted: Rule 1 is broken, or an entry malformed.
     """
     found: list[NodeMeeting] = []
-    there, latest = False, 0
+    there, anew, latest = False, False, 0
     for entry in entries:
         event, at = str(entry["event"]), from_rfc3339(str(entry["at"]))
         if event in _BEGINNINGS:
             if there:
                 found[-1] = replace(found[-1], until=latest)
-            there = False
+            there, anew = False, event != STARTED
         elif event == JOINED:
             if there:
                 raise _broken("nodes joined twice without an interruption", entry)
-            found.append(NodeMeeting(joined=_read(entry), at=at))
+            found.append(NodeMeeting(joined=_read(entry), at=at, anew=anew))
             there = True
         elif event in _WORK and not there:
             raise _broken(f"{event} without nodes that had joined", entry)
@@ -144,12 +157,15 @@ def nodes_hold(case: Case) -> str:
         run_id=run.run_id,
         nodes=how.nodes,
         ranks=recipe.backend.ranks,
+        resume_nodes=how.resume_nodes,
+        resume_ranks=getattr(recipe.backend, "resume_ranks", ()),
         world_size=run.environment.get("world_size"),
     )
     meetings = meetings_hold(case.need_log(), terms)
     again = f", met {len(meetings)} times" if len(meetings) > 1 else ""
-    each = "one rank" if terms.ranks == 1 else f"{terms.ranks} ranks"
-    return f"{terms.nodes} nodes with {each} each{again}"
+    last = meetings[-1]
+    each = "one rank" if last.joined.ranks == 1 else f"{last.joined.ranks} ranks"
+    return f"{last.nodes} nodes with {each} each{again}"
 
 
 def meetings_hold(
@@ -173,12 +189,13 @@ def meetings_hold(
         "evidence of a node",
     )
     for meeting in meetings:
-        _as_the_recipe_says(meeting.joined, terms)
+        _as_the_recipe_says(meeting, terms)
         _keys_came_first(meeting)
-    world = str(terms.nodes * terms.ranks)
+    last = meetings[-1]
+    world = str(last.nodes * last.joined.ranks)
     if terms.world_size != world:
         raise ClaimContradicted(
-            "another number of processes trained than all nodes have ranks",
+            "another number of processes ended the run than all its nodes have ranks",
             check="world_size",
             got=terms.world_size,
             expected=world,
@@ -186,10 +203,16 @@ def meetings_hold(
     return meetings
 
 
-def _as_the_recipe_says(joined: _NodeJoined, terms: NodesTerms) -> None:
+def _as_the_recipe_says(meeting: NodeMeeting, terms: NodesTerms) -> None:
+    joined = meeting.joined
+    numbers, ranks = {terms.nodes}, {terms.ranks}
+    if meeting.anew:
+        numbers |= set(terms.resume_nodes)
+        ranks |= set(terms.resume_ranks)
+    expected = meeting.nodes if meeting.nodes in numbers else terms.nodes
     facts: dict[str, tuple[object, object]] = {
-        "nodes": ([node.node for node in joined.nodes], list(range(1, terms.nodes))),
-        "ranks": (joined.ranks, terms.ranks),
+        "nodes": ([node.node for node in joined.nodes], list(range(1, expected))),
+        "ranks": (joined.ranks, joined.ranks if joined.ranks in ranks else terms.ranks),
     }
     facts |= {
         f"run id of node {node.node}": (
