@@ -106,6 +106,7 @@ const TEES = {
   },
   "gcp-snp": { form: cloud.GCP_SNP_FORM, verify: cloud.verifyGcpSnp, appraise: cloud.appraiseGcpSnp },
   "test-vtpm": { form: cloud.TEST_VTPM_FORM, verify: cloud.verifyTestVtpm, appraise: cloud.appraiseTestVtpm },
+  "test-nitro": { form: nitro.TEST_FORM, verify: nitro.verifyTest, appraise: nitro.appraiseTest },
 };
 /** Kinds of evidence that a platform of another name shows. */
 const SHOWN_BY = {
@@ -116,6 +117,7 @@ const SHOWN_BY = {
   "azure-tdx": "tdx",
   "gcp-snp": "snp",
   "test-vtpm": "simulator",
+  "test-nitro": "simulator",
 };
 const DCAP = ["dstack", "tdx", "dstack-gcp-tdx", "azure-tdx"];
 const crl = (value) => hexText(value) && value.length > 0;

@@ -22,25 +22,35 @@ const any = literal("any");
 const register = (value) => shape.hex96(value) && !/^0+$/.test(value);
 const anyOf = (item, max) => shape.either(any, shape.list(item, { max }));
 
+const formOf = (tee) =>
+  record({
+    tee: literal(tee),
+    document: (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= MAX_DOCUMENT,
+    app_compose: shape.compose,
+  });
 /** Evidence of a Nitro enclave. */
-export const FORM = record({
-  tee: literal("nitro"),
-  document: (value) => value !== "" && (fromBase64(value)?.length ?? Infinity) <= MAX_DOCUMENT,
-  app_compose: shape.compose,
-});
+export const FORM = formOf("nitro");
+/** Evidence of an enclave under a test root. */
+export const TEST_FORM = formOf("test-nitro");
+
+const image = record({ pcr0: register, pcr1: register, pcr2: register });
 
 /** A policy's rules for Nitro enclaves. */
 export const RULES = record({
   tee: literal("nitro"),
-  images: shape.either(
-    any,
-    shape.list(record({ pcr0: register, pcr1: register, pcr2: register }), { max: 1024 }),
-  ),
+  images: anyOf(image, 1024),
   signers: anyOf(register, 256),
   parents: anyOf(shape.match(/^i-[0-9a-f]{8,32}$/), 4096),
   iam_roles: anyOf(register, 256),
   max_age_s: shape.integer(1, 10800),
   debug: literal("refuse"),
+});
+
+/** A policy's rules for an enclave under a test root; images are named. */
+export const TEST_RULES = record({
+  tee: literal("test-nitro"),
+  images: shape.list(image, { max: 1024 }),
+  max_age_s: shape.integer(1, 10800),
 });
 
 const isBytes = (value, min, max) => value instanceof Uint8Array && value.length >= min && value.length <= max;
@@ -158,12 +168,25 @@ export async function verify(cpu, { rules, root, now }) {
   };
 }
 
+/** Facts that a test root signed about an enclave; never under a root of hardware. */
+export async function verifyTest(cpu, given) {
+  demand(given.root !== null, "simulated-evidence", "evidence under a test root");
+  return verify(cpu, given);
+}
+
+/** The rules of a policy for an enclave under a test root. */
+export const appraiseTest = ({ document }, rules) => appraiseImage(document, rules);
+
+function appraiseImage({ pcrs }, rules) {
+  const measured = (image) => [0, 1, 2].every((index) => image[`pcr${index}`] === hex(pcrs.get(index)));
+  demand(rules.images === "any" || rules.images.some(measured), "measurement-mismatch", "another image");
+}
+
 /** The rules of a policy for an enclave whose document verified. */
 export function appraise({ document }, rules) {
   const { pcrs, parent } = document;
   const value = (index) => (pcrs.has(index) ? hex(pcrs.get(index)) : null);
-  const image = (one) => [0, 1, 2].every((index) => one[`pcr${index}`] === value(index));
-  demand(rules.images === "any" || rules.images.some(image), "measurement-mismatch", "another image");
+  appraiseImage(document, rules);
   const signer = rules.signers === "any" || rules.signers.includes(value(8));
   demand(signer, "measurement-mismatch", "an image of another signer");
   const instance = pcrs.has(4) && !equal(pcrs.get(4), ZEROS) && rules.parents.includes(parent);

@@ -29,6 +29,7 @@ export const TIER_OF_KIND = {
   "azure-tdx": "processor-and-paravisor",
   "gcp-snp": "cloud-tpm",
   "test-vtpm": "cloud",
+  "test-nitro": "cloud",
 };
 
 /** Whether a tier is at least the lowest that is taken. */

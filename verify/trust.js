@@ -4,7 +4,7 @@ import { Refusal, demand, equal, fromBase64 } from "./bytes.js";
 import { isTrustedChain } from "./chainword.js";
 import { AZURE_RULES, AZURE_SNP_RULES, GCP_SNP_RULES, TEST_VTPM_RULES } from "./cloudtpm.js";
 import { Malformed } from "./json.js";
-import { RULES as NITRO } from "./nitro.js";
+import { RULES as NITRO, TEST_RULES as TEST_NITRO } from "./nitro.js";
 import { RULES as NVIDIA } from "./nvidia.js";
 import { GOOGLE_RULES, NITRO_TPM_RULES } from "./rented.js";
 import * as shape from "./shape.js";
@@ -73,6 +73,7 @@ const TEES = {
   "azure-tdx": { platform: "tdx", vendor: "intel" },
   "gcp-snp": { platform: "snp", vendor: "amd" },
   "test-vtpm": { platform: "simulator", vendor: null }, // under a test root alone
+  "test-nitro": { platform: "simulator", vendor: null },
 };
 const each = (field) => [...new Set(Object.values(TEES).map((one) => one[field]))].filter((name) => name !== null);
 const CPU = {
@@ -84,6 +85,7 @@ const CPU = {
   "azure-snp": AZURE_SNP_RULES,
   "gcp-snp": GCP_SNP_RULES,
   "test-vtpm": TEST_VTPM_RULES,
+  "test-nitro": TEST_NITRO,
   nitro: NITRO,
   snp: SNP,
   "dstack-amd-sev-snp": DSTACK_SNP,

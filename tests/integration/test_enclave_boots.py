@@ -8,20 +8,17 @@ fetches what is needed and plays this; without it, the test is skipped.
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from enclave_boot import CID, BootedEnclave
-from enclave_world import bound, reached
+from enclave_boot import STARTS_WITHIN, PlayedParent, image_file
 from nitro_world import PKI
 from world import founded, simulated_policy
 
@@ -32,21 +29,12 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.ticket import parse_ticket
 from sealtrain.errors import EvidenceRefused
-from sealtrain.guest.enclave.bridge import carry
 from sealtrain.guest.enclave.launch import EnclaveLaunch, plan_launch
 from sealtrain.guest.enclave.parent import EnclaveStage, Parent, ParentMachine
-from sealtrain.guest.enclave.ports import (
-    HEARTBEAT,
-    HEARTBEAT_PORT,
-    STATUS_PORT,
-    TUNNEL_PORT,
-)
 from sealtrain.guest.enclave.tunnels import Tunnels
-from sealtrain.image.machine.enclavebuild import EnclaveParts, build_enclave
 from sealtrain.image.machine.enclavefile import measure_enclave
 from sealtrain.recipe.document import frame_of
 from sealtrain.release.messages import IDENTITY_PURPOSE
-from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
 
 pytestmark = [
     pytest.mark.long,
@@ -56,15 +44,6 @@ pytestmark = [
 ]
 
 CACHE = os.environ.get("SEALTRAIN_ENCLAVE")
-ORDER = (
-    "virtio_mmio",
-    "vsock",
-    "vmw_vsock_virtio_transport_common",
-    "vmw_vsock_virtio_transport",
-    "nsm",
-)
-ID = "i-00000000000000001-enc0000000000000001"
-STARTS_WITHIN = 1500
 MEMORY_MIB = 1536
 
 
@@ -77,86 +56,7 @@ def cache() -> Path:
 
 @pytest.fixture(scope="module")
 def eif(cache: Path) -> bytes:
-    parts = EnclaveParts(
-        kernel=(cache / "kernel/vmlinuz").read_bytes(),
-        modules={name: (cache / f"kernel/{name}.ko").read_bytes() for name in ORDER},
-    )
-    into = io.BytesIO()
-    build_enclave(cache / "images/broker", parts, into)
-    return into.getvalue()
-
-
-class PlayedParent:
-    """nitro-cli that boots QEMU, and a parent's vsock whose sockets are unix sockets here."""
-
-    def __init__(self, folder: Path, eif: bytes, qemu: Path) -> None:
-        self._folder = folder
-        measured = measure_enclave(eif)
-        self.nsm = SimulatedNsm(
-            PKI,
-            clock=lambda: int(time.time()),
-            measured=(
-                bytes.fromhex(measured[0]),
-                bytes.fromhex(measured[1]),
-                bytes.fromhex(measured[2]),
-            ),
-        )
-        self._begun = time.monotonic()
-        self.beat = threading.Event()
-        self.enclave = BootedEnclave(
-            folder,
-            eif,
-            qemu,
-            nsm=self.nsm,
-            services={
-                HEARTBEAT_PORT: self._heart,
-                STATUS_PORT: self._carried(STATUS_PORT),
-                TUNNEL_PORT: self._carried(TUNNEL_PORT),
-            },
-            memory=MEMORY_MIB,
-        )
-
-    def say(self, what: str) -> None:
-        print(f"{time.monotonic() - self._begun:7.1f} s  {what}", flush=True)
-
-    def _heart(self, connection: socket.socket) -> None:
-        assert connection.recv(1) == HEARTBEAT
-        connection.sendall(HEARTBEAT)
-        self.say("heartbeat")
-        self.beat.set()
-
-    def _carried(self, port: int) -> Any:
-        def serve(connection: socket.socket) -> None:
-            with reached(self._folder / f"parent-{port}") as other:
-                carry(connection, other)
-
-        return serve
-
-    def listen(self, port: int) -> socket.socket:
-        return bound(self._folder / f"parent-{port}")
-
-    def connect(self, cid: int, port: int) -> socket.socket:
-        assert cid == CID
-        return self.enclave.vsock.connect(port)
-
-    def cli(self, words: Sequence[str]) -> bytes:
-        if words[0] == "run-enclave":
-            self.enclave.__enter__()
-            assert self.beat.wait(STARTS_WITHIN), self.enclave.console
-            named = dict(zip(words[1::2], words[2::2], strict=True))
-            answer = {
-                "EnclaveID": ID,
-                "EnclaveCID": CID,
-                "NumberOfCPUs": int(named["--cpu-count"]),
-                "MemoryMiB": int(named["--memory"]),
-            }
-            return json.dumps(answer).encode()
-        if words[0] == "describe-enclaves":
-            runs = self.enclave.machine.poll() is None
-            state = "RUNNING" if runs else "TERMINATING"
-            return json.dumps([{"EnclaveID": ID, "State": state}]).encode()
-        self.enclave.__exit__(None, None, None)
-        return b"{}"
+    return image_file(cache, "broker")
 
 
 def broker_document(image: str, folder: Path) -> bytes:
@@ -181,7 +81,7 @@ def broker_document(image: str, folder: Path) -> bytes:
 def started(tmp_path: Path, eif: bytes, cache: Path) -> Iterator[tuple[PlayedParent, bytes]]:
     from sealtrain.image.layout import describe_image
 
-    played = PlayedParent(tmp_path, eif, cache / "trixie-backports/files")
+    played = PlayedParent(tmp_path, eif, cache / "trixie-backports/files", MEMORY_MIB)
     document = broker_document(describe_image(cache / "images/broker").digest, tmp_path)
     yield played, document
     played.enclave.__exit__(None, None, None)

@@ -267,6 +267,7 @@ def resigned(document: Any, name: str) -> Iterator[tuple[str, Any]]:
         "azure-snp": "report",
         "gcp-snp": "report",
         "nitro": "document",
+        "test-nitro": "document",
         "dstack-aws-nitro-tpm": "document",
     }
     field = documents.get(name, "quote")

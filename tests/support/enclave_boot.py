@@ -6,22 +6,65 @@ QEMU's ``microvm`` without ACPI and PCI is as an enclave is: devices on the comm
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import socket
 import subprocess
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from enclave_world import bound, reached
+from nitro_world import PKI
 from vhost_user import NsmBackend, VsockBackend
 
-from sealtrain.image.machine.enclavefile import COMMAND_LINE, KERNEL, RAMDISK, EnclaveFile
+from sealtrain.guest.enclave.bridge import carry
+from sealtrain.guest.enclave.ports import (
+    HEARTBEAT,
+    HEARTBEAT_PORT,
+    STATUS_PORT,
+    TUNNEL_PORT,
+)
+from sealtrain.image.machine.enclavebuild import EnclaveParts, build_enclave
+from sealtrain.image.machine.enclavefile import (
+    COMMAND_LINE,
+    KERNEL,
+    RAMDISK,
+    EnclaveFile,
+    measure_enclave,
+)
+from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
 
 CID: Final = 16
 _MODEL: Final = "microvm,acpi=off,memory-backend=mem,rtc=on"
+ORDER: Final = (
+    "virtio_mmio",
+    "vsock",
+    "vmw_vsock_virtio_transport_common",
+    "vmw_vsock_virtio_transport",
+    "nsm",
+)
+"""Modules as they are loaded."""
+ENCLAVE_ID: Final = "i-00000000000000001-enc0000000000000001"
+STARTS_WITHIN: Final = 1500
+"""Seconds, on a machine without hardware support and with other load."""
 NSM_ID: Final = 33
 """Virtio's number of security modules."""
+
+
+def image_file(cache: Path, image: str) -> bytes:
+    """The enclave image file of a container image in the cache of ``tools/enclave/boot.py``."""
+    parts = EnclaveParts(
+        kernel=(cache / "kernel/vmlinuz").read_bytes(),
+        modules={name: (cache / f"kernel/{name}.ko").read_bytes() for name in ORDER},
+    )
+    into = io.BytesIO()
+    build_enclave(cache / "images" / image, parts, into)
+    return into.getvalue()
 
 
 class BootedEnclave:
@@ -97,3 +140,83 @@ class BootedEnclave:
         assert self.machine.stdout is not None
         for line in self.machine.stdout:
             self.console.append(line.decode("utf-8", "replace").rstrip())
+
+
+class PlayedParent:
+    """nitro-cli that boots QEMU, and a parent's vsock whose sockets are unix sockets here.
+
+    Args:
+        folder: As ``BootedEnclave``.
+        eif: As there.
+        qemu: As there.
+        memory: MiB that the machine really has.
+    """
+
+    def __init__(self, folder: Path, eif: bytes, qemu: Path, memory: int) -> None:
+        self._folder = folder
+        measured = measure_enclave(eif)
+        self.nsm = SimulatedNsm(
+            PKI,
+            clock=lambda: int(time.time()),
+            measured=(
+                bytes.fromhex(measured[0]),
+                bytes.fromhex(measured[1]),
+                bytes.fromhex(measured[2]),
+            ),
+        )
+        self._begun = time.monotonic()
+        self.beat = threading.Event()
+        self.enclave = BootedEnclave(
+            folder,
+            eif,
+            qemu,
+            nsm=self.nsm,
+            services={
+                HEARTBEAT_PORT: self._heart,
+                STATUS_PORT: self._carried(STATUS_PORT),
+                TUNNEL_PORT: self._carried(TUNNEL_PORT),
+            },
+            memory=memory,
+        )
+
+    def say(self, what: str) -> None:
+        print(f"{time.monotonic() - self._begun:7.1f} s  {what}", flush=True)
+
+    def _heart(self, connection: socket.socket) -> None:
+        assert connection.recv(1) == HEARTBEAT
+        connection.sendall(HEARTBEAT)
+        self.say("heartbeat")
+        self.beat.set()
+
+    def _carried(self, port: int) -> Any:
+        def serve(connection: socket.socket) -> None:
+            with reached(self._folder / f"parent-{port}") as other:
+                carry(connection, other)
+
+        return serve
+
+    def listen(self, port: int) -> socket.socket:
+        return bound(self._folder / f"parent-{port}")
+
+    def connect(self, cid: int, port: int) -> socket.socket:
+        assert cid == CID
+        return self.enclave.vsock.connect(port)
+
+    def cli(self, words: Sequence[str]) -> bytes:
+        if words[0] == "run-enclave":
+            self.enclave.__enter__()
+            assert self.beat.wait(STARTS_WITHIN), self.enclave.console
+            named = dict(zip(words[1::2], words[2::2], strict=True))
+            answer = {
+                "EnclaveID": ENCLAVE_ID,
+                "EnclaveCID": CID,
+                "NumberOfCPUs": int(named["--cpu-count"]),
+                "MemoryMiB": int(named["--memory"]),
+            }
+            return json.dumps(answer).encode()
+        if words[0] == "describe-enclaves":
+            runs = self.enclave.machine.poll() is None
+            state = "RUNNING" if runs else "TERMINATING"
+            return json.dumps([{"EnclaveID": ENCLAVE_ID, "State": state}]).encode()
+        self.enclave.__exit__(None, None, None)
+        return b"{}"

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from nitro_world import NOW, PKI
+
+from sealtrain.guest.enclave.init import EnclaveInit
 from sealtrain.guest.enclave.plan import Mount
+from sealtrain.guest.enclave.ports import DOCUMENT_PORT
+from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
+
+CASES = {
+    case["name"]: case
+    for case in json.loads(
+        (Path(__file__).parents[2] / "vectors/recipe/compose.json").read_text("utf-8")
+    )["cases"]
+}
+DOCUMENT = CASES["nitro"]["compose"].encode()
+IMAGE = f"sha256:{'5a' * 32}"
 
 
 class PlayedKernel:
@@ -107,3 +123,45 @@ def stopped(listener: socket.socket) -> None:
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
+
+
+class Enclave:
+    """An init with its kernel, module and files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sockets = folder / "s"
+        self.sockets.mkdir()
+        self.kernel = PlayedKernel(self.sockets)
+        self.nsm = SimulatedNsm(PKI, clock=lambda: NOW)
+        (folder / "proc").mkdir()
+        (folder / "proc/cmdline").write_text(
+            "quiet virtio_mmio.device=4K@0xd0000000:5 nsm.a=1 virtio-mmio.device=4K@0xd0001000:6\n"
+        )
+        (folder / "enclave").mkdir()
+        (folder / "enclave/order").write_text("virtio_mmio\nnsm\n")
+        (folder / "enclave/image").write_text(f"{IMAGE}\n")
+        self.files = folder
+        self.init = EnclaveInit(
+            self.kernel,
+            files=folder,
+            nsm=lambda: self.nsm,
+            sleep=lambda _: None,
+            is_parent=lambda _: True,
+        )
+
+    def given(self, *parts: bytes) -> Any:
+        """What ``measure`` does where a parent sends this; an exception it raises is returned."""
+
+        def give() -> None:
+            with reached(self.sockets / f"enclave-{DOCUMENT_PORT}") as connection:
+                for part in parts:
+                    connection.sendall(part)
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        try:
+            return self.init.measure()
+        except Exception as error:  # returned to the caller
+            return error
+        finally:
+            thread.join()

@@ -48,6 +48,7 @@ MACHINES = {
     "azure-tdx": Machine(tee="azure-tdx"),
     "gcp-snp": Machine(tee="gcp-snp"),
     "test-vtpm": Machine(tee="test-vtpm"),
+    "test-nitro": Machine(tee="test-nitro"),
 }
 BARE = tuple(name for name, machine in MACHINES.items() if not machine.gpus)
 """Machines without accelerators: one of each TEE."""
@@ -90,6 +91,16 @@ _OF_CLOUD_TPM = {
     "tpm-bad-signature": "quote-invalid",
     "other-compose": "compose-hash-mismatch",
 }
+_OF_NITRO = {
+    "debug-pcrs": "debug-guest",
+    "stale-document": "evidence-stale",
+    "future-document": "evidence-stale",
+    "wrong-root": "quote-root-untrusted",
+    "bad-signature": "quote-invalid",
+    "expired-leaf": "certificate-chain-invalid",
+    "wrong-parent": "measurement-mismatch",
+    "other-image": "measurement-mismatch",
+}
 _OF_AZURE = {
     **_OF_CLOUD_TPM,
     "tpm-other-key": "quote-invalid",
@@ -99,16 +110,7 @@ _OF_AZURE = {
 _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
     "dstack": {**_OF_TDX, "replayed-log": "event-log-mismatch"},
     "tdx": _OF_TDX,
-    "nitro": {
-        "debug-pcrs": "debug-guest",
-        "stale-document": "evidence-stale",
-        "future-document": "evidence-stale",
-        "wrong-root": "quote-root-untrusted",
-        "bad-signature": "quote-invalid",
-        "expired-leaf": "certificate-chain-invalid",
-        "wrong-parent": "measurement-mismatch",
-        "other-image": "measurement-mismatch",
-    },
+    "nitro": _OF_NITRO,
     "snp": _OF_SNP,
     "dstack-gcp-tdx": {
         **_OF_TDX,
@@ -157,6 +159,11 @@ _OF_GUESTS: dict[SimulatedTee, dict[str, str]] = {
         "tpm-other-conversation": "report-data-mismatch",
         "tpm-test-key": "debug-guest",
         "tpm-foreign-root": "quote-root-untrusted",
+    },
+    "test-nitro": {
+        **_OF_NITRO,
+        "other-compose": "compose-hash-mismatch",
+        "wrong-report-data": "report-data-mismatch",
     },
 }
 _OF_GPUS = {
@@ -287,6 +294,8 @@ def _pin(evidence: Evidence, policy: AppraisalPolicy) -> AppraisalPolicy:
             "images": [{f"pcr{index}": signed.pcrs[index] for index in (0, 1, 2)}],
             "parents": [signed.parent_id],
         }
+    elif tee == "test-nitro":
+        rules = {"images": [{f"pcr{index}": signed.pcrs[index] for index in (0, 1, 2)}]}
     elif tee == "test-vtpm":
         rules = _boot_rules(signed.boot, (4, 7, 8, 9, 11, 12))
     else:

@@ -25,7 +25,12 @@ from kernel import made, missing  # noqa: E402
 
 QEMU_SUITE = "trixie-backports"
 SOURCE_SUITE = "trixie"
-TESTS = ("tests/integration/test_enclave_oracle.py", "tests/integration/test_enclave_boots.py")
+TESTS = (
+    "tests/integration/test_enclave_oracle.py",
+    "tests/integration/test_enclave_boots.py",
+    "tests/integration/test_enclave_trains.py",
+)
+IMAGES = ("broker", "guest-cpu")
 
 
 def main() -> int:
@@ -41,8 +46,9 @@ def main() -> int:
     kernel(cache / "kernel")
     qemu(cache / QEMU_SUITE)
     oracle(cache / "qemu-source")
-    made_by, images = ROOT / "tools/images/build.py", cache / "images"
-    run(made_by, "broker", "--out", images, "--cache", cache / "packages")
+    for image in IMAGES:
+        out = ["--out", cache / "images", "--cache", cache / "packages"]
+        run(ROOT / "tools/images/build.py", image, *out)
     environment = {**os.environ, "SEALTRAIN_ENCLAVE": str(cache)}
     flags = ["-q", "-n", "0", "-s", "-m", "nightly"]
     return subprocess.call([sys.executable, "-m", "pytest", *flags, *TESTS], env=environment)  # noqa: S603

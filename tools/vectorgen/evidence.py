@@ -334,6 +334,7 @@ KINDS = {
     "azure-tdx": "processor-and-paravisor",
     "gcp-snp": "cloud-tpm",
     "test-vtpm": "cloud",
+    "test-nitro": "cloud",
 }
 
 

@@ -7,9 +7,8 @@
 2. Registers are predicted from the files, and compared with those that the TPM of the machine has.
 3. A broker outside releases keys to the guest by a quote of this TPM, whose key a test root
    certified; a PyTorch loop trains; the manifest that comes out verifies.
-4. Refused: a root with one bit changed, another document, another command line. A quote that is
-   shown again, or for another boot, is refused in tests, on evidence that is simulated
-   (tests/attack/test_machines_under_test_roots.py).
+4. Refused: a root with one bit changed, another document, another command line; the quote of this
+   boot sent again, under a fresh challenge, and in a second boot's place.
 
 Needs Debian 12 on x86-64 (tools/vm/machine.py) and some 8 GB in --cache.
 """
@@ -50,6 +49,7 @@ from machine import (  # noqa: E402
     provision,
     registers_of,
 )
+from recording_front import RecordingFront, recording  # type: ignore[import-not-found]  # noqa: E402
 
 from sealtrain.attest.policy import policy_from_dict  # noqa: E402
 from sealtrain.attest.presets import insecure_simulator_policy  # noqa: E402
@@ -260,8 +260,14 @@ def trains(story: Story, seconds: int) -> None:
         document = locked(folder, story.image, recipe)
         sealed(folder, document)
         text = (folder / "broker.yaml").read_text().replace("127.0.0.1", HOST)
-        (folder / "guests-broker.yaml").write_text(text)
-        with served(folder / "sealed") as url, store_served(folder / "store") as store:
+        (at,) = [line.split()[1] for line in text.splitlines() if line.startswith("url:")]
+        with (
+            served(folder / "sealed") as url,
+            store_served(folder / "store") as store,
+            recording(at.replace(HOST, "127.0.0.1")) as front,
+        ):
+            text = text.replace(at, front.url.replace("127.0.0.1", HOST))
+            (folder / "guests-broker.yaml").write_text(text)
             reached = url.replace("127.0.0.1", HOST)
             data = [w for owner in OWNERS for w in ("--data", f"{reached}/{owner}.notes.sealed")]
             run(folder, "deploy", "ticket", "--role", "train", "--broker", "guests-broker.yaml",
@@ -272,6 +278,7 @@ def trains(story: Story, seconds: int) -> None:
                 "ticket.json": (folder / "ticket.json").read_bytes(),
             }
             lines = story.boot("training", files, seconds=seconds, memory=5120)
+            replays(story, front, files, seconds)
         compare(story.predicted(document.read_bytes(), uki), registers_of(lines))
         require("the guest ended its run", any("SEALTRAIN-ENDED 0" in line for line in lines))
         words = ["--policy", "guests.yaml", "--broker", "broker.yaml", "--out", "trust.yaml"]
@@ -282,6 +289,26 @@ def trains(story: Story, seconds: int) -> None:
         require("it is marked as simulated", report["simulated"] is True)
         print(json.dumps(report, indent=1)[:2000])
         part.end()
+
+
+def replays(story: Story, front: RecordingFront, files: Mapping[str, bytes], seconds: int) -> None:
+    """Show the quote of the boot that trained again, to a broker that released keys by it."""
+    released = front.seen[0]
+    require("the broker released keys by the first boot's quote", released.status == 200)
+    again = front.post(released.request)
+    print(f"the whole request again: {again.code}")
+    require("the same request is refused", again.code == "challenge-replayed")
+    fresh = front.challenge(released.request["consortium_id"])
+    again = front.post({**released.request, "challenge": fresh})
+    print(f"its quote under a fresh challenge: {again.code}")
+    require("its quote answers no other challenge", again.code == "report-data-mismatch")
+    quote = released.request["evidence"]
+    before = len(front.seen)
+    front.change = lambda request: {**request, "evidence": quote}
+    story.boot("second", files, seconds=seconds, memory=5120, until="SEALTRAIN-ENDED")
+    codes = {seen.code for seen in front.seen[before:]}
+    print(f"its quote in a second boot's place: {codes}")
+    require("the first boot's quote is none of a second", codes == {"report-data-mismatch"})
 
 
 def main() -> int:

@@ -16,12 +16,14 @@ from sealtrain.attest.rented import (
     AzureSnpEvidence,
     AzureTdxEvidence,
     DstackSnpEvidence,
+    EnclaveTestEvidence,
     GcpEvidence,
     GcpSnpEvidence,
     NitroTpmEvidence,
     VtpmEvidence,
 )
 from sealtrain.attest.tee import TEST_VENDOR, Device, Tee
+from sealtrain.attest.testnitro import policy as testnitro
 from sealtrain.attest.testvtpm import policy as testvtpm
 
 _TPM: Final = "dev/tpmrm0"
@@ -108,5 +110,13 @@ TEES: Final = (
         vendor=TEST_VENDOR,
         evidence=VtpmEvidence,
         rules=testvtpm.RULES,
+    ),
+    Tee(
+        name="test-nitro",
+        of="simulator",
+        folder="testnitro",
+        vendor=TEST_VENDOR,
+        evidence=EnclaveTestEvidence,
+        rules=testnitro.RULES,
     ),
 )

@@ -74,6 +74,12 @@ class VtpmEvidence(GuestEvidence):
     """What the quote's qualifying data are SHA-256 of, hex."""
 
 
+class EnclaveTestEvidence(DocumentEvidence):
+    """An enclave whose module's root is a test root; nothing vouches for its hardware."""
+
+    tee: Literal["test-nitro"]
+
+
 class GcpSnpEvidence(ReportEvidence):
     """A guest on Google Cloud with SEV-SNP, and its vTPM's quote of the report."""
 

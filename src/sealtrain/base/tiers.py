@@ -45,6 +45,7 @@ TIER_OF_KIND: Final[dict[str, Tier]] = {
     "azure-tdx": "processor-and-paravisor",
     "gcp-snp": "cloud-tpm",
     "test-vtpm": "cloud",
+    "test-nitro": "cloud",
 }
 """The tier of each kind of evidence, by the ``tee`` of its processor's part: a line for each."""
 

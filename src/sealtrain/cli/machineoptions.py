@@ -12,7 +12,7 @@ Tee = Annotated[
     typer.Option(
         help="What to play: dstack (on TDX), tdx, nitro, snp, dstack-gcp-tdx (dstack on Google "
         "Cloud), dstack-aws-nitro-tpm (dstack on EC2), dstack-amd-sev-snp, azure-snp, azure-tdx, "
-        "gcp-snp or test-vtpm (a TPM under a test root)."
+        "gcp-snp, test-vtpm (a TPM under a test root) or test-nitro (an enclave under one)."
     ),
 ]
 Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from carrying import carries
-from enclave_world import PlayedKernel, answering, bound, reached, stopped
+from enclave_world import (
+    CASES,
+    DOCUMENT,
+    IMAGE,
+    Enclave,
+    PlayedKernel,
+    answering,
+    bound,
+    reached,
+    stopped,
+)
 from nitro_world import NOW, PKI
 
 from sealtrain.attest.errors import EvidenceMalformed, GuestApiUnreachable
@@ -29,57 +37,6 @@ from sealtrain.recipe.errors import LockInvalid
 from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
 
 pytestmark = pytest.mark.claim("C672")
-
-CASES = {
-    case["name"]: case
-    for case in json.loads(
-        (Path(__file__).parents[3] / "vectors/recipe/compose.json").read_text("utf-8")
-    )["cases"]
-}
-DOCUMENT = CASES["nitro"]["compose"].encode()
-IMAGE = f"sha256:{'5a' * 32}"
-
-
-class Enclave:
-    """An init with its kernel, module and files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.sockets = folder / "s"
-        self.sockets.mkdir()
-        self.kernel = PlayedKernel(self.sockets)
-        self.nsm = SimulatedNsm(PKI, clock=lambda: NOW)
-        (folder / "proc").mkdir()
-        (folder / "proc/cmdline").write_text(
-            "quiet virtio_mmio.device=4K@0xd0000000:5 nsm.a=1 virtio-mmio.device=4K@0xd0001000:6\n"
-        )
-        (folder / "enclave").mkdir()
-        (folder / "enclave/order").write_text("virtio_mmio\nnsm\n")
-        (folder / "enclave/image").write_text(f"{IMAGE}\n")
-        self.files = folder
-        self.init = EnclaveInit(
-            self.kernel,
-            files=folder,
-            nsm=lambda: self.nsm,
-            sleep=lambda _: None,
-            is_parent=lambda _: True,
-        )
-
-    def given(self, *parts: bytes) -> Any:
-        """What ``measure`` does where a parent sends this; an exception it raises is returned."""
-
-        def give() -> None:
-            with reached(self.sockets / f"enclave-{DOCUMENT_PORT}") as connection:
-                for part in parts:
-                    connection.sendall(part)
-
-        thread = threading.Thread(target=give)
-        thread.start()
-        try:
-            return self.init.measure()
-        except Exception as error:  # returned to the caller
-            return error
-        finally:
-            thread.join()
 
 
 @pytest.fixture
@@ -171,12 +128,11 @@ def test_the_document_is_in_the_register_before_it_is_read(enclave: Enclave) -> 
         b"x",
         DOCUMENT[:-1],
         CASES["snp with GPUs"]["compose"].encode(),
-        CASES["simulator, image"]["compose"].encode(),
         CASES["simulator, bash"]["compose"].encode(),
         DOCUMENT.replace(b"5a5a", b"5b5b"),
         b"[" * 100_000,
     ],
-    ids=["no JSON", "cut", "snp", "simulator", "script", "another image", "deep"],
+    ids=["no JSON", "cut", "snp", "script", "another image", "deep"],
 )
 def test_another_document_starts_nothing(enclave: Enclave, document: bytes) -> None:
     """It is in the register all the same: no second one can take its place."""
@@ -239,7 +195,7 @@ def test_a_document_of_another_image_is_named(enclave: Enclave) -> None:
     assert program_of(frame, IMAGE).ports == ()
     with pytest.raises(LockInvalid, check=carries(check="image")):
         program_of(frame, f"sha256:{'00' * 32}")
-    other = frame_of(CASES["simulator, image"]["compose"].encode())
+    other = frame_of(CASES["snp with GPUs"]["compose"].encode())
     with pytest.raises(LockInvalid, check=carries(check="platform")):
         program_of(other, IMAGE)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +112,7 @@ def attested(report_data: bytes) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("agent") / "agent.sock"
-    with GuestAgent(place, answers(DOCUMENT, attested), os.getuid()) as served:
+    with GuestAgent(place, answers(DOCUMENT, attested, "test-vtpm")) as served:
         served.start()
         yield place
         served.shutdown()

@@ -12,12 +12,15 @@ from functools import cache, partial
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from sealtrain.attest.nitro.collect import measure_compose, nitro_shown
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
 from sealtrain_rehearsal.simulator.clouds import AZURE_FAULT_MEANINGS, GOOGLE_SNP_FAULT_MEANINGS
 from sealtrain_rehearsal.simulator.machine import Machine
+from sealtrain_rehearsal.simulator.nitro import FAULT_MEANINGS as NITRO_FAULT_MEANINGS
+from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
 from sealtrain_rehearsal.simulator.state import SimulatorState
 from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm
 
@@ -79,6 +82,7 @@ def cloud_machine(
         "azure-tdx": _azure_tdx,
         "gcp-snp": _gcp_snp,
         "test-vtpm": _test_vtpm,
+        "test-nitro": _test_nitro,
     }
     make = makers.get(machine.tee)
     if make is None:
@@ -189,6 +193,22 @@ def _test_vtpm(
         "tpm": {**shown, "events": events, "certificates": certificates},
         "report_data": report_data.hex(),
     }
+
+
+def _test_nitro(
+    state: SimulatorState,
+    launch: bytes,
+    compose: bytes,
+    clock: Clock,
+    fault: str,
+    report_data: bytes,
+) -> dict[str, JsonValue]:
+    """As an enclave's agent answers: its module is asked anew each time, and is of one start."""
+    own = fault if fault in NITRO_FAULT_MEANINGS else None
+    nsm = SimulatedNsm(state.nitro, clock=clock, fault=own)
+    measure_compose(nsm, compose + b"\n" if fault == "other-compose" else compose)
+    asked = _require_length(report_data)
+    return nitro_shown(nsm, asked[::-1] if fault == "wrong-report-data" else asked)
 
 
 def _boot(tpm: SimulatedTpm, compose: bytes, fault: str) -> list[JsonValue]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sealtrain_rehearsal.simulator.nitro import FAULT_MEANINGS as NITRO_FAULT_MEANINGS
+
 TPM_FAULT_MEANINGS: dict[str, str] = {
     "tpm-other-quote": "the vTPM signed for another TDX quote (report-data-mismatch)",
     "tpm-other-events": "the vTPM's PCR 14 is of another boot (event-log-mismatch)",
@@ -58,3 +60,9 @@ TEST_VTPM_FAULT_MEANINGS: dict[str, str] = {
     "tpm-foreign-root": "another vendor's chain under the TPM's key (quote-root-untrusted)",
 }
 """Of a machine with a TPM under a test root."""
+TEST_NITRO_FAULT_MEANINGS: dict[str, str] = {
+    **NITRO_FAULT_MEANINGS,
+    "other-compose": "PCR16 is of another document (compose-hash-mismatch)",
+    "wrong-report-data": "the module signed for another conversation (report-data-mismatch)",
+}
+"""Of an enclave under a test root."""

@@ -21,6 +21,7 @@ SimulatedTee = Literal[
     "azure-tdx",
     "gcp-snp",
     "test-vtpm",
+    "test-nitro",
 ]
 GPU_FAULT: Final = "gpu-"
 """Before the names of lies that accelerators tell."""
@@ -35,7 +36,8 @@ class Machine:
     Attributes:
         tee: A dstack guest on TDX, a TDX guest without dstack, a Nitro enclave, a SEV-SNP guest, a
             dstack guest on Google Cloud, on EC2 with a NitroTPM, or on SEV-SNP, a machine of Azure
-            with SEV-SNP or TDX, of Google with SEV-SNP, or one with a TPM under a test root.
+            with SEV-SNP or TDX, of Google with SEV-SNP, one with a TPM under a test root, or
+            an enclave under one.
         gpus: Accelerators, 0 to 32.
         switches: NVSwitches beside them, 0 to 32.
         emit_events: Play an agent of 0.5, which measures the app's own events.
@@ -98,6 +100,7 @@ def fault_meanings(tee: SimulatedTee, *, gpus: int, switches: int) -> dict[str, 
         "azure-tdx": {**without_log, **clouds.AZURE_FAULT_MEANINGS},
         "gcp-snp": {**snp.SNP_FAULT_MEANINGS, **clouds.GOOGLE_SNP_FAULT_MEANINGS},
         "test-vtpm": clouds.TEST_VTPM_FAULT_MEANINGS,
+        "test-nitro": clouds.TEST_NITRO_FAULT_MEANINGS,
     }[tee]
     told = {} if gpus == 0 else dict(gpu.FAULT_MEANINGS)
     for name in (*(_OF_SEVERAL if gpus < 2 else ()), *(_OF_SWITCHES if switches == 0 else ())):

@@ -76,6 +76,7 @@ class SimulatorState:
         gpus = self.gpus(machine) if machine.gpus else None
         root = {
             "nitro": lambda: self.nitro.root_der,
+            "test-nitro": lambda: self.nitro.root_der,
             "snp": lambda: self.snp().root_der,
             "dstack-aws-nitro-tpm": lambda: self.nitro.root_der,
             "dstack-amd-sev-snp": lambda: self.snp().root_der,

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, Protocol
 
 from sealtrain.attest.claims import Claim, among, claim_unchecked, equal
 from sealtrain.attest.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
-from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.nitro.policy import NitroImage, NitroPolicy
 from sealtrain.attest.nitro.verify import PARENT_PCR, SOURCE, VerifiedDocument, check_age
 from sealtrain.attest.rules import Rule
+
+
+class ImageRules(Protocol):
+    """What policies of every kind of enclave ask."""
+
+    @property
+    def images(self) -> Literal["any"] | tuple[NitroImage, ...]:
+        """Accepted images."""
+
+    @property
+    def max_age_s(self) -> int:
+        """How old a document may be."""
+
 
 _ROLE_PCR, _SIGNER_PCR = 3, 8
 _NOT_MEASURED = "not measured"
@@ -29,7 +42,7 @@ def _register(verified: VerifiedDocument, index: int) -> str:
     return value if value.strip("0") else ""
 
 
-def _debug(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+def _debug(verified: VerifiedDocument, policy: ImageRules, now: int) -> Claim:
     return equal(
         "debug mode",
         "off" if all(_register(verified, index) for index in (0, 1, 2)) else "on",
@@ -40,7 +53,7 @@ def _debug(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     )
 
 
-def _age(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+def _age(verified: VerifiedDocument, policy: ImageRules, now: int) -> Claim:
     return Claim(
         name="document age",
         got=f"{check_age(verified.timestamp_ms, policy.max_age_s, now)} s",
@@ -50,7 +63,7 @@ def _age(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     )
 
 
-def _image(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+def _image(verified: VerifiedDocument, policy: ImageRules, now: int) -> Claim:
     found = tuple(verified.pcrs[index] for index in (0, 1, 2))
     got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
     if policy.images == "any":
@@ -110,16 +123,20 @@ def _role(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
     )
 
 
-def _unknown(verified: VerifiedDocument, policy: NitroPolicy, now: int) -> Claim | None:
+def _unknown(verified: VerifiedDocument, policy: ImageRules, now: int) -> Claim | None:
     if not verified.unknown_fields:
         return None
     return claim_unchecked("unknown fields", ", ".join(verified.unknown_fields), source=SOURCE)
 
 
-RULES: Final = (
+ENCLAVE_RULES: Final = (
     Rule(name="debug mode", compare=_debug),
     Rule(name="document age", compare=_age),
     Rule(name="guest image", compare=_image),
+)
+"""What an enclave of every kind is compared with."""
+RULES: Final = (
+    *ENCLAVE_RULES,
     Rule(name="image signer", compare=_signer),
     Rule(name="parent instance", compare=_parent),
     Rule(name="IAM role", compare=_role),

@@ -1,7 +1,8 @@
 """The agent of a guest of our own: the measured document, and quotes, over a unix socket.
 
-It runs as user 0 and alone opens the TPM; the document's command asks it in the words of the
-simulator's agent (``attest.guest``). It has one caller, whose requests are short.
+It runs as user 0 and alone opens the machine's TPM or an enclave's security module; the document's
+command asks it in the words of the simulator's agent (``attest.guest``). It has one caller, whose
+requests are short.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.errors import DataInvalid, SealtrainError
 
 MAX_REQUEST_BYTES: Final = 4096
+AGENT_SOCKET: Final = "/var/run/dstack.sock"
 _TIMEOUT_S: Final = 30
 _VERSION: Final = "1-guest-image"
 Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-def answers(document: bytes, attest: Callable[[bytes], Mapping[str, Any]]) -> dict[str, Answer]:
+def answers(
+    document: bytes, attest: Callable[[bytes], Mapping[str, Any]], kind: str
+) -> dict[str, Answer]:
     """Path → what the agent answers.
 
     Args:
         document: The deployment document that was measured.
         attest: 64 bytes → evidence of the machine over them.
+        kind: Of that evidence.
     """
     digest = hashlib.sha256(document).hexdigest()
     about = {
@@ -56,33 +61,30 @@ def answers(document: bytes, attest: Callable[[bytes], Mapping[str, Any]]) -> di
     return {
         "/v1/Version": lambda fields: {"version": _VERSION, "rev": ""},
         "/v1/Info": lambda fields: about,
-        "/simulator/Guest": lambda fields: {"tee": "test-vtpm"},
+        "/simulator/Guest": lambda fields: {"tee": kind},
         "/simulator/Gpus": lambda fields: {"evidence": None},
         "/simulator/Attest": show_evidence,
     }
 
 
 class GuestAgent(socketserver.ThreadingUnixStreamServer):
-    """Serves answers at a socket that one user may use.
+    """Serves answers at a socket of mode 0600, whose owner its maker chooses.
 
     Args:
         path: Of the socket, which is not there yet.
         known: Path of a request → what answers it.
-        user: Whose socket it is.
     """
 
     daemon_threads = True
     request_queue_size = 16
 
-    def __init__(self, path: Path, known: Mapping[str, Answer], user: int) -> None:
+    def __init__(self, path: Path, known: Mapping[str, Answer]) -> None:
         self.known = known
         mask = os.umask(0o177)
         try:
             super().__init__(str(path), _Request)
         finally:
             os.umask(mask)
-        if os.geteuid() != user:
-            os.chown(path, user, user)
         self.asking = threading.Lock()
 
     def handle_error(self, request: object, client_address: object) -> None:

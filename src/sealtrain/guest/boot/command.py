@@ -7,7 +7,6 @@ from typing import Final
 from sealtrain.recipe.document import frame_of
 from sealtrain.recipe.errors import LockInvalid
 
-AGENT_SOCKET: Final = "/var/run/dstack.sock"
 _PROGRAM: Final = ("/usr/bin/python3.11", "-s", "/usr/local/bin/sealtrain")
 
 

@@ -99,8 +99,7 @@ def show_registers() -> None:
 def serve_agent(document: bytes) -> None:
     """Answer the command's user, who opens no TPM; imported late, since it loads much."""
     from sealtrain.attest.tpm.collect import read_boot_log, vtpm_shown
-    from sealtrain.guest.boot.agent import GuestAgent, answers
-    from sealtrain.guest.boot.command import AGENT_SOCKET
+    from sealtrain.guest.boot.agent import AGENT_SOCKET, GuestAgent, answers
 
     log = read_boot_log()
 
@@ -108,7 +107,9 @@ def serve_agent(document: bytes) -> None:
         with open_tpm(next(device for device in DEVICES if device.exists())) as tpm:
             return vtpm_shown(tpm, report_data, log)
 
-    GuestAgent(Path(AGENT_SOCKET), answers(document, attest), COMMAND_USER).start()
+    agent = GuestAgent(Path(AGENT_SOCKET), answers(document, attest, "test-vtpm"))
+    os.chown(AGENT_SOCKET, COMMAND_USER, COMMAND_USER)
+    agent.start()
 
 
 def command_of(document: bytes) -> Sequence[str]:

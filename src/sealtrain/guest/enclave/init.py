@@ -12,6 +12,10 @@ In this order, and at the first failure the enclave ends, with nothing of the do
 7. bridges to the parent, and the document's program as a user without privileges. It takes the
    run ticket itself (spec/run-ticket.md §4).
 
+A document of the simulator's platform is started in the same way, for tests of an enclave under a
+test root: its program asks an agent, which is this process, and finds its ticket in a file. What
+the agent shows is of kind ``test-nitro``, which no policy for hardware takes.
+
 Until the heartbeat only the standard library is loaded: nitro-cli's patience ends.
 """
 
@@ -34,6 +38,7 @@ from sealtrain.guest.enclave.plan import (
     DOCUMENT_FILE,
     KEPT,
     MOUNTS,
+    TICKET_FILE,
     USER,
     VARIABLES,
     EnclaveProgram,
@@ -49,15 +54,18 @@ from sealtrain.guest.enclave.ports import (
     PARENT,
     PROXY,
     STATUS_PORT,
+    TICKET_PORT,
     TUNNEL_PORT,
 )
 
 if TYPE_CHECKING:
     from sealtrain.attest.nitro.collect import Nsm
+    from sealtrain.guest.boot.agent import GuestAgent
 
 _FOLDER: Final = Path("/enclave")
 _HEARTBEAT_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.05
+_TOLD_SECONDS: Final = 10.0
 _MAX_CLOCK_SECONDS: Final = 4_102_444_800
 """The year 2100."""
 _FAILED: Final = 125
@@ -213,12 +221,42 @@ class EnclaveInit:
         files = read_message(message, program.files)
         folder = self._path(KEPT)
         for name, data in sorted(files.items()):
-            place = folder / name
-            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            self._kernel.give(place, USER)
+            self._give(folder / name, data)
         return tuple(sorted(files))
+
+    def take_ticket(self) -> None:
+        """Of a document that asks an agent: the run ticket, into the file that its program reads.
+
+        Raises:
+            TicketInvalid: The parent sends none in time.
+        """
+        from sealtrain.client.parentticket import receive_from_sender
+        from sealtrain.client.ticket import MAX_TICKET_BYTES
+
+        with self._kernel.listen(TICKET_PORT) as listener:
+            listener.listen()
+            ticket = receive_from_sender(listener, MAX_TICKET_BYTES, is_sender=self._is_parent)
+        self._give(self._path(TICKET_FILE), ticket)
+
+    def open_agent(self) -> GuestAgent:
+        """The agent of such a document, at its socket; it answers once it is started."""
+        from sealtrain.attest.nitro.collect import nitro_shown
+        from sealtrain.guest.boot.agent import AGENT_SOCKET, GuestAgent, answers
+
+        nsm = self._open_nsm()
+        document = self._path(DOCUMENT_FILE).read_bytes()
+        known = answers(document, lambda report_data: nitro_shown(nsm, report_data), "test-nitro")
+        path = self._path(AGENT_SOCKET)
+        agent = GuestAgent(path, known)
+        self._kernel.give(path, USER)
+        return agent
+
+    def _give(self, place: Path, data: bytes) -> None:
+        """Write a new file that the document's program alone reads."""
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        self._kernel.give(place, USER)
 
     def open_bridges(self, ports: Sequence[int], proxy: tuple[str, int] = PROXY) -> None:
         """Step 7: the proxy on loopback, and the document's ports for the parent."""
@@ -246,9 +284,15 @@ class EnclaveInit:
             bridge.close()
 
     def tell(self, stage: str, **more: int | str) -> None:
-        """Tell the parent how far the enclave is; a parent that does not listen misses it."""
+        """Tell the parent how far the enclave is; a parent that does not listen misses it.
+
+        It waits until the parent has read the line: a later one could overtake it.
+        """
         with suppress(OSError), self._kernel.connect(PARENT, STATUS_PORT) as connection:
+            connection.settimeout(_TOLD_SECONDS)
             connection.sendall(json.dumps({"stage": stage, **more}).encode("ascii") + b"\n")
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
 
     def _path(self, name: str) -> Path:
         return self._files / name.lstrip("/")
@@ -267,9 +311,17 @@ def main() -> None:
         program = enclave.measure()
         enclave.take_files(program)
         enclave.open_bridges(program.ports)
+        agent = None
+        if program.asks_agent:
+            enclave.take_ticket()
+            agent = enclave.open_agent()
+        else:
+            os.chown("/dev/nsm", USER, USER)
         kernel.gain_no_privileges()
         child = _start(program)
         enclave.start_bridges()
+        if agent is not None:
+            agent.start()
         enclave.tell("started")
         status, code = _wait(child), "ended"
     # What failed is told by its code; the kernel would panic if process 1 ended by itself.
@@ -285,7 +337,6 @@ def main() -> None:
 
 def _start(program: EnclaveProgram) -> subprocess.Popen[bytes]:
     """Start the document's program as a user without privileges."""
-    os.chown("/dev/nsm", USER, USER)
     return subprocess.Popen(  # noqa: S603  # the measured document's own words
         program.words,
         cwd=KEPT,

@@ -27,11 +27,11 @@ from sealtrain.guest.enclave.ports import (
     FILES_PORT,
     MAX_STATUS_BYTES,
     STATUS_PORT,
+    TICKET_PORT,
     TUNNEL_PORT,
 )
 from sealtrain.guest.enclave.tunnels import Tunnels
 
-TICKET_PORT: Final = 8475
 MAX_ANSWER_BYTES: Final = 64 << 10
 _ANSWER_SECONDS: Final = 600.0
 _HAND_IN_SECONDS: Final = 600.0

@@ -17,6 +17,8 @@ USER: Final = 65532
 PROGRAM: Final = "/usr/local/bin/sealtrain"
 KEPT: Final = "/run-data"
 DOCUMENT_FILE: Final = "/run/sealtrain/app-compose.json"
+TICKET_FILE: Final = "/run/sealtrain/ticket.json"
+"""Where a document of the simulator's platform reads its ticket."""
 VARIABLES: Final[Mapping[str, str]] = {
     "PATH": "/usr/local/bin:/usr/bin",
     "LANG": "C.UTF-8",
@@ -64,11 +66,14 @@ class EnclaveProgram:
         words: Of the command, the program included.
         ports: That the parent reaches, the same number inside and outside.
         files: Names of files that the parent may hand in, below ``KEPT``.
+        asks_agent: The command is of the simulator's platform: init answers it as an agent, with
+            evidence that is taken under a test root alone, and takes its ticket.
     """
 
     words: tuple[str, ...]
     ports: tuple[int, ...]
     files: frozenset[str] = frozenset()
+    asks_agent: bool = False
 
 
 def module_parameters(command_line: str, module: str) -> str:
@@ -115,13 +120,15 @@ def program_of(frame: Frame, image: str) -> EnclaveProgram:
         for word, value in zip(frame.words, frame.words[1:], strict=False)
         if word == "--platform"
     ]
-    if platforms != ["nitro"]:
+    if platforms not in (["nitro"], ["simulator"]):
         raise LockInvalid(
             "the document is for another platform",
             check="platform",
             got=", ".join(platforms)[:60] or "none",
-            expected="nitro",
+            expected="nitro, or simulator for a test",
         )
     (service,) = (frame.compose or {})["services"].values()
     ports = tuple(int(port.partition(":")[0]) for port in service.get("ports", ()))
-    return EnclaveProgram(words=(PROGRAM, *frame.words), ports=ports)
+    return EnclaveProgram(
+        words=(PROGRAM, *frame.words), ports=ports, asks_agent=platforms == ["simulator"]
+    )

@@ -10,7 +10,9 @@ HEARTBEAT_PORT: Final = 9000
 """Where nitro-cli waits for an enclave's first byte."""
 HEARTBEAT: Final = b"\xb7"
 DOCUMENT_PORT: Final = 8474
-"""Where an enclave takes its deployment document; the ticket's port is in the document."""
+"""Where an enclave takes its deployment document."""
+TICKET_PORT: Final = 8475
+"""Where it takes its run ticket: a document of platform ``nitro`` names this port."""
 FILES_PORT: Final = 8478
 """Where a broker's enclave takes the files that its document names."""
 STATUS_PORT: Final = 8476

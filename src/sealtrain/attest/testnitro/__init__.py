@@ -1,0 +1,1 @@
+"""Nitro documents under a test root: no vendor vouches for the enclave."""
