@@ -221,9 +221,11 @@ def _write_part(value: JsonValue, odd: set[int], *, plain: bool) -> str:
 
 def _write_item(item: JsonValue, odd: set[int]) -> str:
     kind = type(item)
-    if kind is str:
-        return _PLAIN.encode(item)
-    plain = id(item) not in odd if kind in _CONTAINERS else _is_plain(item, odd)
+    if kind in _CONTAINERS:
+        return _write_part(item, odd, plain=id(item) not in odd)
+    plain = _is_plain(item, odd)
+    if plain and kind in (int, float):  # as the encoder, which is made anew for each number
+        return repr(item)
     return _write_part(item, odd, plain=plain)
 
 
