@@ -13,18 +13,20 @@ measured document starts reads none of them from its environment: a run ticket n
 from __future__ import annotations
 
 import re
-import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from sealtrain.base.files import read_bounded
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded
+
+if TYPE_CHECKING:
+    import ssl
 
 CA_FILE: Final = "SEALTRAIN_CA_FILE"
 """Variable that names a file of further certificate authorities."""
@@ -244,6 +246,8 @@ def certificates_in(text: str, name: str) -> str:
     Raises:
         ConfigError: There is none, or OpenSSL cannot read one.
     """
+    import ssl  # costs every command that reaches no server
+
     found = blocks_of(text)
     blocks = "".join(found)
     try:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -120,18 +121,31 @@ def fault_pattern(escaped: Callable[[int], str]) -> str:
     )
 
 
-_FAULT: Final = re.compile(fault_pattern(lambda code: f"\\U{code:08x}"))
-_MARK: Final = re.compile(f"[{''.join(f'{chr(a)}-{chr(b)}' for a, b in MARKS)}]")
-_WIDE: Final = re.compile(
-    "["
-    + "".join(f"{chr(a)}-{chr(b)}" for script in SCRIPTS if script.wide for a, b in script.letters)
-    + f"{WIDE_SIGNS}]"
-)
+# Compiled when a text beyond printable ASCII is met: most commands meet none.
+@cache
+def _faults() -> re.Pattern[str]:
+    return re.compile(fault_pattern(lambda code: f"\\U{code:08x}"))
+
+
+@cache
+def _marks() -> re.Pattern[str]:
+    return re.compile(f"[{''.join(f'{chr(a)}-{chr(b)}' for a, b in MARKS)}]")
+
+
+@cache
+def _wide() -> re.Pattern[str]:
+    letters = chain.from_iterable(script.letters for script in SCRIPTS if script.wide)
+    return re.compile(f"[{''.join(f'{chr(a)}-{chr(b)}' for a, b in letters)}{WIDE_SIGNS}]")
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is of the table's first part alone, where no character needs a neighbour."""
+    return text.isascii() and text.isprintable()
 
 
 def is_visible(text: str) -> bool:
     """Whether the table admits every character of a text, in its place."""
-    return _FAULT.search(text) is None
+    return _is_plain(text) or _faults().search(text) is None
 
 
 def escape_hidden(text: str, limit: int | None = None) -> str:
@@ -146,7 +160,7 @@ def escape_hidden(text: str, limit: int | None = None) -> str:
 
 def replace_hidden(text: str, written: Callable[[str], str]) -> str:
     """A text with each character that the table does not admit written in another way."""
-    return _FAULT.sub(lambda fault: written(fault[0]), text)
+    return text if _is_plain(text) else _faults().sub(lambda fault: written(fault[0]), text)
 
 
 def escape_hidden_lines(text: str) -> str:
@@ -158,7 +172,7 @@ def cells(text: str) -> int:
     """Width of visible text on a terminal."""
     if text.isascii():
         return len(text)
-    return len(text) + len(_WIDE.findall(text)) - len(_MARK.findall(text))
+    return len(text) + len(_wide().findall(text)) - len(_marks().findall(text))
 
 
 def pad_cells(text: str, width: int) -> str:

@@ -43,7 +43,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 _COMPLETE: Final = "_SEALTRAIN_COMPLETE"
 """Variable by which a shell asks for completions, as click's documentation has it."""
 _INTERRUPTED: Final = 130
-_YOUNG_OBJECTS: Final = 50_000
+_YOUNG_OBJECTS: Final = 200_000
 """After so many the collector looks for cycles. Python's 700 come a thousand times while a command
 loads libraries, whose definitions are no garbage."""
 

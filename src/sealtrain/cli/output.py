@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -11,8 +12,9 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 import typer
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _MOST_SAID = 4000
 """Characters of a field of an error: what was typed may be a whole file by mistake."""
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -50,10 +54,37 @@ def emit(as_json: bool, data: dict[str, Any], lines: Iterable[str] = ()) -> None
 
 def json_text(data: Any) -> str:
     """A value as JSON of several lines, in characters that show; the others as JSON's escapes."""
-    return "\n".join(
-        replace_hidden(line, lambda char: json.dumps(char)[1:-1])
-        for line in json.dumps(data, indent=2, ensure_ascii=False).split("\n")
-    )
+    return _json_part(data, "\n")
+
+
+def _json_part(value: Any, line_end: str) -> str:
+    """As ``json.dumps`` with an indent of two, which takes three times as long.
+
+    Args:
+        value: What is written.
+        line_end: The end of a line, and the spaces that the next one begins with.
+    """
+    if isinstance(value, str):
+        return _json_string(value)
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return repr(value)
+    inner = f"{line_end}  "
+    if isinstance(value, dict) and value:
+        parts = [f"{_json_name(key)}: {_json_part(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(parts)}{line_end}}}"
+    if isinstance(value, list | tuple) and value:
+        parts = [_json_part(item, inner) for item in value]
+        return f"[{inner}{f',{inner}'.join(parts)}{line_end}]"
+    return _encode(value)
+
+
+def _json_string(text: str) -> str:
+    return replace_hidden(_encode(text), lambda char: json.dumps(char)[1:-1])
+
+
+@lru_cache(maxsize=256, typed=True)
+def _json_name(key: Any) -> str:
+    return _json_string(key if isinstance(key, str) else _encode(key))
 
 
 def metric_lines(metrics: Mapping[str, float | None]) -> list[str]:

@@ -117,6 +117,7 @@ def parse_trust(document: Any) -> Trust:
     Raises:
         TrustInvalid: A field is missing, unknown or malformed.
     """
+    AppraisalPolicy.model_rebuild()  # else pydantic builds its schema twice: here, and by itself
     trust = load_model(Trust, document, TrustInvalid, "trust file")
     try:
         _ = trust.brokers.by_key_id

@@ -34,7 +34,7 @@ from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, code_sha256
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.modelspec import Model, ModelFromConfig
-from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
+from sealtrain.recipe.schema import AnyRecipe, Recipe
 from sealtrain.recipe.scripts import MAX_SCRIPT_BYTES, ScriptText, too_long
 
 if TYPE_CHECKING:
@@ -245,13 +245,12 @@ def parse_lock(data: bytes) -> Lock:
     if not isinstance(value, dict):
         raise LockInvalid("lock is not a JSON object", check="lock")
     try:
-        recipe = parse_recipe(value.get("recipe"))
+        lock = load_model(Lock, value, LockInvalid, "lock")
     except RecipeInvalid as error:
         raise LockInvalid(f"lock: {error.message}", check="lock", hint=error.hint) from error
-    lock = load_model(Lock, value, LockInvalid, "lock")
     if lock.to_bytes() != data:
         raise LockInvalid("lock is not normalised: a default is left out", check="lock")
-    _fits(lock, recipe)
+    _fits(lock, lock.recipe)
     return lock
 
 

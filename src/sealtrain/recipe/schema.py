@@ -13,7 +13,8 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
+from pydantic import Field, SerializationInfo, TypeAdapter
+from pydantic_core import core_schema
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
@@ -70,7 +71,27 @@ def _any_recipe(value: Any) -> Recipe:
     return value if isinstance(value, Recipe) else parse_recipe(value)
 
 
-AnyRecipe = Annotated[SerializeAsAny[Recipe], PlainValidator(_any_recipe)]
+def _dump_recipe(recipe: Recipe, info: SerializationInfo) -> dict[str, Any]:
+    return recipe.model_dump(mode=info.mode, by_alias=info.by_alias)
+
+
+class _OfItsPhase:
+    """Validation and serialization of a recipe by the class of its phase.
+
+    Pydantic's own annotations would build the schema of ``Recipe`` too, which no recipe uses.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _any_recipe,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                _dump_recipe, info_arg=True
+            ),
+        )
+
+
+AnyRecipe = Annotated[Recipe, _OfItsPhase]
 """A recipe of any phase, as a field of another document."""
 
 
