@@ -229,16 +229,19 @@ class Forks:
             self._begin(session, waiting, worker.left)
 
     def _end(self) -> None:
-        """End the workers that still run, after an interruption."""
+        """End the workers that still run, after an interruption.
+
+        A worker that was only just forked can miss the signal: it ends when it asks for more.
+        """
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGINT)
+            worker.link.close()
         for worker in self._workers:
             with selectors.DefaultSelector() as waiting:
                 waiting.register(worker.ends, selectors.EVENT_READ)
                 if not waiting.select(_GRACE_S):
                     os.kill(worker.pid, signal.SIGKILL)
             os.waitpid(worker.pid, 0)
-            worker.link.close()
             os.close(worker.ends)
         self._workers.clear()
 
@@ -322,6 +325,8 @@ def _play(session: pytest.Session, link: Connection, folder: Path) -> NoReturn:
             follower = session.items[items[0]] if items else None
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=follower)
             teller.say("ended")
+            if follower is None or follower.path != item.path:
+                _forget_what_stays()
         gc.collect()
         collect_unraisable(session.config)  # raises, where warnings are errors
         code = 0
@@ -333,6 +338,15 @@ def _play(session: pytest.Session, link: Connection, folder: Path) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _forget_what_stays() -> None:
+    """Take what a file left behind out of the garbage collector's view.
+
+    Trainers collect garbage at each start: seconds, where a worker has played hundreds of files.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _become_worker(session: pytest.Session, link: Connection, folder: Path) -> None:
