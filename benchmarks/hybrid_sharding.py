@@ -1,6 +1,7 @@
 """Two guests of two ranks: a training step with hybrid sharding beside one with the wire for all.
 
     python benchmarks/hybrid_sharding.py [--json] [--rounds 5] [--steps 3] [--millions 15 150]
+        [--ways sharded copies] [--line-gbit 1 10]
     python benchmarks/hybrid_sharding.py --paper
 
 Four ranks in two network namespaces that a veth pair joins (root needed; loopback otherwise, and
@@ -13,6 +14,12 @@ the other world waits:
 Both also make steps of DDP (``copies``). Figures are medians of the ratios of each round; bytes
 that cross between guests are counted by connection. ``waited`` is the part of a hybrid step in
 which a rank waited for the wire, which includes waiting for ranks that came later.
+
+On one machine a byte over loopback costs as much processor time as one over the wire, so without a
+line there is nothing to gain. ``--line-gbit`` shapes the line between the namespaces (``tc``): the
+same one for both worlds, which do the same steps in turn. Each line has a run of its own.
+
+Memory: at 150 million parameters ``sharded`` takes some 8 GB for both worlds, ``copies`` some 25.
 
 ``--paper`` calculates that part for lines of 10, 100 and 400 Gbit/s and models of 8B and 70B.
 """
@@ -215,19 +222,21 @@ def asked(ranks: list[Any], word: Any) -> list[Any]:
     return [read(rank) for rank in ranks]
 
 
-def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Steps of both worlds, in turn."""
+def measure(given: argparse.Namespace, line: float | None) -> dict[str, Any]:
+    """Steps of both worlds, in turn, over one line of so many Gbit/s."""
     found: dict[str, Any] = {}
     with (
-        nodes(loopback=given.loopback) as both,
+        nodes(loopback=given.loopback, line_gbit=line) as both,
         world("all", both) as every,
         world("hybrid", both) as hybrid,
     ):
         worlds = {"all": every, "hybrid": hybrid}
         for millions in given.millions:
-            for way in WAYS:
+            for way in given.ways:
                 for ranks in worlds.values():
                     asked(ranks, {"make": way, "millions": millions, "tokens": given.tokens})
+                for ranks in worlds.values() if given.warmup else ():
+                    asked(ranks, {"steps": given.warmup})
                 rounds: list[dict[str, Any]] = []
                 for number in range(given.rounds):
                     order = list(worlds) if number % 2 else list(reversed(worlds))
@@ -237,6 +246,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
                 found[f"{millions} {way}"] = summary(rounds)
         return {
             "between": "loopback" if not both[0].enter else "two namespaces",
+            "line_gbit": line,
+            "load": os.getloadavg()[0],
             "steps": found,
         }
 
@@ -347,7 +358,9 @@ def show_paper(rank_rate: float) -> None:
 
 def show(found: dict[str, Any]) -> None:
     """As a table."""
-    print(f"between {found['between']}; load {found['load']:.1f}; hybrid ÷ the wire for all")
+    line = "no line" if found["line_gbit"] is None else f"{found['line_gbit']:g} Gbit/s"
+    load = f"load {found['load']:.1f} at the end"
+    print(f"between {found['between']}; {line}; {load}; hybrid ÷ the wire for all")
     for name, figures in found["steps"].items():
         print(
             f"{name:14} step {figures['seconds_all'] * 1e3:7.0f} → "
@@ -368,6 +381,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--millions", type=int, nargs="+", default=[15, 150], choices=WIDTHS)
     parser.add_argument("--tokens", type=int, default=32, help="of a rank in a step")
+    parser.add_argument("--warmup", type=int, default=0, help="steps that are not measured")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument(
+        "--line-gbit", type=float, nargs="+", default=[None], help="of the line, each way"
+    )
     parser.add_argument("--loopback", action="store_true", help="make no namespaces")
     parser.add_argument("--paper", action="store_true", help="calculate, and measure nothing")
     parser.add_argument(
@@ -384,12 +402,17 @@ def main() -> None:
     if given.paper:
         show_paper(given.rank_rate * 1e9)
         return
+    if given.loopback and given.line_gbit != [None]:
+        parser.error("a line needs two namespaces")
     load = os.getloadavg()[0]
-    found = measure(given) | {"load": load}
+    lines = []
+    for line in given.line_gbit:
+        lines.append(measure(given, line))
+        if not given.json:
+            show(lines[-1])
     if given.json:
-        print(json.dumps(found | {"machine": machine("torch", "cryptography", load=load)}))
-    else:
-        show(found)
+        measured_on = machine("torch", "cryptography", load=load)
+        print(json.dumps({"lines": lines, "load": load, "machine": measured_on}))
 
 
 if __name__ == "__main__":

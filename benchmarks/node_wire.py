@@ -68,8 +68,14 @@ def call(*words: str, given: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def nodes(*, loopback: bool) -> Iterator[list[Node]]:
-    """Two namespaces, or this machine's loopback twice."""
+def nodes(*, loopback: bool, line_gbit: float | None = None) -> Iterator[list[Node]]:
+    """Two namespaces, or this machine's loopback twice.
+
+    Args:
+        loopback: Make no namespaces.
+        line_gbit: Gbit/s that the line between them carries each way (``tc``, a token bucket);
+            ``None`` for as much as the processor moves.
+    """
     if loopback or os.geteuid() != 0 or shutil.which("ip") is None:
         yield [Node([], "127.0.0.1", "lo", None)] * 2
         return
@@ -85,11 +91,29 @@ def nodes(*, loopback: bool) -> Iterator[list[Node]]:
             call("ip", "-n", name, "addr", "add", f"{host}/24", "dev", link)
             call("ip", "-n", name, "link", "set", link, "up")
             call("ip", "-n", name, "link", "set", "lo", "up")
+            if line_gbit is not None:
+                shape_line(name, link, line_gbit)
         guarded = guard(names, stack)
         yield [
             Node(["ip", "netns", "exec", name], host, link, address if guarded else None)
             for name, link, host, address in zip(names, links, HOSTS, GUARDED, strict=True)
         ]
+
+
+def shape_line(name: str, link: str, gbit: float) -> None:
+    """Let an end of a veth pair send no more than a line carries.
+
+    Args:
+        name: Namespace of the end.
+        link: The end.
+        gbit: Gbit/s.
+    """
+    # A bucket of 1 ms, and at least four of the largest segments that the stack hands over.
+    burst = max(1 << 18, int(gbit * 1e9 / 8 / 1000))
+    call(
+        *("tc", "-n", name, "qdisc", "add", "dev", link, "root", "tbf"),
+        *("rate", f"{int(gbit * 1000)}mbit", "burst", str(burst), "latency", "50ms"),
+    )
 
 
 def guard(names: list[str], stack: contextlib.ExitStack) -> bool:
