@@ -47,8 +47,10 @@ def main() -> int:
     qemu(cache / QEMU_SUITE)
     oracle(cache / "qemu-source")
     for image in IMAGES:
-        out = ["--out", cache / "images", "--cache", cache / "packages"]
-        run(ROOT / "tools/images/build.py", image, *out)
+        run(
+            *(ROOT / "tools/images/build.py", image),
+            *("--out", cache / "images", "--cache", cache / "packages"),
+        )
     environment = {**os.environ, "SEALTRAIN_ENCLAVE": str(cache)}
     flags = ["-q", "-n", "0", "-s", "-m", "nightly"]
     return subprocess.call([sys.executable, "-m", "pytest", *flags, *TESTS], env=environment)  # noqa: S603

@@ -221,13 +221,13 @@ def _as_the_recipe_says(meeting: NodeMeeting, terms: NodesTerms) -> None:
         )
         for node in joined.nodes
     }
-    for what, (got, expected) in facts.items():
-        if got != expected:
+    for what, (got, told) in facts.items():
+        if got != told:
             raise ClaimContradicted(
                 f"the run log shows other {what} than the recipe and its run ask for",
                 check="nodes",
                 got=str(got)[:200],
-                expected=str(expected)[:200],
+                expected=str(told)[:200],
             )
     _once([node.key for node in joined.nodes], "key of a node")
 
