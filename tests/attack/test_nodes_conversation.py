@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,9 +24,11 @@ from sealtrain.consortium.errors import ApprovalRevoked
 from sealtrain.errors import LeaseStale, LimitExceeded, NodeLost, Refused, SealtrainError
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.errors import NotSealed, SealRefused
+from sealtrain.sealing.errors import CheckpointRefused, NotSealed, SealRefused
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef, load
+from sealtrain.training.checkpoints.shardnames import ShardRef
+from sealtrain.training.checkpoints.shards import open_shard
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable, RankLost
 from sealtrain_nodes.company import NodeCompany
 from sealtrain_nodes.errors import NodeRefused
@@ -513,6 +516,109 @@ def test_a_checkpoint_of_another_run_key_step_or_digest_opens_for_nobody(
         ref, store = begun(world, folder, said, receives(data))
         with pytest.raises(SealRefused):
             load(store, RUN_ID, ref)
+
+
+SHARD = ShardRef(counter=3, step=12, number=0, count=2)
+
+
+def sealed_shard(
+    folder: Path, ref: ShardRef = SHARD, *, run_id: str = RUN_ID, previous: str = ""
+) -> tuple[bytes, str]:
+    """A shard as a lead has it, and its root."""
+    store = SealedStore(folder, DataKey(b"c" * 32), label=run_id)
+    store.path(ref.name).parent.mkdir(parents=True, exist_ok=True)
+    with store.write(ref.name, ref.binding(run_id, previous)) as file:
+        file.write(b"pieces" * 1000)
+    return store.path(ref.name).read_bytes(), store.root(ref.name)
+
+
+def sends_shard(said: dict[str, Any], data: bytes, shard: bytes) -> tuple[Any, Receive]:
+    """What a lead announces with a shard, and its bytes in order."""
+    blobs = iter((data, shard))
+
+    def receive(file: BinaryIO, _size: int) -> None:
+        file.write(next(blobs))
+
+    return said | {"shards": [{"number": 0, "count": 2, "size": len(shard)}]}, receive
+
+
+OTHER_SHARDS: dict[str, dict[str, Any]] = {
+    "of another run": {"run_id": "66" * 16},
+    "of an older step": {"ref": replace(SHARD, counter=2, step=8)},
+    "of another rank": {"ref": replace(SHARD, number=1)},
+    "of another number of ranks": {"ref": replace(SHARD, count=1)},
+    "of another history": {"previous": digest("another")},
+}
+
+
+@pytest.mark.claim("C764")
+@pytest.mark.parametrize("other", OTHER_SHARDS.values(), ids=OTHER_SHARDS)
+def test_a_shard_that_is_not_the_one_it_is_sent_as_opens_for_no_rank(
+    world: World, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """A lead's disk holds others too: all under the run's key, and whole."""
+    said, data = sealed(tmp_path / "lead")
+    _honest, root = sealed_shard(tmp_path / "honest")
+    shard, another = sealed_shard(tmp_path / "other", **other)
+    announced, receive = sends_shard(said, data, shard)
+    ref, store = begun(world, tmp_path, announced, receive)
+    assert store.path(SHARD.name).read_bytes() == shard
+    for claimed in (root, another):
+        with pytest.raises(SealRefused):
+            open_shard(store, RUN_ID, ref, SHARD, claimed)
+
+
+@pytest.mark.claim("C764")
+@pytest.mark.parametrize(
+    "shard",
+    [
+        {"number": 4096},
+        {"number": -1},
+        {"count": 0},
+        {"count": 4097},
+        {"size": 0},
+        {"digest": digest("mine")},
+        {"number": "0"},
+    ],
+    ids=str,
+)
+def test_a_shard_of_another_form_is_refused(
+    world: World, tmp_path: Path, shard: dict[str, Any]
+) -> None:
+    said, _data = sealed(tmp_path / "lead")
+    announced = said | {"shards": [{"number": 0, "count": 2, "size": 9} | shard]}
+    with pytest.raises(ChannelBroken):
+        begun(world, tmp_path, announced, receives_nothing)
+    assert list((tmp_path / "node").iterdir()) == []
+
+
+@pytest.mark.claim("C764")
+def test_a_shard_beyond_its_count_is_refused(world: World, tmp_path: Path) -> None:
+    said, data = sealed(tmp_path / "lead")
+    announced = said | {"shards": [{"number": 2, "count": 2, "size": 9}]}
+    with pytest.raises(CheckpointRefused):
+        begun(world, tmp_path, announced, receives(data))
+
+
+@pytest.mark.claim("C762")
+def test_a_node_follows_its_lead_to_numbers_that_its_recipe_names_and_to_no_others(
+    world: World,
+) -> None:
+    named = {"nodes": {NODES, 2}, "ranks": {RANKS, 1}}
+    for changed, taken in (
+        ({"nodes": 2, "ranks": 1}, True),
+        ({"ranks": 1}, True),
+        ({"nodes": 4}, False),
+        ({"ranks": 3}, False),
+        ({"nodes": 2, "ranks": 4}, False),
+    ):
+        with led(world, says("welcome", WELCOME | changed)) as node:
+            if taken:
+                welcome = node.channel.welcome(**named)
+                assert {name: getattr(welcome, name) for name in changed} == changed
+            else:
+                with pytest.raises(NodeRefused, check=carries(check="nodes")):
+                    node.channel.welcome(**named)
 
 
 def test_a_checkpoint_that_was_altered_on_the_nodes_disk_is_refused(

@@ -38,6 +38,7 @@ from sealtrain.consortium.errors import ApprovalRevoked
 from sealtrain.errors import LeaseStale, NodeLost, Refused, SealtrainError
 from sealtrain.guest.lease import RunLease
 from sealtrain.guest.leasekeeper import LeaseKeeper
+from sealtrain.recipe.backends import Division, divide_among
 from sealtrain.release.errors import DatasetWithdrawn
 from sealtrain.signing.parties import node_run_id
 from sealtrain.training.errors import ChannelBroken
@@ -349,6 +350,68 @@ def test_a_flood_of_connections_does_not_hold_up_a_meeting(world: World, lead: L
         over.set()
         for one in flooding:
             one.join(5)
+
+
+class Smaller(Node):
+    """A node of the meeting that the run goes on with: two nodes of one rank."""
+
+    settings = (2, 1)
+
+
+@contextmanager
+def smaller_lead(folder: Path) -> Iterator[tuple[World, Run, Lead]]:
+    """A lead whose run goes on with fewer nodes and fewer ranks than it began with."""
+    made = nodes_world(folder, nodes=NODES, ranks=RANKS, resume_nodes=[2], resume_ranks=[1])
+    run = Run(made, folder / "out")
+    run.recipe = divide_among(run.recipe, Division(ranks=1, nodes=2))
+    with Lead(run) as lead:
+        yield made, run, lead
+
+
+@pytest.mark.claim("C762", "C764")
+def test_a_run_that_goes_on_among_others_meets_exactly_these(tmp_path: Path) -> None:
+    with smaller_lead(tmp_path) as (world, run, lead):
+        # One that counts as the run began learns it here, and comes again as another.
+        with Node(world, 1, lead.address) as node, pytest.raises(NodeRefused):
+            node.welcomed()
+        # The one that has no place any more.
+        with (
+            Smaller(world, 2, lead.address) as node,
+            pytest.raises(NodeRefused, check=carries(check="node", got="2", expected="1 to 1")),
+        ):
+            node.welcomed()
+        # One that has the ranks of before, whatever it was welcomed to.
+        with Smaller(world, 1, lead.address) as node:
+            node.welcomed()
+            node.channel.tell("ready", ready(node, ports=[4001, 4002]))
+            with pytest.raises(NodeRefused, check=carries(check="ranks", got="2", expected="1")):
+                node.channel.take_checkpoint(run.store, nothing_comes)
+        with Smaller(world, 1, lead.address) as node:
+            node.welcomed()
+            with Smaller(world, 1, lead.address) as second, pytest.raises(NodeTaken):
+                second.welcomed()
+            with node.introduced() as (mine, introduced):
+                assert (mine.first, len(introduced.places)) == (1, 2)
+                lead.met().begin(None)
+        (_event, fields) = run.log[-1]
+        assert (fields["ranks"], [each["node"] for each in fields["nodes"]]) == (1, [1])
+
+
+def nothing_comes(_file: Any, size: int) -> None:
+    raise AssertionError(f"{size} bytes that nobody announced")
+
+
+@pytest.mark.claim("C764")
+def test_a_node_under_the_key_of_another_ends_the_meeting(world: World, lead: Lead) -> None:
+    """Two guests that would have the same ranks' connections."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(Node(world, number, lead.address)) for number in (1, 2)]
+        for node in nodes:
+            node.welcomed()
+            node.channel.tell("ready", ready(node))
+        error = lead.ended()
+    assert isinstance(error, NodeRefused)
+    assert error.check == "public_key"
 
 
 def ready(node: Node, **changed: Any) -> dict[str, Any]:

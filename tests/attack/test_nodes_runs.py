@@ -188,6 +188,57 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
 
 
 @pytest.mark.nightly
+@pytest.mark.claim("C762", "C164")
+@pytest.mark.timeout(900)
+def test_a_killed_node_of_two_ranks_is_replaced_by_nodes_of_one(tmp_path: Path) -> None:
+    """Its whole process dies with both ranks; the lead lives on, and both follow its ticket."""
+    with stage(tmp_path) as world, ExitStack() as stack:
+        world.anew = True  # the warm process has PyTorch, and ranks are forked before it
+        recipe = recipe_of(
+            2,
+            steps=24,
+            ranks=2,
+            trainer={"max_grad_norm": 0.0},
+            backend={"name": "fsdp", "resume_ranks": [1]},
+        )
+        recipe["trainer"] |= {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 3}
+        recipe["collaboration"] |= {"resume_nodes": [3]}
+        nodes = Nodes(world, "nodes", recipe)
+        nodes.boot(nodes.socket(2))
+        with nodes.lead("whole") as (lead, place), nodes.join(1, place, out="w1") as other:
+            lead.ended(within=300)
+            other.ended(within=60)
+        out = tmp_path / "run"
+        lead, place = stack.enter_context(nodes.lead("run", wait_seconds=300, ranks=1, nodes=3))
+        with nodes.join(1, place, out="n1") as other:
+            wait_until(lambda: sealed(out) or lead.gone or other.gone)
+            assert other.kill() == -signal.SIGKILL
+        wait_until(lambda: "node-lost" in "\n".join(lead.said()))
+        whole = {path.name for path in out.glob("checkpoints/checkpoint-*")}
+        assert whole  # and each opens, or the run would not go on
+        assert not list(out.glob("checkpoints/**/*.tmp*"))
+        place = met_anew(nodes, lead, place)
+        others = [stack.enter_context(nodes.join(node, place, out=f"m{node}")) for node in (1, 2)]
+        assert lead.ended(within=300)["steps"] == 24
+        for node in others:
+            node.ended(within=60)
+        one, two = weights(nodes.opened("whole")), weights(nodes.opened("run"))
+        assert one.keys() == two.keys()
+        for name in one:
+            torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-5)
+        verdict = world.run("verify", out / "manifest.json", "--trust", nodes.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+        predicate = form.read((out / "manifest.json").read_bytes()).predicate
+        joined = [
+            (entry["fields"]["ranks"], len(entry["fields"]["nodes"]))
+            for entry in predicate.run_log.entries
+            if entry["event"] == "nodes.joined"
+        ]
+        assert joined == [(2, 1), (1, 2)]
+        assert predicate.run.environment["world_size"] == "3"
+
+
+@pytest.mark.nightly
 @pytest.mark.claim("C164", "C271")
 @pytest.mark.timeout(500)
 def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(

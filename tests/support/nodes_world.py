@@ -55,11 +55,12 @@ class Nodes:
         name: str,
         recipe: dict[str, Any],
         sources: dict[str, Path] | None = None,
+        files: dict[str, str] | None = None,
     ) -> None:
         self.world = world
         self.name = name
         policy = (world.folder / "policy.yaml").read_text()
-        self.folder = world.propose(name, recipe, {"policy.yaml": policy}, sources)
+        self.folder = world.propose(name, recipe, {"policy.yaml": policy} | (files or {}), sources)
         world.approve(self.folder, *OWNERS)
         self.count = recipe.get("collaboration", {}).get("nodes", 1)
         for node in range(1, self.count):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,17 @@ from carrying import carries
 
 from sealtrain.base.secret import Secret
 from sealtrain.training.errors import ChannelBroken
+from sealtrain_nodes.relay import FrameRelay
 from sealtrain_nodes.wire.frames import (
     HEAD,
     OVERHEAD,
     FrameOpener,
+    Position,
     Sealer,
     form_of,
 )
 from sealtrain_nodes.wire.handshake import derive_keys, secret_info
+from sealtrain_nodes.wire.link import HandedLink
 from sealtrain_nodes.wire.membership import Membership, Peer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -102,6 +108,55 @@ def test_a_frame_opens_once_in_its_place_and_unaltered() -> None:
         room = memoryview(bytearray(len(wrong) - OVERHEAD))
         with pytest.raises(ChannelBroken, check=carries(check="frame")):
             opener.open(memoryview(wrong), room)
+
+
+@pytest.mark.claim("C763")
+@pytest.mark.parametrize("vector", vectors("scripts"), ids=lambda vector: vector["name"])
+def test_frames_of_scripts_are_the_vectors(vector: dict[str, Any]) -> None:
+    """Out of a rank's frames come those of the network, and out of these the rank's again."""
+    within, unused = bytes.fromhex(vector["inner"]["key"]), bytes(32)
+    session = Position(key=Secret(bytes.fromhex(vector["key"])), number=1)
+    wire = bytes.fromhex(vector["inner"]["wire"])
+
+    seen = carried_by((within, unused), session, written_by_rank=wire)
+    at = 0
+    for frame in vector["network"]:
+        cell = seen[at : at + frame["size"]]
+        assert hashlib.sha256(cell).hexdigest() == frame["sha256"]
+        at += frame["size"]
+    assert at == len(seen)
+    assert carried_by((unused, within), session, written_by_rank=None, network=seen) == wire
+
+
+def carried_by(
+    keys: tuple[bytes, bytes],
+    session: Position,
+    *,
+    written_by_rank: bytes | None,
+    network: bytes = b"",
+) -> bytes:
+    """What a keeper makes of what its rank, or the network, sends and ends."""
+    ours, its = socket.socketpair()
+    given = iter(keys)
+    relay = FrameRelay(random=lambda _size: next(given))
+    handed = relay.carry(HandedLink(rank=1, sock=its, sends=session, receives=session))
+    source, sink = (ours, handed.sock) if written_by_rank is None else (handed.sock, ours)
+    sent = network if written_by_rank is None else written_by_rank
+    found = b""
+
+    def write() -> None:
+        source.sendall(sent)
+        source.shutdown(socket.SHUT_WR)
+
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    while data := sink.recv(1 << 20):
+        found += data
+    writing.join()
+    ours.close()
+    handed.sock.close()
+    relay.close()
+    return found
 
 
 def test_a_second_run_of_the_generator_writes_the_same(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Vectors of the wire between nodes, made without sealtrain.
 
-Writes ``vectors/node-wire/{keys,frames}.json``. HKDF is written out with ``hmac`` alone; everything
-follows from the labels below, so a second run writes the same bytes.
+Writes ``vectors/node-wire/{keys,frames,scripts}.json``. HKDF is written out with ``hmac`` alone;
+everything follows from the labels below, so a second run writes the same bytes.
 Run: ``python tools/vectorgen/node_wire.py [FOLDER]``.
 """
 
@@ -116,6 +116,35 @@ def directions() -> list[dict[str, Any]]:
     ]
 
 
+FRAME_BYTES = 512 << 10
+
+
+def carried(comment: str, frames: list[tuple[int, bytes, bytes]]) -> dict[str, Any]:
+    """What a rank of a script sends, and the digest of each frame that the network sees of it (§6).
+
+    Frames towards the network begin with number 1: number 0 was ready.
+    """
+    inner, key = direction(f"{comment}, within the guest", frames), seed(f"{comment} key")
+    seen = []
+    for number, (kind, of, plain) in enumerate(frames, 1):
+        own = struct.pack(">B3xI8s", kind, len(plain), of) + plain
+        cell = own + bytes(16 + FRAME_BYTES - len(own))
+        head = struct.pack(">B3xI8s", DATA, len(cell), form("a frame of a script"))
+        frame = head + AESGCM(key).encrypt(number.to_bytes(12, "big"), cell, head)
+        seen.append({"size": len(frame), "sha256": hashlib.sha256(frame).hexdigest()})
+    return {"name": comment, "inner": inner, "key": key.hex(), "network": seen}
+
+
+def carryings() -> list[dict[str, Any]]:
+    """What ranks of scripts send."""
+    reduced = form("0 (0, 1) all_reduce SUM 1 3 torch.float32")
+    return [
+        carried("pieces of a script", [(DATA, reduced, bytes([n]) * n) for n in (12, 1, 0, 200)]),
+        carried("a script that ends", [(DATA, reduced, b"last"), (END, NONE, b"")]),
+        carried("a script that failed", [(FAILED, NONE, b"rank-lost 1")]),
+    ]
+
+
 def main() -> None:
     """Write the files."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
@@ -129,6 +158,7 @@ def main() -> None:
             ],
             "directions": directions(),
         },
+        "scripts": carryings(),
     }
     for name, vectors in files.items():
         text = json.dumps({"format": "sealtrain/node-wire/v1", "cases": vectors}, indent=1)

@@ -46,7 +46,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "own-script": (
             "A script of the engineer's trained, in place of sealtrain's own training. The trainer "
             "settings of the recipe need not be those that it used. Its text shows how it used the "
-            "records: read the script with the digest shown here."
+            "records: read the script with the digest shown here. In a run of several guests it "
+            "chose how many messages they exchanged, and when, which the network could see."
         ),
         "workload-word": (
             "The recipe's code ran in a process of its own. Steps, tokens, samples, metrics, "
