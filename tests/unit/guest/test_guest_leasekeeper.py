@@ -307,7 +307,7 @@ def test_an_error_of_its_own_making_stays_as_it_was(world: World) -> None:
 def test_what_fails_after_a_run_closed_is_not_its_leases_doing(world: World) -> None:
     world.lease_keeper.given_back = True
     world.lease.end()
-    error = DataInvalid("something else")
+    error = CheckpointRefused("another")
     assert world.lease_keeper.lapsed(error) is error
 
 
