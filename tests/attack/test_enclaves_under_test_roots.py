@@ -26,7 +26,7 @@ from sealtrain.attest.registry import tee_of
 from sealtrain.errors import EvidenceRefused, TrustInvalid
 from sealtrain_rehearsal.simulator.nitro import SimulatedNitroPki
 
-pytestmark = pytest.mark.claim("C755")
+pytestmark = [pytest.mark.claim("C755"), pytest.mark.negative(127)]
 MACHINE = MACHINES["test-nitro"]
 OWN_LIES = [lie for lie in LIES if lie.name == "test-nitro"]
 

@@ -120,6 +120,7 @@ class Run:
             tally=Noted(),
             checkpointed=lambda _ref: None,
             closed=self.closed.append,
+            close=lambda: None,
             lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
             released_metrics=lambda step, values: self.released.append((step, values)),
             record=lambda event, fields: self.recorded.append((event, fields)),

@@ -171,6 +171,7 @@ class World:
             released_metrics=lambda step, values: self.released.append((step, values)),
             checkpointed=lambda ref: self.released.append(ref.counter),
             closed=self.closed.append,
+            close=lambda: None,
         )
         self.workload = SimpleNamespace(ends=self.ends, status=None, end=self.end, close=self.close)
         self.keeper = Keeper(
@@ -842,6 +843,31 @@ def test_a_workload_ends_with_its_lease_while_the_manifest_waits(
     go.set()
     assert world.over() is None
     assert world.outcome.manifest == "/out/manifest.json"
+
+
+def test_a_lease_that_ends_as_the_run_closes_ends_no_workload(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine a run takes longer to close than the keeper takes to look again."""
+    ended_meanwhile = []
+
+    def close() -> None:
+        world.lease.seconds = 0
+        time.sleep(1)
+        ended_meanwhile.append(world.ended)
+
+    signed = SimpleNamespace(manifest="/out/manifest.json")
+    monkeypatch.setattr("sealtrain.guest.keeper.close_run", lambda *_: signed)
+    world.run.close = close
+    world.ready()
+    store, control = AskingEnd(world.theirs.store), AskingEnd(world.theirs.control)
+    store.ask(MakeRoom(size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16))
+    control.ask(Sign(steps=1, samples=1, tokens=None, metrics={}, counts={}))
+    world.theirs.control.sendall(framed(Ended().to_bytes()))
+    assert world.over() is None
+    assert world.outcome.manifest == "/out/manifest.json"
+    assert ended_meanwhile == [False]
 
 
 @pytest.mark.claim("C605")

@@ -97,6 +97,7 @@ class BootedEnclave:
         self.vsock = VsockBackend(folder / "vsock", CID, services)  # type: ignore[arg-type]
         self.nsm = NsmBackend(folder / "nsm", nsm)
         self.console: list[str] = []
+        self.machine: subprocess.Popen[bytes] | None = None
         libraries = qemu / "usr/lib/x86_64-linux-gnu"
         share = qemu / "usr/share"
         self._command = [
@@ -133,10 +134,12 @@ class BootedEnclave:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.machine.kill()
-        self.machine.wait()
+        if self.machine is not None:
+            self.machine.kill()
+            self.machine.wait()
 
     def _listen(self) -> None:
+        assert self.machine is not None
         assert self.machine.stdout is not None
         for line in self.machine.stdout:
             self.console.append(line.decode("utf-8", "replace").rstrip())
@@ -215,7 +218,8 @@ class PlayedParent:
             }
             return json.dumps(answer).encode()
         if words[0] == "describe-enclaves":
-            runs = self.enclave.machine.poll() is None
+            machine = self.enclave.machine
+            runs = machine is not None and machine.poll() is None
             state = "RUNNING" if runs else "TERMINATING"
             return json.dumps([{"EnclaveID": ENCLAVE_ID, "State": state}]).encode()
         self.enclave.__exit__(None, None, None)

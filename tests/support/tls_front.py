@@ -41,6 +41,13 @@ def secured(port: int, certificate: Path) -> Iterator[int]:
                 onward.close()
         writer.close()
 
+    async def end(server: asyncio.Server) -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     started = asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
@@ -48,6 +55,7 @@ def secured(port: int, certificate: Path) -> Iterator[int]:
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(end(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.close()

@@ -121,7 +121,7 @@ class Keeper(WorkloadKeeper):
         self._bar, self._say = Bar() if bar is None else bar, say
         self.storing = threading.Lock()
         self._sign_seconds: float | None = None
-        self._signing = self._lapsed = False
+        self._signing = False
         self._outcome: Outcome | None = None
         self._ready: RankReady | None = None
         self._newest = resume
@@ -161,12 +161,13 @@ class Keeper(WorkloadKeeper):
     def _must_end(self) -> bool:
         if not self._signing:
             return super()._must_end()
+        # Brokers or nodes keep the manifest waiting, which is signed nevertheless if it still may
+        # be. A run that closes ends its lease after it set the time, so the lease is looked at
+        # first.
+        lapsed = self._run.lease.left() <= 0
         if self._sign_seconds is not None:
             return time.monotonic() >= self._sign_seconds
-        # Brokers or nodes keep the manifest waiting, which is signed nevertheless if it still may
-        # be. A run that has closed has no lease for a moment, too: so two looks.
-        before, self._lapsed = self._lapsed, self._run.lease.left() <= 0
-        return before and self._lapsed
+        return lapsed
 
     @property
     def _reads(self) -> bool:
@@ -306,6 +307,7 @@ class Keeper(WorkloadKeeper):
         self._outcome = close_run(run, trained)
         self._files = {}
         self._sign_seconds = time.monotonic() + self._leaving_seconds
+        run.close()
         return Reply({"manifest": str(self._outcome.manifest)})
 
     @property

@@ -209,6 +209,7 @@ class DataGuest(AttestedGuest):
 
     def close(self) -> None:
         """End the use of the keys and close the opened datasets."""
+        self.lease_keeper.given_back = True
         self.lease.end()
         self.quorum.close()
         for dataset in self.opened_datasets:

@@ -142,6 +142,7 @@ class LeaseKeeper:
     Attributes:
         anchored: Counter of the newest checkpoint that the brokers know, 0 for none.
         lapse: What the run ends with, once training stopped for the sake of the lease.
+        given_back: The run has closed and ended its lease: this is no reason for what comes later.
     """
 
     def __init__(self, lease: RunLease, renew: Renew) -> None:
@@ -167,6 +168,7 @@ class LeaseKeeper:
         self._slowest = 0.0
         self.anchored = 0
         self.lapse: SealtrainError | None = None
+        self.given_back = False
 
     def __enter__(self) -> Self:
         """Begin to renew. After ``lockdown.restrict``, so that the thread is confined, too."""
@@ -418,7 +420,7 @@ class LeaseKeeper:
 
     def lapsed(self, error: SealtrainError) -> SealtrainError:
         """What a run ends with that ended with ``error``: the lapse, if that is why."""
-        if self.lapse is None and self._lease.left() > 0:
+        if self.given_back or (self.lapse is None and self._lease.left() > 0):
             return error
         if self.lapse is None:
             self.lapse = self._end_lease()

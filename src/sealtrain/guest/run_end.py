@@ -159,7 +159,7 @@ class LoggedRun(Protocol):
 
 
 def close_run(run: GuestRun, trained: Trained) -> Outcome:
-    """Steps 6 and 7 of a run (``guest.run``).
+    """Steps 6 and 7 of a run (``guest.run``); its caller closes it then.
 
     Args:
         run: The run, which still holds its keys.
@@ -186,7 +186,6 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
 
     manifest = write_outputs(run, trained, files, held, run.next_recipe, run.next_run)
     run.quorum.submit_manifest(manifest, run.quorum.closings(run.grant))
-    run.close()
     return outcome_of(run, trained)
 
 

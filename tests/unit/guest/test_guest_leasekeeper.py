@@ -304,6 +304,13 @@ def test_an_error_of_its_own_making_stays_as_it_was(world: World) -> None:
     assert isinstance(world.lease_keeper.lapsed(error), LeaseStale)
 
 
+def test_what_fails_after_a_run_closed_is_not_its_leases_doing(world: World) -> None:
+    world.lease_keeper.given_back = True
+    world.lease.end()
+    error = CheckpointRefused("another")
+    assert world.lease_keeper.lapsed(error) is error
+
+
 class Slow:
     """A broker over a real thread and real clocks."""
 
