@@ -4,8 +4,8 @@ Usage: ``python tools/bad_input_reference.py [--check]``
 
 ``tests/cli/bad_inputs.txt`` has a row for each call: command, what was replaced, by what, exit code
 and error code. The page counts them. ``tests/cli/bad_data.txt`` has a row for each kind of owner's
-file that no training can use; the page lists them. With ``--check`` nothing is written; a stale
-page exits 1.
+file that no training can use, and ``tests/cli/bad_networks.txt`` one for each fault of a network;
+the page lists them. With ``--check`` nothing is written; a stale page exits 1.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 REPOSITORY = Path(__file__).resolve().parent.parent
 TABLE = REPOSITORY / "tests" / "cli" / "bad_inputs.txt"
 DATA_TABLE = TABLE.with_name("bad_data.txt")
+NETWORK_TABLE = TABLE.with_name("bad_networks.txt")
 PAGE = REPOSITORY / "docs" / "reference" / "bad-inputs.md"
 
 _EXITS = ("0", "serves", "1", "2", "3", "4", "5", "124", "varies")
@@ -63,6 +64,17 @@ test](../../tests/cli/test_cli_bad_data.py) plays.
 | data or base | command | exit | code | what the user reads |
 |---|---|---:|---|---|"""
 
+_NETWORKS = """\
+## By a fault of the network
+
+Certificates that do not count, proxies that lead nowhere, and settings that make no sense. Only a
+connection that was not made is tried again. [Networks](../guides/networks.md) says what to set. A
+row of [bad_networks.txt](../../tests/cli/bad_networks.txt) each, which [a
+test](../../tests/cli/test_cli_bad_networks.py) plays with real servers and proxies.
+
+| fault | command | exit | code | what the user reads |
+|---|---|---:|---|---|"""
+
 
 class Row(NamedTuple):
     """A call of the table."""
@@ -79,8 +91,8 @@ def rows(table: str) -> list[Row]:
     return [Row(*line.split(" | ")) for line in table.splitlines()]
 
 
-def render(table: str, data: str) -> str:
-    """The page for a table of calls and one of owners' data."""
+def render(table: str, data: str, networks: str) -> str:
+    """The page for a table of calls, one of owners' data and one of faults of a network."""
     calls = rows(table)
     statuses = Counter(row.status for row in calls)
     by_exit = [
@@ -100,6 +112,9 @@ def render(table: str, data: str) -> str:
             "",
             _DATA,
             *map(_of_data, data.splitlines()),
+            "",
+            _NETWORKS,
+            *map(_of_network, networks.splitlines()),
             "",
         ]
     )
@@ -123,6 +138,11 @@ def _of_data(line: str) -> str:
     return f"| {name} | `{command}` | {status} | [{code}](errors.md#{code}) | {said} |"
 
 
+def _of_network(line: str) -> str:
+    name, command, status, code, _check, words = line.split(" | ")
+    return f"| {name} | `{command}` | {status} | [{code}](errors.md#{code}) | {words} |"
+
+
 def _codes(calls: Iterable[Row], status: str) -> str:
     codes = Counter(
         row.code for row in calls if row.status == status and row.code not in ("-", "varies")
@@ -135,7 +155,8 @@ def _codes(calls: Iterable[Row], status: str) -> str:
 
 def main() -> None:
     """Write the page, or with ``--check`` compare it."""
-    fresh = render(TABLE.read_text("utf-8"), DATA_TABLE.read_text("utf-8"))
+    tables = (table.read_text("utf-8") for table in (TABLE, DATA_TABLE, NETWORK_TABLE))
+    fresh = render(*tables)
     if PAGE.exists() and PAGE.read_text("utf-8") == fresh:
         return
     if "--check" in sys.argv[1:]:

@@ -31,6 +31,7 @@ import httpx2
 
 from sealtrain.base.outbound import DIRECT, Outbound, outbound, trusting
 from sealtrain.base.tunnel import (
+    PROXY_SILENT,
     ProxyRefused,
     ProxySilent,
     TlsInside,
@@ -324,7 +325,7 @@ class HttpClient:
         except ProxyRefused as error:
             return Problem("proxy", str(error))
         except ProxySilent:
-            return Problem("connect", "the proxy does not answer")
+            return Problem("connect", PROXY_SILENT)
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout) as error:
             fault = reason_of(error, tunnelled=tunnelling)
             if fault is not None:

@@ -170,6 +170,12 @@ def from_variables(variables: Mapping[str, str], base: Outbound = DIRECT) -> Out
     return Outbound(authorities=authorities, proxy=proxy, direct=direct)
 
 
+_SOCKS_HINT: Final = "a proxy that speaks SOCKS needs one that speaks HTTP before it"
+_PROXY_HINT: Final = (
+    "write the host and port that the network's operator names, not the address of a .pac file"
+)
+
+
 def parse_proxy(url: str, name: str, *, secret: bool = True) -> ProxyServer:
     """A proxy from its URL; without a scheme it is spoken to in plain.
 
@@ -196,7 +202,7 @@ def parse_proxy(url: str, name: str, *, secret: bool = True) -> ProxyServer:
             check="proxy",
             got=f"{parts.scheme or 'no scheme'}://…"[:40],
             expected="http://host:port or https://host:port",
-            hint="a proxy that speaks SOCKS needs one that speaks HTTP before it",
+            hint=_SOCKS_HINT if parts.scheme.startswith("socks") else _PROXY_HINT,
         )
     if user is not None and not secret:
         raise ConfigError(

@@ -24,6 +24,7 @@ INTERCEPTED: Final = (
     "its certificate is of an authority that is not trusted here, or the proxy shows one of its own"
 )
 NO_TLS: Final = "it speaks no TLS"
+PROXY_SILENT: Final = "the proxy does not answer"
 _ALERT: Final = "TLS failed"
 
 FAULTS: Final = {
@@ -70,7 +71,7 @@ def remedy_of(kind: str, reason: str) -> str | None:
         kind: As of ``base.http.Problem``.
         reason: As ``reason_of`` gives it.
     """
-    if kind == "proxy":
+    if kind == "proxy" or reason == PROXY_SILENT:
         return _NAME_PROXY
     if kind != "tls":
         return None
@@ -160,15 +161,18 @@ def _head(stream: httpcore2.NetworkStream, timeout: float | None) -> bytes:
     return bytes(head)
 
 
+def refuse_status(status: int) -> str:
+    """What a proxy's answer means that makes no tunnel."""
+    return "HTTP 407: it wants a user and a password" if status == 407 else f"HTTP {status:03}"
+
+
 def _require_tunnel(head: bytes) -> None:
     words = head.split(b"\r\n", 1)[0].split(b" ")
     status = words[1] if len(words) > 1 and words[0] in (b"HTTP/1.1", b"HTTP/1.0") else b""
     if len(status) != 3 or not status.isdigit():
         raise ProxyRefused("it speaks no HTTP")
-    if status == b"407":
-        raise ProxyRefused("HTTP 407: it wants a user and a password")
     if not status.startswith(b"2"):
-        raise ProxyRefused(f"HTTP {status.decode('ascii')}")
+        raise ProxyRefused(refuse_status(int(status)))
 
 
 class TlsInside(httpcore2.NetworkStream):

@@ -212,11 +212,14 @@ class Transport:
                 got=problem.reason,
                 hint=problem.remedy or _HINT,
             )
-        return self._unreachable(problem.reason)
+        return self._unreachable(problem.reason, problem.remedy)
 
-    def _unreachable(self, reason: str) -> BrokerUnreachable:
+    def _unreachable(self, reason: str, remedy: str | None = None) -> BrokerUnreachable:
         return BrokerUnreachable(
-            f"the broker at {self.url} does not answer", check="broker", got=reason, hint=_HINT
+            f"the broker at {self.url} does not answer",
+            check="broker",
+            got=reason,
+            hint=remedy or _HINT,
         )
 
     def _odd(self, problem: str, got: str | None = None) -> AnswerInvalid:

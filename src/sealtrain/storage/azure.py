@@ -3,6 +3,10 @@
 adlfs raises what Azure's library raises, which is no ``OSError`` and quotes requests; and that
 library retries by itself for over a minute, so that six tries of ours took eight. Here an error is
 judged by its status and Azure's short code alone, and ``retry.Patience`` alone tries again.
+
+The account is reached as every other server is (``base.outbound``): by the packaged authorities and
+those that a setting names, and through the proxy that a setting names. Azure's library would take
+both from the environment, which the operator of a guest writes. Its sign-in by identity still does.
 """
 
 from __future__ import annotations
@@ -10,9 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+import certifi
+
+from sealtrain.base.hostport import write_host_and_port
+from sealtrain.base.http import Problem, trust_packaged
+from sealtrain.base.outbound import Outbound, outbound
+from sealtrain.base.tunnel import PROXY_SILENT, reason_of, refuse_status
 from sealtrain.errors import UsageError
 from sealtrain.storage.errors import StorageRefused
+from sealtrain.storage.rangestore import storage_error
 from sealtrain.storage.retry import Busy
 
 _LATER: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -61,6 +73,9 @@ class AzureFileSystem:
         policy: Any = getattr(config, "retry_policy", None)
         if hasattr(policy, "total_retries"):
             policy.total_retries = 0
+        transport: Any = getattr(config, "transport", None)
+        if hasattr(transport, "send"):
+            _reach_by(transport, outbound())
 
     def info(self, path: str) -> dict[str, Any]:
         """Size and time of a file; never what an earlier answer said."""
@@ -87,6 +102,53 @@ class AzureFileSystem:
         """Delete a file."""
         with _own_errors():
             self._inner.rm_file(path)
+
+
+def _reach_by(transport: Any, by: Outbound) -> None:
+    """Have a transport of Azure's library reach servers as this process does.
+
+    Args:
+        transport: Sends each request of a client, and of those that are made from it.
+        by: How servers are reached.
+    """
+    transport._use_env_settings = False  # else aiohttp takes proxies and passwords from variables
+    send, context = transport.send, trust_packaged(certifi.where(), by.authorities)
+
+    async def send_by_settings(request: Any, **options: Any) -> Any:
+        parts = urlsplit(request.url)
+        options.pop("proxies", None)
+        if parts.scheme == "https":
+            options["ssl"] = context
+            proxy = by.proxy_for(parts.hostname or "", parts.port or 443)
+            if proxy is not None:
+                place = write_host_and_port(proxy.host, proxy.port)
+                options["proxy"] = f"{'https' if proxy.secured else 'http'}://{place}"
+                if proxy.authorization is not None:
+                    options["proxy_headers"] = {"Proxy-Authorization": proxy.authorization}
+        try:
+            return await send(request, **options)
+        except Exception as error:
+            problem = _network_problem(error, tunnelled="proxy" in options)
+            if problem is None:
+                raise
+            raise storage_error(problem) from None
+
+    transport.send = send_by_settings
+
+
+def _network_problem(error: BaseException, *, tunnelled: bool) -> Problem | None:
+    """Why TLS or the proxy failed; ``None`` for what else happens on a network."""
+    cause: BaseException | None = error
+    # Azure's library and aiohttp, which need not be there, raise errors of their own from others.
+    while cause is not None and type(cause).__module__.startswith(("azure.", "aiohttp.")):
+        match type(cause).__name__:
+            case "ClientHttpProxyError":
+                return Problem("proxy", refuse_status(getattr(cause, "status", 0)))
+            case "ClientProxyConnectionError":
+                return Problem("connect", PROXY_SILENT)
+        cause = cause.__cause__
+    fault = None if cause is None else reason_of(cause, tunnelled=tunnelled)
+    return None if fault is None else Problem("tls", fault)
 
 
 class _NothingThere(Exception):  # an answer

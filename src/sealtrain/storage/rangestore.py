@@ -9,7 +9,7 @@ from fsspec import AbstractFileSystem
 
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.errors import UsageError
-from sealtrain.storage.retry import Unsafe
+from sealtrain.storage.retry import Unanswered, Unsafe
 
 BOUNDS = Bounds(connect=10.0, read=60.0, total=60.0, tries=1)
 """Of one exchange with a store that carries next to nothing; ``storage.patience`` tries again."""
@@ -43,7 +43,7 @@ def storage_error(problem: Problem) -> Exception:
         return TimeoutError(problem.reason)
     if problem.kind == "long":
         return ConnectionError("the server sent another number of bytes than it announced")
-    return ConnectionError(f"the connection failed or was cut: {problem.reason}")
+    return Unanswered(f"the connection failed or was cut: {problem.reason}", problem.remedy)
 
 
 class RangeStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types

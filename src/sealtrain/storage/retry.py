@@ -26,6 +26,18 @@ class Busy(ConnectionError):
         self.after = after
 
 
+class Unanswered(ConnectionError):
+    """No answer came.
+
+    Attributes:
+        remedy: What to do where it is known; ``None`` where the store may be at fault.
+    """
+
+    def __init__(self, message: str, remedy: str | None) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
 class Unsafe(ConnectionError):
     """TLS with the store, or the proxy before it, failed: a setting is at fault, and no moment.
 
@@ -67,7 +79,7 @@ class Patience:
             StorageUnreachable: Every try failed, or the store denies access.
             DataInvalid: There is no such file.
         """
-        problem, after = "", None
+        problem, after, remedy = "", None, None
         for attempt in range(self.attempts):
             if attempt:
                 self.sleep(self._pause(attempt, after))
@@ -96,11 +108,12 @@ class Patience:
             except OSError as error:  # ConnectionError and TimeoutError are
                 problem = str(error) or type(error).__name__
                 after = error.after if isinstance(error, Busy) else None
+                remedy = error.remedy if isinstance(error, Unanswered) else None
         raise StorageUnreachable(
             f"the store did not deliver {what}",
             check="storage",
             got=f"{problem}, {self.attempts} times",
-            hint="check that the store is up and reachable, then run the command again",
+            hint=remedy or "check that the store is up and reachable, then run the command again",
         )
 
     def _pause(self, attempt: int, after: float | None) -> float:

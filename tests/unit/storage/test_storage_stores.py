@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from carrying import carries
@@ -10,13 +14,14 @@ from old_store import old_store
 from private_network import Authority
 from pydantic import ValidationError
 
-from sealtrain.base.outbound import Outbound, reach_by
+from sealtrain.base.outbound import Outbound, ProxyServer, reach_by
+from sealtrain.base.tunnel import EXPIRED
 from sealtrain.client.ticket import RunTicket
 from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
 from sealtrain.storage.address import is_url, parse_address
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageRefused, StorageUnreachable
-from sealtrain.storage.retry import Patience
+from sealtrain.storage.retry import Patience, Unanswered, Unsafe
 
 SLEPT: list[float] = []
 ONCE = Patience(sleep=SLEPT.append)
@@ -220,6 +225,87 @@ def test_azure_answers_an_empty_file_and_tries_once_by_itself() -> None:
     inner = Inner()
     assert AzureFileSystem(inner).cat_file("a", 0, 10) == b""
     assert Config.retry_policy.total_retries == 0
+
+
+class Transport:
+    """Stands for that of Azure's library, which raises what aiohttp raised."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.fault = fault
+
+    async def send(self, _request: object, **options: Any) -> str:
+        self.asked.append(options)
+        if self.fault is not None:
+            raise FromAzure(None, "ServiceRequestError") from self.fault
+        return "answer"
+
+
+def by_azure(transport: Transport, url: str, by: Outbound) -> str:
+    """What the transport's client gets, with a proxy in the environment."""
+    from sealtrain.storage.azure import AzureFileSystem
+
+    config = SimpleNamespace(transport=transport)
+    before = reach_by(lambda: by)
+    try:
+        AzureFileSystem(SimpleNamespace(service_client=SimpleNamespace(_config=config)))
+    finally:
+        reach_by(before)
+    asked = transport.send(SimpleNamespace(url=url), proxies={"https": "http://environment:1"})
+    return asyncio.run(asked)
+
+
+BANK = Outbound(
+    proxy=ProxyServer(host="proxy.bank", port=3128, authorization="Basic bWU6"),
+    direct=(".near.example",),
+)
+
+
+@pytest.mark.claim("C745")
+@pytest.mark.parametrize(
+    ("url", "tunnelled"),
+    [
+        ("https://account.blob.core.windows.net/bank", True),
+        ("https://account.near.example/bank", False),
+        ("https://127.0.0.1:10000/bank", False),
+        ("http://account.blob.core.windows.net/bank", False),
+    ],
+)
+def test_a_store_of_azure_is_reached_as_the_settings_say(url: str, tunnelled: bool) -> None:
+    transport = Transport()
+    assert by_azure(transport, url, BANK) == "answer"
+    (options,) = transport.asked
+    assert "proxies" not in options
+    assert ("ssl" in options) == url.startswith("https")
+    found = {name: options.get(name) for name in ("proxy", "proxy_headers")}
+    assert found == {
+        "proxy": "http://proxy.bank:3128" if tunnelled else None,
+        "proxy_headers": {"Proxy-Authorization": "Basic bWU6"} if tunnelled else None,
+    }
+
+
+@pytest.mark.claim("C745")
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("ClientHttpProxyError", Unsafe),
+        ("ClientProxyConnectionError", Unanswered),
+        ("ClientOSError", FromAzure),
+    ],
+)
+def test_a_fault_of_the_network_is_no_error_of_azure(fault: str, error: type[Exception]) -> None:
+    made = type(fault, (Exception,), {"status": 407, "__module__": "aiohttp.client_exceptions"})
+    with pytest.raises(error):
+        by_azure(Transport(made()), "https://account.blob.core.windows.net/bank", BANK)
+
+
+@pytest.mark.claim("C745")
+def test_a_certificate_that_does_not_count_is_no_error_of_azure() -> None:
+    refused = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    refused.verify_code = 10
+    with pytest.raises(Unsafe, match=EXPIRED) as caught:
+        by_azure(Transport(refused), "https://account.blob.core.windows.net/bank", BANK)
+    assert caught.value.check == "tls"
 
 
 def test_a_store_without_the_folder_is_told_once(tmp_path: Path) -> None:
