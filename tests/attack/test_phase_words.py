@@ -124,7 +124,7 @@ class Run:
             lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
             released_metrics=lambda step, values: self.released.append((step, values)),
             record=lambda event, fields: self.recorded.append((event, fields)),
-            **{"model": None, "secret": SECRET, **given},
+            **{"model": None, "secret": SECRET, "settings": SimpleNamespace(out=folder), **given},
         )
         self.keeper = Keeper(
             cast("Any", run),
@@ -196,7 +196,7 @@ def test_records_are_counted_once_and_before_the_first_step(tmp_path: Path) -> N
         lambda: made.keeper.seal(Seal(counter=1, step=1, previous="", size=8), memory),
         lambda: made.keeper.sign(Sign(**SIGN)),
     ]
-    made.keeper.take(FileDelivered(name="model.safetensors", size=8), memory)
+    made.keeper.take(FileDelivered(name="model.safetensors", size=8, offset=0, length=8), memory)
     for ask in early:
         with pytest.raises(Misused):
             ask()
@@ -372,7 +372,7 @@ def ready_to_sign(folder: Path) -> Run:
     made.keeper.tally(GOOD)
     memory, descriptor = SharedMemory.made(8)
     os.close(descriptor)
-    made.keeper.take(FileDelivered(name="model.safetensors", size=8), memory)
+    made.keeper.take(FileDelivered(name="model.safetensors", size=8, offset=0, length=8), memory)
     return made
 
 
@@ -505,12 +505,15 @@ def test_products_under_pads_are_told_before_a_checkpoint_and_made_before_the_ma
     os.close(descriptor)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = write_host_and_port(*listener.getsockname()[:2])
-        made = Run(tmp_path, recipe, settings=SimpleNamespace(accelerator=place, dealer=None))
+        helpers = {"accelerator": place, "dealer": None}
+        made = Run(tmp_path, recipe, settings=SimpleNamespace(out=tmp_path, **helpers))
         keeper = made.keeper
         made.ready()
         keeper.tally(GOOD)
         keeper.step(Step(step=1))
-        keeper.take(FileDelivered(name="adapter_model.safetensors", size=8), memory)
+        keeper.take(
+            FileDelivered(name="adapter_model.safetensors", size=8, offset=0, length=8), memory
+        )
         seal = Seal(counter=1, step=1, previous="", size=8)
         for too_early in (lambda: keeper.seal(seal, memory), lambda: keeper.sign(Sign(**SIGN))):
             with pytest.raises(Misused):

@@ -160,6 +160,7 @@ class World:
             ),
             lock=SimpleNamespace(scripts={"train.py": SCRIPT}),
             base=folder,
+            settings=SimpleNamespace(out=folder),
             model=None,
             opener=OpenerHere([source], ["prompt", "answer"]),
             store=checkpoint_store(folder / "checkpoints"),
@@ -321,7 +322,10 @@ LATE: dict[str, tuple[str, WorkloadQuestion]] = {
     "another predecessor": ("store", Seal(counter=1, step=1, previous="00" * 32, size=10)),
     "a step that no training has got to": ("control", Step(step=1000)),
     "a checkpoint of such a step": ("store", Seal(counter=1, step=1000, previous="", size=10)),
-    "a file beyond the memory": ("store", FileDelivered(name="a.safetensors", size=8193)),
+    "a file beyond the memory": (
+        "store",
+        FileDelivered(name="a.safetensors", size=8193, offset=0, length=8193),
+    ),
 }
 
 
@@ -604,9 +608,9 @@ def test_a_file_that_recipients_would_not_open_is_not_taken(
 ) -> None:
     world.ready()
     store = KeptStore(AskingEnd(world.theirs.store))
-    store.deliver("name.safetensors", b"weights")
+    store.deliver("name.safetensors", len(b"weights"), (b"weights",))
     with pytest.raises(SealtrainError) as refused:
-        store.deliver(name, content)
+        store.deliver(name, len(content), (content,))
     assert refused.value.code == "model-not-reloaded"
 
 
@@ -623,9 +627,9 @@ def test_a_name_that_a_script_makes_up_is_in_no_manifest(world: World, name: str
     world.ready()
     store = KeptStore(AskingEnd(world.theirs.store))
     for known in ("config.json", "1_Pooling/config.json", "name.safetensors"):
-        store.deliver(known, b"{}")
+        store.deliver(known, len(b"{}"), (b"{}",))
     with pytest.raises(SealtrainError) as refused:
-        store.deliver(name, b"{}")
+        store.deliver(name, len(b"{}"), (b"{}",))
     assert refused.value.code == "model-not-reloaded"
     failed = Failed(**FAILED | {"code": "model-not-reloaded"})
     world.theirs.control.sendall(framed(failed.to_bytes()))
@@ -642,7 +646,7 @@ def test_numbers_of_parts_say_how_many_there_are(world: World, parts: tuple[str,
     world.ready()
     store = KeptStore(AskingEnd(world.theirs.store))
     for part in parts:
-        store.deliver(f"model-{part}.safetensors", b"x")
+        store.deliver(f"model-{part}.safetensors", len(b"x"), (b"x",))
     sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
     world.theirs.control.sendall(framed(sign.to_bytes()))
     assert ended_by(world) == ("script-failed", "channel")
@@ -782,19 +786,19 @@ def test_nothing_is_stored_once_the_manifest_is_signed(
     world: World, monkeypatch: pytest.MonkeyPatch, late: str, when: str
 ) -> None:
     entered, go = threading.Event(), threading.Event()
-    signed: list[dict[str, bytes]] = []
+    signed: list[list[str]] = []
 
     def close_run(_run: object, trained: Any) -> Any:
         entered.set()
         assert go.wait(20)
-        signed.append(dict(trained.files))
+        signed.append([*trained.files, *trained.delivered])
         return SimpleNamespace(manifest="/out/manifest.json")
 
     monkeypatch.setattr("sealtrain.guest.keeper.close_run", close_run)
     world.ready()
     store, control = AskingEnd(world.theirs.store), AskingEnd(world.theirs.control)
     store.ask(MakeRoom(size=16))
-    store.ask(FileDelivered(name="model.safetensors", size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16, offset=0, length=16))
     sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
 
     def ask_to_sign() -> None:
@@ -807,7 +811,7 @@ def test_nothing_is_stored_once_the_manifest_is_signed(
     if when == "afterwards":
         go.set()
         signing.join(20)
-    question: WorkloadQuestion = FileDelivered(name="NAME.json", size=2)
+    question: WorkloadQuestion = FileDelivered(name="NAME.json", size=2, offset=0, length=2)
     if late == "a checkpoint":
         question = Seal(counter=1, step=1, previous="", size=16)
     world.theirs.store.sendall(framed(question.to_bytes()))
@@ -816,7 +820,7 @@ def test_nothing_is_stored_once_the_manifest_is_signed(
     go.set()
     signing.join(20)
     assert ended_by(world) == ("script-failed", "channel")
-    assert [list(files) for files in signed] == [["model.safetensors"]]
+    assert signed == [["model.safetensors"]]
     assert world.run.store.names() == ()
 
 
@@ -834,7 +838,7 @@ def test_a_workload_ends_with_its_lease_while_the_manifest_waits(
     world.ready()
     store = AskingEnd(world.theirs.store)
     store.ask(MakeRoom(size=16))
-    store.ask(FileDelivered(name="model.safetensors", size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16, offset=0, length=16))
     sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
     world.theirs.control.sendall(framed(sign.to_bytes()))
     wait_until(lambda: "rows.served" in dict(world.recorded), 20)
@@ -883,7 +887,7 @@ def test_a_signed_run_needs_its_opener_no_longer(
     world.ready()
     store, control = AskingEnd(world.theirs.store), AskingEnd(world.theirs.control)
     store.ask(MakeRoom(size=16))
-    store.ask(FileDelivered(name="model.safetensors", size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16, offset=0, length=16))
     control.ask(Sign(steps=1, samples=1, tokens=None, metrics={}, counts={}))
     world.theirs.control.sendall(framed(Ended().to_bytes()))
     assert world.over() is None

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from sealtrain.guest.delivered import DeliveredFiles
 from sealtrain.guest.helper_machines import helper_desk
 from sealtrain.guest.model_names import ModelNames, problem_of_file
 from sealtrain.guest.other_guests import NoFellows
@@ -126,7 +127,7 @@ class Keeper(WorkloadKeeper):
         self._ready: RankReady | None = None
         self._newest = resume
         self._step = 0 if resume is None else resume.step
-        self._files: dict[str, bytes] = {}
+        self._files = DeliveredFiles(run.settings.out)
         self._releases = len(run.journal.history)
         recipe = run.recipe
         how = recipe.collaboration
@@ -151,9 +152,12 @@ class Keeper(WorkloadKeeper):
             RankLost: The workload ended without a word.
             SealtrainError: What ended the run here.
         """
-        self.answer_all(
-            [RankDesk(self, rank, leads=self) for rank in range(len(self._workload.ends))]
-        )
+        try:
+            self.answer_all(
+                [RankDesk(self, rank, leads=self) for rank in range(len(self._workload.ends))]
+            )
+        finally:
+            self._files.close()
         if self._outcome is None:
             raise lose_workload(self._workload.status)
         return self._outcome
@@ -275,11 +279,11 @@ class Keeper(WorkloadKeeper):
         """Sign the manifest over the files that came."""
         run = self._run
         with self.storing:  # what is being stored is finished first, and nothing comes after it
-            if self._ready is None or self._signing or not self._files:
+            if self._ready is None or self._signing or not self._files.names:
                 raise Misused("nothing to sign")
             if question.steps > self._step + _STRIDE:
                 raise Misused("steps that no training has got to")
-            if not self._names.are_whole(self._files):
+            if not self._files.is_between or not self._names.are_whole(self._files.names):
                 raise Misused("parts of weights are missing")
             self._require_tallied()
             self._helpers.require_told()
@@ -292,7 +296,8 @@ class Keeper(WorkloadKeeper):
         run.tally.add(question.counts)
         record_served(run, self._served.rows)
         trained = Trained(
-            files=self._files,
+            files=dict(self._files.held),
+            delivered=dict(self._files.waiting),
             steps=question.steps,
             samples_seen=question.samples,
             tokens=question.tokens,
@@ -305,7 +310,6 @@ class Keeper(WorkloadKeeper):
         )
         self._others.finish()
         self._outcome = close_run(run, trained)
-        self._files = {}
         self._sign_seconds = time.monotonic() + self._leaving_seconds
         run.close()
         return Reply({"manifest": str(self._outcome.manifest)})
@@ -399,22 +403,26 @@ class Keeper(WorkloadKeeper):
         return Reply()
 
     def take(self, question: FileDelivered, memory: SharedMemory | None) -> Reply:
-        """Copy a file of the model out of the workload's memory."""
-        size = question.size
-        if self._signing or size > (0 if memory is None else memory.size):
+        """Take a part of a file of the model out of the workload's memory."""
+        length = question.length
+        if self._signing or length > (0 if memory is None else memory.size):
             raise Misused("no room, or too late for a file")
         try:
             self._names.require([question.name])
         except ModelNotReloaded as error:
             self._refusals[error.code] = error  # told as it is where it ends the recipe's code
             raise Refusal(error) from None
-        content = b"" if memory is None else bytes(memory.view[:size])
-        problem = problem_of_file(question.name, content, self._files)
+        with self._refusing(), memoryview(b"" if memory is None else memory.map)[:length] as part:
+            content = self._files.take(question, part)
+        if content is None:
+            return Reply()
+        problem = problem_of_file(question.name, content, self._files.names)
         if problem is not None:
+            self._files.drop()
             raise Refusal(
                 ModelNotReloaded(
                     "a file of the model is not sealed", check="file kind", got=problem
                 )
             )
-        self._files[question.name] = content
+        self._files.keep()
         return Reply()

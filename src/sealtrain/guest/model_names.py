@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from sealtrain.base.canonical import parse_foreign
@@ -112,13 +112,13 @@ def _texts_in(script: str) -> Iterable[str]:
                 continue
 
 
-def problem_of_file(name: str, content: bytes, others: Mapping[str, bytes]) -> str | None:
+def problem_of_file(name: str, content: bytes, others: Collection[str]) -> str | None:
     """Why recipients would not open a file, or it has no place among the others.
 
     Args:
         name: Its name.
-        content: What it holds.
-        others: The model's files so far, by name.
+        content: What it holds; empty for weights.
+        others: Names of the model's files so far.
 
     Returns:
         Words for a refusal, ``None`` for a good file.

@@ -44,9 +44,13 @@ from sealtrain.sealing.trainedmodel import (
     model_context,
 )
 from sealtrain.signing.identity import PublicIdentity
+from sealtrain.training.model_files import KeptFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+FileContent = bytes | KeptFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,7 @@ class NextRun:
 
 
 def seal_model(
-    files: Mapping[str, bytes],
+    files: Mapping[str, FileContent],
     out: Path,
     *,
     run_id: str,
@@ -111,7 +115,7 @@ def seal_model(
     disk and may replace a file as soon as it is written.
 
     Args:
-        files: Name → content, as the trainer built them in memory.
+        files: Name → content, in memory or where it waits.
         out: The run's folder.
         run_id: Bound into every file.
         owner_id: Bound into every file: the consortium's id.
@@ -154,7 +158,7 @@ def seal_model(
 
 
 def hand_on_model(
-    files: Mapping[str, bytes],
+    files: Mapping[str, FileContent],
     out: Path,
     *,
     run_id: str,
@@ -259,7 +263,7 @@ class _Sealing:
         self,
         name: str,
         sealed: str,
-        content: bytes,
+        content: FileContent,
         context: FileContext,
         stanzas: Sequence[Stanza],
     ) -> TrainedOutput:
@@ -274,10 +278,13 @@ class _Sealing:
         """
         path = self.folder / sealed
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as file:
+        with (
+            new_file(path) as file,
+            io.BytesIO(content) if isinstance(content, bytes) else content.open() as source,
+        ):
             seen = _Hashed(file)
             info = seal_file(
-                io.BytesIO(content),
+                source,
                 cast("BinaryIO", seen),
                 data_key=self.data_key,
                 context=context,

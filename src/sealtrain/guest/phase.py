@@ -63,6 +63,7 @@ def run_phase(run: WorkloadRun) -> None:
             if run.metrics is None
             else Reporting(gate=run.metrics, on_step=run.metrics.step),
             standins=standins,
+            deliver=run.store.deliver,
         )
     if leads:
         _hand_over(run, trained)
@@ -114,7 +115,7 @@ def _hand_over(run: WorkloadRun, trained: Trained) -> None:
     """Give the keeper the model's files, each of which this process then lets go, and sign."""
     while trained.files:
         name, content = trained.files.popitem()
-        run.store.deliver(name, content)
+        run.store.deliver(name, len(content), (content,))
     run.ask(
         Sign(
             steps=trained.steps,

@@ -18,7 +18,7 @@ from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import load_model
 from sealtrain.base.processes import usage_of_all
 from sealtrain.errors import LimitExceeded
-from sealtrain.guest.outputs import NextRecipe, NextRun, hand_on_model, seal_model
+from sealtrain.guest.outputs import FileContent, NextRecipe, NextRun, hand_on_model, seal_model
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import (
     condense_history,
@@ -202,7 +202,7 @@ def write_outputs(
     Args:
         run: The run whose log the manifest carries.
         trained: The counts of training.
-        files: Name → content of the files to seal.
+        files: Name → content of the files to seal, besides those that were delivered.
         held: Called once the outputs are sealed.
         next_recipe: Where the model is handed on to; ``None`` where it is sealed to recipients.
         next_run: Where the recipe's next run begins with the model.
@@ -214,7 +214,8 @@ def write_outputs(
         LimitExceeded: It is longer than a verifier reads.
     """
     out = run.settings.out
-    files = with_named_base(files, _base_name(run.admitted.locked.lock))
+    named = with_named_base(files, _base_name(run.admitted.locked.lock))
+    contents: dict[str, FileContent] = {**named, **trained.delivered}
     if run.recipe.release_policy.logs == "structured":
         run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
@@ -223,10 +224,10 @@ def write_outputs(
         recipients = run.recipe.release_policy.model.recipients
         owners = [run.consortium.owner(name) for name in recipients]
         model = seal_model(
-            files, out, run_id=run_id, owner_id=owner_id, recipients=owners, next_run=next_run
+            contents, out, run_id=run_id, owner_id=owner_id, recipients=owners, next_run=next_run
         )
     else:
-        model = hand_on_model(files, out, run_id=run_id, owner_id=owner_id, to=next_recipe)
+        model = hand_on_model(contents, out, run_id=run_id, owner_id=owner_id, to=next_recipe)
     subjects = subjects_of(model)
     run.record("outputs.sealed", {subject.name: subject.sha256 for subject in subjects})
     signer = Ed25519Signer(Ed25519PrivateKey.generate())

@@ -312,7 +312,7 @@ def sign_manifest(
     files = script.saved(model, processing_class)
     while files:  # the keeper has each of them before this process lets the next one go
         name, content = files.popitem()
-        run.store.deliver(name, content)
+        run.store.deliver(name, len(content), (content,))
     question = Sign(
         steps=ran.steps,
         samples=ran.rows,

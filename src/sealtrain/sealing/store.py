@@ -92,7 +92,7 @@ class SealedStore:
         spare = path.with_name(_SPARE)
         over = spare if spare.is_file() else None
         with (
-            _storage_errors(name),
+            storage_errors(name),
             atomic_writer(path, mode=0o600, overwrite=overwrite, over=over) as file,
         ):
             writer = SealedWriter(
@@ -214,7 +214,12 @@ class SealedStore:
 
 
 @contextmanager
-def _storage_errors(name: str) -> Iterator[None]:
+def storage_errors(name: str) -> Iterator[None]:
+    """Turn what a full or failing disk says into ``StorageFailed``.
+
+    Args:
+        name: Of what is written.
+    """
     try:
         yield
     except OSError as error:

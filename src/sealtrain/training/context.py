@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sealtrain.training.data.feed import Feed
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.machinery import Machinery
+    from sealtrain.training.distributed.shared_model import SharedModel
     from sealtrain.training.models.standins import StandIns
     from sealtrain.training.privacy.accounting import Plan
     from sealtrain.training.privacy.noise import NoiseSource
@@ -58,8 +59,8 @@ class PhaseResult:
     Attributes:
         counts: Steps, rows and tokens.
         metrics: Final metrics on the test split, before the release policy is applied.
-        model: The trained model, a PEFT model with an adapter; ``None`` where none was trained, and
-            on every rank but the first.
+        model: The trained model, a PEFT model with an adapter, or its outline where its ranks share
+            it out; ``None`` where none was trained, and on every rank but the first.
         tokenizer: The model's tokenizer; ``None`` where it reads numbers or images.
     """
 
@@ -95,6 +96,7 @@ class TrainingContext(Generic[RecipeT_co]):
         stretch: The steps of the training to do here; ``None`` for all.
         feed: Rows ready for the trainer, in place of the sources'; ``None`` without.
         plan: The plan of private training, once it is known.
+        shared: The trained model where its ranks share it out; ``None`` where rank 0 has it.
     """
 
     recipe: RecipeT_co
@@ -111,6 +113,7 @@ class TrainingContext(Generic[RecipeT_co]):
     stretch: ScheduleSlice | None = None
     feed: Feed | None = None
     plan: Plan | None = None
+    shared: SharedModel | None = None
 
     @property
     def machinery(self) -> Machinery:

@@ -123,17 +123,33 @@ def require_finite_weights(tensors: Mapping[str, Any], buffers: Iterable[str] = 
     Raises:
         TrainingDiverged: A tensor holds a number that is not finite; the error names it.
     """
+    name = _first(tensors, buffers)
+    if name is not None:
+        raise weight_not_finite(name)
+
+
+def _first(tensors: Mapping[str, Any], buffers: Iterable[str]) -> str | None:
     masks = frozenset(buffers)
     for name, tensor in tensors.items():
         if not _is_finite(tensor, infinities=name in masks):
-            raise TrainingDiverged(
-                "training diverged: a weight of the model is not a finite number",
-                check="weights",
-                got=name[:200],
-                expected="finite numbers",
-                hint="look for NaN in the base model, or lower learning_rate; "
-                "the last checkpoint stays",
-            )
+            return name
+    return None
+
+
+def weight_not_finite(name: str) -> TrainingDiverged:
+    """The refusal of a weight."""
+    return TrainingDiverged(
+        "training diverged: a weight of the model is not a finite number",
+        check="weights",
+        got=name[:200],
+        expected="finite numbers",
+        hint="look for NaN in the base model, or lower learning_rate; the last checkpoint stays",
+    )
+
+
+def first_weight_not_finite(model: Any, tensors: Mapping[str, Any]) -> str | None:
+    """As ``require_finite_model``, for ranks that agree before they raise."""
+    return _first(tensors, (name for name, _ in model.named_buffers(remove_duplicate=False)))
 
 
 def require_finite_model(model: Any, tensors: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from sealtrain.recipe.conversations import read_rows
 from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.agreement import by_itself, deal_pieces
+from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.adapters import virtual_tokens
 
 if TYPE_CHECKING:
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.context import TrainingContext
+    from sealtrain.training.distributed.shared_model import SharedModel
 
 Records = list[dict[str, Any]]
 
 
 def train_and_measure(
-    work: TrainingContext[Recipe], trainer: Any, evaluation: Evaluation | None
+    work: TrainingContext[Recipe],
+    trainer: Any,
+    evaluation: Evaluation | None,
+    *,
+    goes_on: bool = False,
 ) -> tuple[Any, dict[str, float]]:
     """Run a Hugging Face trainer to its end.
 
@@ -32,10 +38,12 @@ def train_and_measure(
         work: Gets ``evaluation``, for use during training; holds the stand-ins for layers.
         trainer: Ready to train.
         evaluation: Measures on the test split, ``None`` without test records.
+        goes_on: The phase reads the model's weights afterwards, so rank 0 gets all of them.
 
     Returns:
-        Trained model without the trainer's wrapping, and its final metrics. Ranks other than the
-        first get neither: they are done once rank 0 has assembled the model.
+        Trained model without the trainer's wrapping, and its final metrics; where ranks share the
+        model out its outline, and its weights stay with them (``work.shared``). Ranks other than
+        the first get neither.
     """
     from transformers import PrinterCallback, ProgressCallback
 
@@ -46,6 +54,10 @@ def train_and_measure(
     if work.standins is not None:
         work.standins.put_in(trainer.model)
     trainer.train()
+    if not goes_on and _is_delivered_as_trained(work):
+        shared = work.shared = work.machinery.shared(trainer)
+        if shared is not None:
+            return _measure_together(shared, evaluation)
     model = work.machinery.whole(trainer)
     if model is not None:
         trainer.model = model  # a loss may also compute with the trainer's, which was shared out
@@ -53,6 +65,24 @@ def train_and_measure(
         return model, {}
     with by_itself(trainer), pause_training(model):
         return model, evaluation(model)
+
+
+def _is_delivered_as_trained(work: TrainingContext[Recipe]) -> bool:
+    """Whether nothing but the delivery reads the weights once they are measured."""
+    peft = work.recipe.peft
+    adapts = peft is None or (peft.changes_weights and not peft.merge)
+    return adapts and getattr(work.recipe, "audit", None) is None and work.standins is None
+
+
+def _measure_together(
+    shared: SharedModel, evaluation: Evaluation | None
+) -> tuple[Any, dict[str, float]]:
+    """Measure in all ranks at once, as during training: each layer needs the parts of all."""
+    measured = {}
+    if evaluation is not None:
+        with pause_training(shared.model):
+            measured = evaluation(shared.model)
+    return (shared.outline, measured) if place().leads else (None, {})
 
 
 def test_records(work: TrainingContext[Recipe]) -> Iterator[Records]:

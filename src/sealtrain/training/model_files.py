@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from sealtrain.training.finite import require_finite_model, require_finite_weights
+from sealtrain.training.weight_file import Convert, HeldWeights, WeightFile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +30,13 @@ _USUAL_SETTINGS: Final = {
 """Settings of a tokenizer beside its tokens, and what they are where a file does not say."""
 
 
+class KeptFile(Protocol):
+    """A file of a model that is not in memory."""
+
+    def open(self) -> BinaryIO:
+        """Its content, from the beginning."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """A finished training.
@@ -43,6 +52,7 @@ class Trained:
         withheld: Names of metrics the release policy held back, with counts.
         privacy: The manifest's section on privacy (spec/run-manifest.md §2).
         tokens_sha256: Digest of the tokens trained on, in order, where the phase takes it.
+        delivered: Files that are not in memory, by name.
     """
 
     files: dict[str, bytes]
@@ -55,20 +65,49 @@ class Trained:
     withheld: dict[str, int]
     privacy: dict[str, Any] = field(default_factory=lambda: {"dp": "none"})
     tokens_sha256: str | None = None
+    delivered: Mapping[str, KeptFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """A trained model as files.
+
+    Attributes:
+        beside: Name → content of settings and tokenizer.
+        weights: The file of weights, which a source of its tensors fills.
+        held: The tensors, of a model whose process has them; those of an outline are empty.
+    """
+
+    beside: dict[str, bytes]
+    weights: WeightFile
+    held: HeldWeights
+
+    def in_memory(self) -> dict[str, bytes]:
+        """Name → content of all files, of a model whose process has its tensors."""
+        return {self.weights.name: self.weights.to_bytes(self.held)} | self.beside
 
 
 def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, bytes]:
-    """Weights as safetensors, config and tokenizer: built in memory.
+    """As ``plan_files``, built in memory."""
+    return plan_files(model, tokenizer).in_memory()
+
+
+def plan_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> ModelFiles:
+    """Weights as safetensors, config and tokenizer.
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
 
+    Args:
+        model: A model, or its outline while its weights are shared out over ranks.
+        tokenizer: Of the model; ``None`` without one.
+
     Raises:
-        TrainingDiverged: A weight is not a finite number.
+        TrainingDiverged: A weight that lies here is not a finite number.
     """
-    files = adapter_files(model) if hasattr(model, "peft_config") else weight_files(model)
+    made = _adapter_files(model) if hasattr(model, "peft_config") else _whole_files(model)
     if tokenizer is not None:
-        files |= _tokenizer_files(tokenizer)
-    return files
+        made.beside.update(_tokenizer_files(tokenizer))
+    return made
 
 
 def weight_files(model: Any) -> dict[str, bytes]:
@@ -77,19 +116,25 @@ def weight_files(model: Any) -> dict[str, bytes]:
     Raises:
         TrainingDiverged: A weight is not finite.
     """
-    from safetensors.torch import save
+    return _whole_files(model).in_memory()
 
-    state = model.state_dict()
+
+def _whole_files(model: Any) -> ModelFiles:
+    state = model.state_dict(keep_vars=True)
     require_finite_model(model, state)
-    weights = _rename_as_saved(model, _without_aliases(state))
-    files = {"model.safetensors": save(weights, metadata={"format": "pt"})}
+    weights = _without_aliases(state)
+    files = {}
     if hasattr(model, "config"):
         files["config.json"] = _config_as_saved(model).to_json_string(use_diff=True).encode()
     generation = getattr(model, "generation_config", None)
     if generation is not None and hasattr(model, "can_generate") and model.can_generate():
         text = generation.to_json_string(use_diff=True, keys_to_pop=["compile_config"])
         files["generation_config.json"] = text.encode()
-    return files
+    return ModelFiles(
+        beside=files,
+        weights=WeightFile("model.safetensors", weights, convert=_conversion_of(model)),
+        held=HeldWeights(weights),
+    )
 
 
 def _config_as_saved(model: Any) -> Any:
@@ -101,24 +146,35 @@ def _config_as_saved(model: Any) -> Any:
     return config
 
 
-def adapter_files(model: Any) -> dict[str, bytes]:
-    """The adapter of a PEFT model, and the config of its base. Raises ``TrainingDiverged``."""
+def _adapter_files(model: Any) -> ModelFiles:
+    """The adapter of a PEFT model, and the config of its base."""
     from peft import get_peft_model_state_dict
-    from safetensors.torch import save
 
     # The path of the base on this machine stays private; ``with_named_base`` says which it is.
     adapter = model.peft_config["default"].to_dict() | {BASE_FIELD: None}
-    state = get_peft_model_state_dict(model)
+    trained = model.state_dict(keep_vars=True)
+    state = get_peft_model_state_dict(model, state_dict=trained)
     require_finite_weights(state)
-    weights = _without_aliases(state)
+    published = _without_aliases(state)
+    # Under the names of training, by which a source of shared weights knows them.
+    names = {id(tensor): name for name, tensor in trained.items()}
+    weights = {names.get(id(tensor), name): tensor for name, tensor in published.items()}
+    renamed = {names.get(id(tensor), name): name for name, tensor in published.items()}
     config = deepcopy(model.get_base_model().config)
     # The adapter belongs to the full-precision base; four bits were a way to train it.
     vars(config).pop("quantization_config", None)
-    return {
-        ADAPTER_CONFIG: json.dumps(adapter, default=_plain, indent=2).encode(),
-        "adapter_model.safetensors": save(weights, metadata={"format": "pt"}),
-        "config.json": config.to_json_string(use_diff=True).encode(),
-    }
+    return ModelFiles(
+        beside={
+            ADAPTER_CONFIG: json.dumps(adapter, default=_plain, indent=2).encode(),
+            "config.json": config.to_json_string(use_diff=True).encode(),
+        },
+        weights=WeightFile(
+            "adapter_model.safetensors",
+            weights,
+            convert=lambda tensors: {renamed[name]: each for name, each in tensors.items()},
+        ),
+        held=HeldWeights(weights),
+    )
 
 
 def with_named_base(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
@@ -131,30 +187,30 @@ def with_named_base(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
     return named
 
 
-def _rename_as_saved(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
+def _conversion_of(model: Any) -> Convert | None:
     """Weights under the names, and in the parts, that ``save_pretrained`` writes.
 
     A version of Transformers may hold a model under other names than its published weights have,
     or several of them as one (the experts of a layer); other programs read the published ones.
     """
     if not hasattr(model, "can_generate"):  # no model of Transformers
-        return weights
+        return None
     from transformers.core_model_loading import revert_weight_conversion
 
-    published: dict[str, Any] = revert_weight_conversion(model, weights)
-    return {name: tensor.contiguous() for name, tensor in published.items()}
+    return partial(revert_weight_conversion, model)
 
 
-def _without_aliases(weights: dict[str, Any]) -> dict[str, Any]:
-    """Tied weights once, under their first name, contiguous and on the CPU."""
+def _without_aliases(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Tied weights once, under their first name."""
     seen: set[tuple[int, int]] = set()
     kept = {}
     for name, tensor in weights.items():
-        place = (tensor.data_ptr(), tensor.numel())
+        # Tensors without memory are tied where they are one.
+        place = (id(tensor) if tensor.is_meta else tensor.data_ptr(), tensor.numel())
         if tensor.numel() and place in seen:
             continue
         seen.add(place)
-        kept[name] = tensor.detach().to("cpu").contiguous()
+        kept[name] = tensor
     return kept
 
 

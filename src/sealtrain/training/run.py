@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +16,7 @@ from sealtrain.base.collector import pause_collection
 from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.recipe.epochs import with_steps
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
-from sealtrain.training.model_files import Trained, model_files
+from sealtrain.training.model_files import ModelFiles, Trained, plan_files
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import Monitor
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.lease import LeaseKeeping
     from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
+    from sealtrain.training.distributed.shared_model import SharedModel
     from sealtrain.training.models.standins import StandIns
 
 __all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "load_phase", "train"]
 
 Phase = Callable[["TrainingContext[Recipe]"], "PhaseResult"]
 """Trains and evaluates."""
+Deliver = Callable[[str, int, Iterator[memoryview]], None]
+"""Takes a file by name, size and content, of which each block is gone with the next."""
 
 
 def _ignore(*_: object) -> None:
@@ -113,6 +116,7 @@ def train(
     reporting: Reporting | None = None,
     standins: StandIns | None = None,
     phase: Phase | None = None,
+    deliver: Deliver | None = None,
 ) -> Trained:
     """Train from the beginning or from a checkpoint, as one of the ranks if there are several.
 
@@ -124,6 +128,8 @@ def train(
         reporting: Callbacks and terminal.
         standins: Take the place of the model's layers while it trains and is measured.
         phase: Trains in place of the recipe's phase, and merges by itself what is to be merged.
+        deliver: Takes the file of weights, which is not held; the result then lacks it. Called in
+            rank 0 alone, while all ranks read what they share out.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -202,12 +208,19 @@ def train(
             merges = phase is None and recipe.peft is not None and recipe.peft.merge
             if built is not None and merges:
                 built = _merge(recipe, inputs.base_dir, built)
-    files = work.beside | ({} if built is None else model_files(built, tokenizer))
+    made = None if built is None else plan_files(built, tokenizer)
+    files = work.beside
+    if made is not None:
+        files = files | {made.weights.name: b""} | made.beside
     base = base_files_of(recipe, inputs.base_dir, inputs.model)
     if built is not None and base is not None:
         files = with_base_files(files, base, recipe, tokenizer)
     elif built is not None:
         files = baseless_files(files, recipe)
+    if made is not None:
+        _read_weights(made, work.shared, files, deliver)
+    elif work.shared is not None:
+        work.shared.follow()
     return Trained(
         files=files,
         steps=counts.steps,
@@ -220,6 +233,20 @@ def train(
         tokens_sha256=counts.tokens_sha256,
         privacy=privacy_record(work, counts.steps),
     )
+
+
+def _read_weights(
+    made: ModelFiles, shared: SharedModel | None, files: dict[str, bytes], deliver: Deliver | None
+) -> None:
+    """Read the trained tensors one after the other, into ``files`` or to where they go."""
+    weights = made.weights
+    source = made.held if shared is None else shared.lead(weights.order)
+    blocks = weights.blocks(source)
+    if deliver is None:
+        files[weights.name] = b"".join(blocks)
+    else:
+        del files[weights.name]
+        deliver(weights.name, weights.size, blocks)
 
 
 def _stages(terminal: TextIO | None) -> Stage:

@@ -303,11 +303,13 @@ class Sweep(WorkloadQuestion):
 
 
 class FileDelivered(WorkloadQuestion):
-    """The first bytes of the memory are this file of the trained model."""
+    """The first ``length`` bytes of the memory are the next part of a file of the trained model."""
 
     ask: Literal["file"] = "file"
     name: Annotated[str, StringConstraints(max_length=255)]
     size: Annotated[int, Field(ge=0, le=MAX_ROOM_BYTES)]
+    offset: Count
+    length: Annotated[int, Field(ge=0, le=MAX_ROOM_BYTES)]
 
 
 CONNECTIONS: Final[Mapping[str, Mapping[str, type[WorkloadQuestion]]]] = MappingProxyType(

@@ -61,6 +61,8 @@ _NAME: Final = re.compile(r"checkpoint-([0-9]{8})-([0-9]{10})")
 _LOSS: Final = "loss"
 SHARD_READ_BYTES: Final = 16 << 20
 """Most bytes of a shard in one answer."""
+PART_BYTES: Final = 16 << 20
+"""Most bytes of a model's file in one question."""
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, float | None]:
@@ -214,11 +216,31 @@ class KeptStore:
         self._memory = _require_memory(descriptor)
         return _Opened(self._memory.view[: int(answer["size"])])
 
-    def deliver(self, name: str, content: bytes) -> None:
-        """Give the keeper a file of the trained model."""
-        if content:
-            self.memory(len(content))[: len(content)] = content
-        self._asking.ask(FileDelivered(name=name, size=len(content)))
+    def deliver(self, name: str, size: int, blocks: Iterable[memoryview | bytes]) -> None:
+        """Give the keeper a file of the trained model, a part at a time.
+
+        Args:
+            name: Of the file.
+            size: Its bytes.
+            blocks: Its content, of which each block may be gone with the next.
+        """
+        room = min(max(1, size), PART_BYTES)
+        if self._memory is not None and self._memory.size > PART_BYTES:
+            self._memory = None  # that of a checkpoint or base model: as large as they were
+        offset = there = 0
+        for block in blocks:
+            view = memoryview(block).cast("B")
+            while len(view):
+                count = min(len(view), room - there)
+                self.memory(room)[there : there + count] = view[:count]
+                view, there = view[count:], there + count
+                if there == room:
+                    self._asking.ask(
+                        FileDelivered(name=name, size=size, offset=offset, length=there)
+                    )
+                    offset, there = offset + there, 0
+        if there or not size:
+            self._asking.ask(FileDelivered(name=name, size=size, offset=offset, length=there))
 
     def names(self) -> tuple[str, ...]:
         """Names of all complete checkpoints."""

@@ -14,6 +14,7 @@ from sealtrain.training.models.weights import load_weights, trainable_state
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.distributed.shared_model import SharedModel
 
 
 class Machinery(Protocol):
@@ -50,6 +51,9 @@ class Machinery(Protocol):
 
     def whole(self, trainer: Any) -> Any:
         """The trained model as one module; all ranks take part, and only rank 0 gets it."""
+
+    def shared(self, trainer: Any) -> SharedModel | None:
+        """The trained model where it lies, in every rank; ``None`` where ranks have copies."""
 
 
 def machinery_of(recipe: Recipe) -> Machinery:
@@ -121,3 +125,7 @@ class Copies:
     def whole(self, trainer: Any) -> Any:
         """Rank 0's copy without the trainer's wrapping."""
         return trainer.accelerator.unwrap_model(trainer.model) if place().leads else None
+
+    def shared(self, _trainer: Any) -> SharedModel | None:
+        """None: rank 0 has a copy."""
+        return None

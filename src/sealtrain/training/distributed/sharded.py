@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.training.devices import compute_device
 from sealtrain.training.distributed.outline import fill_outline, outline_of
 from sealtrain.training.distributed.ranks import count_guests, place
+from sealtrain.training.distributed.shared_model import ShardedWeights, SharedModel
 from sealtrain.training.halfprecision import scale_gradients
 from sealtrain.training.models.weights import of_training
 
@@ -134,3 +135,15 @@ class Sharded:
             return None
         outline, self._outline = self._outline, None
         return fill_outline(outline, weights, trainer.args.device)
+
+    def shared(self, trainer: Any) -> SharedModel:
+        """Every rank's shards, under the names an unshared model has."""
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        parts = get_model_state_dict(trainer.model)
+        outline, self._outline = self._outline, None
+        shared = SharedModel(trainer.model, outline, ShardedWeights(parts))
+        shared.require_whole(
+            parts, {name: (tuple(part.shape), str(part.dtype)) for name, part in parts.items()}
+        )
+        return shared

@@ -13,6 +13,7 @@ from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.distributed.agreement import to_first
 from sealtrain.training.distributed.outline import fill_outline, outline_of
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.distributed.shared_model import GatheredWeights, SharedModel
 from sealtrain.training.models.weights import refuse_another_model, trainable_state
 
 if TYPE_CHECKING:
@@ -135,6 +136,28 @@ class Zero:
         outline, self._outline = self._outline, None
         return fill_outline(outline, weights, trainer.args.device) if place().leads else None
 
+    def shared(self, trainer: Any) -> SharedModel | None:
+        """Every rank's partitions of stage 3; before it, each rank has the weights."""
+        if self._stage < 3:
+            return None
+        import deepspeed
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+        model = trainer.model
+        persistent = set(model.state_dict())
+        buffers = {name: each for name, each in model.named_buffers() if name in persistent}
+        shared_out = dict(model.named_parameters(remove_duplicate=False))
+        outline, self._outline = self._outline, None
+        source = GatheredWeights(shared_out, buffers, deepspeed.zero.GatheredParameters)
+        shared = SharedModel(model, outline, source)
+        parts = {name: _own_partition(each) for name, each in shared_out.items()}
+        described = {
+            name: (tuple(each.ds_shape), str(each.dtype)) for name, each in shared_out.items()
+        }
+        shared.require_whole(parts | buffers, described)
+        unset_hf_deepspeed_config()  # type: ignore[no-untyped-call]  # of Transformers
+        return shared
+
     @property
     def _engine(self) -> Any:
         return self._trainer.model_wrapped
@@ -178,6 +201,12 @@ class Zero:
         if leads:
             found |= {name: buffer for name, buffer in model.named_buffers() if name in persistent}
         return found
+
+
+def _own_partition(parameter: Any) -> Any:
+    """This rank's elements of a parameter; what fills its partition up was never written."""
+    flat = parameter.ds_tensor.data.reshape(-1)
+    return flat[: max(0, parameter.ds_numel - place().rank * len(flat))]
 
 
 _NEVER = 1 << 40

@@ -74,7 +74,12 @@ def train(work: TrainingContext[ClassifyRecipe]) -> PhaseResult:
         data_collator=encode,
         callbacks=[callback],
     )
-    model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
+    model, metrics = train_and_measure(
+        work,
+        trainer,
+        lambda model: _evaluate(work, model, encode),
+        goes_on=bool(list_learned(recipe)),
+    )
     metrics = metrics | _read_learned(recipe, model)
     return PhaseResult(model=model, tokenizer=tokenizer, metrics=metrics, counts=callback)
 

@@ -96,7 +96,8 @@ def train(work: TrainingContext[EmbedRecipe]) -> PhaseResult:
     def evaluate(encoder: Any) -> dict[str, float]:
         return _evaluate(work, encoder)
 
-    encoder, metrics = train_and_measure(work, trainer, evaluate if work.test_sources else None)
+    measure = evaluate if work.test_sources else None
+    encoder, metrics = train_and_measure(work, trainer, measure, goes_on=True)
     if encoder is None:
         return PhaseResult(tokenizer=tokenizer, metrics=metrics, counts=callback)
     work.beside |= encoder_files(encoder)

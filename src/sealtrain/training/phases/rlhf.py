@@ -192,7 +192,8 @@ def _groups(
         # TRL would load a reference by the name under which the base model was saved.
         trainer.beta, trainer.ref_model = arguments.beta, trial.frozen
         add_fused_lm_head(trial.frozen, temperature=arguments.temperature)
-    model, _ = train_and_measure(work, trainer, None)  # ``final`` measures it with the reference
+    # ``final`` measures it with the reference.
+    model, _ = train_and_measure(work, trainer, None, goes_on=True)
     return model, callback
 
 
