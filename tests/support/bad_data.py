@@ -514,6 +514,33 @@ FILES: Final[dict[str, BadFile]] = {
     "a decimal point beside declared commas": BadFile(
         "rows.csv", "age;crp;class\n41;1,5;a\n7;1.5;b\n", _TABLE, "--decimals comma"
     ),
+    "a date with two digits of its year": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n7,31.12.24,b\n", _TABLE
+    ),
+    "a date with a zone": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n7,2024-01-05T10:00:00Z,b\n", _TABLE
+    ),
+    "a date with a month's name": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n7,05-Jan-2024,b\n", _TABLE
+    ),
+    "a time of day": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,10:30,b\n", _TABLE),
+    "a word for yes": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,ja,b\n", _TABLE),
+    "a limit in place of a number": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n7,< 5,b\n", _TABLE
+    ),
+    "a number with another minus": BadFile(
+        "rows.csv", "age,crp,class\n41,1.5,a\n7,\u22122.5,b\n", _TABLE
+    ),
+    "a packed file called CSV": BadFile("rows.csv", b"\x1f\x8b\x08\x00" + bytes(range(200))),
+    "JSON called CSV": BadFile("rows.csv", '{"prompt": "a", "completion": "b"}\n'),
+    "empty lines above the names": BadFile("rows.csv", "\n\nprompt,completion\na,b\n"),
+    "a name with a comma beside semicolons": BadFile(
+        "rows.csv", "prompt;completion;crp, mg/l\na;b;3\n"
+    ),
+    "a comma before a brace": BadFile("rows.jsonl", '{"prompt": "a", "completion": "b",}\n'),
+    "single quotes in JSON": BadFile("rows.jsonl", "{'prompt': 'a', 'completion': 'b'}\n"),
+    "a tab within JSON": BadFile("rows.jsonl", '{"prompt": "a\tb", "completion": "c"}\n'),
+    "an array called JSON lines": BadFile("rows.jsonl", '[{"prompt": "a", "completion": "b"}]\n'),
     "a percentage": BadFile("rows.csv", "age,crp,class\n41,1.5,a\n7,12 %,b\n", _TABLE),
     "separators of thousands": BadFile(
         "rows.csv", 'age,crp,class\n41,1.5,a\n7,"1,234.50",b\n', _TABLE

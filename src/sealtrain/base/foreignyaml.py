@@ -62,11 +62,15 @@ def parse_foreign_yaml(
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             builder.take(event)
     except UnicodeDecodeError as problem:
-        raise error(f"{what} is not UTF-8 text", check=what) from problem
+        raise error(f"{what} is not UTF-8 text", check=what, hint="save it as UTF-8") from problem
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark
         where = f" at line {mark.line + 1}" if mark else ""
-        raise error(f"{what} is not YAML{where}: {problem.problem}", check=what) from None
+        tab = "'\\t'" in str(problem.problem)
+        hint = "indent with spaces" if tab else "quote a text that holds a colon or a brace"
+        raise error(
+            f"{what} is not YAML{where}: {problem.problem}", check=what, hint=hint
+        ) from None
     except yaml.YAMLError:
         raise error(f"{what} holds a character that YAML does not allow", check=what) from None
     return builder.result()
@@ -95,11 +99,17 @@ class _Builder:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1 or event.tags or event.version:
-                raise self._refusal("must be one document without directives", event)
+                raise self._refusal(
+                    "must be one document without directives",
+                    event,
+                    "keep one document, without --- in between",
+                )
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise self._refusal("must not use anchors or aliases", event)
+            raise self._refusal(
+                "must not use anchors or aliases", event, "write the value out where *name stands"
+            )
         if isinstance(event, yaml.NodeEvent) and getattr(event, "tag", None) is not None:
-            raise self._refusal("must not use tags", event)
+            raise self._refusal("must not use tags", event, "write the value alone, without !")
         if isinstance(event, yaml.ScalarEvent):
             self._scalar(event)
         elif isinstance(event, yaml.MappingStartEvent):
@@ -125,9 +135,13 @@ class _Builder:
         inside = self._stack[-1] if self._stack else None
         if isinstance(inside, dict) and self._keys[-1] is None:
             if event.value == "<<":
-                raise self._refusal("must not use merge keys", event)
+                raise self._refusal(
+                    "must not use merge keys", event, "write the keys out where << stands"
+                )
             if event.value in inside:
-                raise self._refusal(f"names the key {event.value!r} twice", event)
+                raise self._refusal(
+                    f"names the key {event.value!r} twice", event, "keep the one that counts"
+                )
             self._count(event)
             self._keys[-1] = event.value
             return
@@ -158,7 +172,9 @@ class _Builder:
             return
         key = self._keys[-1]
         if key is None:
-            raise self._refusal("has a key that is not text", event)
+            raise self._refusal(
+                "has a key that is not text", event, 'quote a text with braces: "{{name}}"'
+            )
         inside[key] = value
         self._keys[-1] = None
 
@@ -167,6 +183,6 @@ class _Builder:
         if self._nodes > self._max_nodes:
             raise self._refusal(f"must not hold more than {self._max_nodes} values", event)
 
-    def _refusal(self, problem: str, event: Event) -> SealtrainError:
+    def _refusal(self, problem: str, event: Event, hint: str | None = None) -> SealtrainError:
         where = f" (line {event.start_mark.line + 1})" if event.start_mark else ""
-        return self._error(f"{self._what} {problem}{where}", check=self._what)
+        return self._error(f"{self._what} {problem}{where}", check=self._what, hint=hint)

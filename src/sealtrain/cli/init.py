@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,8 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.sample import PHASES, Proposal, propose, read_sample, similar_labels
+from sealtrain.recipe.proposal import PHASES, Proposal, propose, similar_labels
+from sealtrain.recipe.sample import Sample, read_sample
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.signing.identity import PublicIdentity
 
@@ -130,7 +131,12 @@ def init(
         phase = _answer(answers.phase, "Phase", fits.phase, ask, "--phase")
         proposal = fits if phase == fits.phase else propose(seen, phase, roles)
         for alike in similar_labels(proposal.labels):
-            say(f"look: these labels differ only by case or spaces: {', '.join(map(repr, alike))}")
+            say(
+                "look: these labels are alike, and each becomes a class: "
+                f"{', '.join(map(repr, alike))}"
+            )
+        for line in _list_doubts(seen, proposal):
+            say(f"look: {line}")
     model = _MODEL
     if proposal is not None and not proposal.of_numbers:
         model = _answer(
@@ -215,6 +221,22 @@ def init(
             ),
         ],
     )
+
+
+def _list_doubts(seen: Sample, proposal: Proposal) -> Iterator[str]:
+    """What of the features may mean something else than it says."""
+    features = proposal.columns.get("features", ())
+    for name in (features,) if isinstance(features, str) else features:
+        if name in seen.grouped:
+            yield (
+                f"each number of column {name} has three digits behind its mark, which are read "
+                "as decimals; if they are thousands, write them without separators"
+            )
+        if told := seen.stand_ins.get(name):
+            yield (
+                f"column {name} holds {' and '.join(told)}, far from all others; if that stands "
+                "for a missing value, leave the cell empty"
+            )
 
 
 def _answer(given: str | None, question: str, guess: str | None, ask: bool, option: str) -> str:

@@ -21,6 +21,7 @@ from sealtrain.recipe.axolotl import Imported, Wanted, import_axolotl
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.trlarguments import TrlTrainer, import_trl, is_of_trl
+from sealtrain.recipe.trlcommand import TrlCommand, read_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,12 @@ class _Choices:
         typer.Option("--base-model", help="Folder of the base model, relative to the recipe."),
     ] = None
     trainer: Annotated[
-        str, typer.Option(help="Script of TRL that the arguments are of: sft or dpo.")
-    ] = "sft"
+        str | None,
+        typer.Option(
+            help="Script of TRL that the arguments are of: sft or dpo [as a command line says, "
+            "else sft]."
+        ),
+    ] = None
     name: Annotated[str | None, typer.Option(help="The recipe's name; the file's without.")] = None
     prepared: Annotated[
         bool,
@@ -80,7 +85,10 @@ class _Choices:
 def import_recipe(
     source: Annotated[
         Path,
-        typer.Argument(metavar="FILE.YAML", help="Axolotl's file, or arguments of TRL's scripts."),
+        typer.Argument(
+            metavar="FILE.YAML",
+            help="Axolotl's file, or arguments of TRL's scripts: YAML, or the command line.",
+        ),
     ],
     choices: _Choices,
     out: Annotated[Path, typer.Option(help="Where to write the recipe.")] = Path("recipe.yaml"),
@@ -92,9 +100,7 @@ def import_recipe(
     lock it: what may leave, and who gets the model, is not in such a file.
     """
     data = read_bounded(source, MAX_YAML_BYTES)
-    config = parse_foreign_yaml(data, error=RecipeInvalid, what="file to import")
-    if not isinstance(config, Mapping):
-        raise RecipeInvalid("the file to import is no mapping of keys", check="axolotl")
+    config, command = _read(source, data)
     named, base = config.get("base_model", config.get("model_name_or_path")), choices.base
     if base is None and isinstance(named, str) and (out.parent / named).is_dir():
         base = Path(named)
@@ -112,11 +118,16 @@ def import_recipe(
         template=_read_template(config, source.parent),
         without=choices.without or (),
     )
-    if is_of_trl(config):
-        imported = import_trl(config, wanted, _trainer(choices.trainer))
+    if command is not None or is_of_trl(config):
+        told = None if command is None else command.trainer
+        imported = import_trl(config, wanted, _choose_trainer(choices.trainer, told))
     else:
         imported = import_axolotl(config, wanted)
-    parse_recipe(imported.recipe)
+    if command is not None and command.launcher:
+        imported.left_out["launcher"] = (
+            "the words before the script: how processes share the work, the recipe's backend says"
+        )
+    _require_recipe(imported, config)
     if out.exists():
         raise AlreadyExists(f"{out} is there already", hint="choose another --out")
     atomic_write(out, _text(imported, source.name).encode())
@@ -143,10 +154,72 @@ def _read_template(config: Mapping[str, Any], folder: Path) -> str | None:
     return read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8", "replace").removesuffix("\n")
 
 
-def _trainer(name: str) -> TrlTrainer:
-    if name in ("sft", "dpo"):
-        return "dpo" if name == "dpo" else "sft"
-    raise UsageError("no such script of TRL", got=name[:40], expected="sft or dpo")
+def _read(source: Path, data: bytes) -> tuple[Mapping[str, Any], TrlCommand | None]:
+    """Keys of a file, and the command line where it holds one.
+
+    Raises:
+        RecipeInvalid: It is neither.
+    """
+    command = read_command(data.decode("utf-8", "replace").removeprefix("\ufeff"))
+    if command is not None:
+        return command.arguments, command
+    config = parse_foreign_yaml(data, error=RecipeInvalid, what="file to import")
+    if not isinstance(config, Mapping):
+        raise RecipeInvalid(
+            f"{source.name} is no mapping of keys",
+            check="axolotl",
+            got="nothing" if config is None else type(config).__name__,
+            expected="YAML such as base_model: ./model, or a command line of TRL's scripts",
+            hint="name the file that training reads",
+        )
+    return config, None
+
+
+def _require_recipe(imported: Imported, config: Mapping[str, Any]) -> None:
+    """Refuse a value that no recipe has by the key that it stands at.
+
+    Raises:
+        RecipeInvalid: There is one.
+    """
+    try:
+        parse_recipe(imported.recipe)
+    except RecipeInvalid as error:
+        # A field's path names the kind of a section too: peft.lora.r is peft.r of a recipe.
+        parts = (error.field or "").split(".")
+        places = {".".join(parts[:2]), f"{parts[0]}.{parts[-1]}"}
+        at = next((key for key, place in imported.translated.items() if place in places), None)
+        if at is None or at not in config:
+            raise
+        value = config[at]
+        hint = f"change it, or leave it out: --without {at}"
+        if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9._xXoOeE+-]+", value):
+            hint = "write it as a plain number, such as 0.5, 1000 or 2e-4"
+        raise RecipeInvalid(
+            f"{at} has a value that no recipe has",
+            check=at,
+            field=error.field,
+            got=repr(value)[:60],
+            expected=error.message.partition(f"{error.field}: ")[2].removeprefix("Input should be ")
+            or None,
+            hint=hint,
+        ) from None
+
+
+def _choose_trainer(chosen: str | None, told: TrlTrainer | None) -> TrlTrainer:
+    """The script that arguments are of.
+
+    Raises:
+        UsageError: There is no such script, or the command line is of the other.
+    """
+    name = chosen or told or "sft"
+    if name not in ("sft", "dpo") or told not in (None, name):
+        raise UsageError(
+            "the arguments are not of this script of TRL",
+            check="--trainer",
+            got=name[:40],
+            expected=told or "sft or dpo",
+        )
+    return "dpo" if name == "dpo" else "sft"
 
 
 def _describe(imported: Imported) -> list[str]:

@@ -39,9 +39,9 @@ from sealtrain.recipe.axolotlkeys import (
     REWRITES,
     TYPES,
     USUAL,
-    WHY,
     WORDS,
-    unknown,
+    refuse_learning,
+    why_refused,
 )
 from sealtrain.recipe.errors import RecipeInvalid
 
@@ -191,7 +191,7 @@ class _Translation:
             self.left_out[key] = "left out on demand: training may differ"
         rl = self.take("rl", "phase")
         if rl is not None and (not isinstance(rl, str) or rl not in LOSSES):
-            self.refuse("rl", f"{rl!r}; phase dpo has {', '.join(LOSSES)}")
+            self.refuse("rl", f"{rl!r}; {refuse_learning(rl)}")
             rl = next(iter(LOSSES))
         model = self._model()
         columns = self._columns(rl)
@@ -458,17 +458,20 @@ class _Translation:
             )
             return
         epochs = 1 if epochs is None else epochs
-        batches = [
-            trainer.get(place, 1)
-            for place in ("per_device_train_batch_size", "gradient_accumulation_steps")
-        ]
-        if not all(_is_count(number) for number in (epochs, *batches)):
-            self.refuse("num_epochs", "epochs and sizes of batches are numbers above 0")
-        elif self.wanted.records is None:
+        batches = {
+            "micro_batch_size": trainer.get("per_device_train_batch_size", 1),
+            "gradient_accumulation_steps": trainer.get("gradient_accumulation_steps", 1),
+        }
+        wrong = {key: n for key, n in {"num_epochs": epochs, **batches}.items() if not _is_count(n)}
+        for key, value in wrong.items():
+            self.refuse(key, f"{_line(value)!r}; write a number above 0")
+        if wrong:
+            return
+        if self.wanted.records is None:
             trainer["num_train_epochs"] = epochs
         else:
             records = epochs * self.wanted.records
-            trainer["max_steps"] = max(1, math.ceil(records / math.prod(batches)))
+            trainer["max_steps"] = max(1, math.ceil(records / math.prod(batches.values())))
 
     def _adapter(self) -> dict[str, Any] | None:
         kind = self.take("adapter", "peft.method")
@@ -534,7 +537,7 @@ class _Translation:
             if key in USUAL and re.fullmatch(USUAL[key], str(value)):
                 why = "as usual: it changes no weight"
             if why is None:
-                self.refuse(key, WHY.get(key, unknown)(value))
+                self.refuse(key, why_refused(key, value))
             else:
                 self.left_out[key] = why
                 del self.todo[key]

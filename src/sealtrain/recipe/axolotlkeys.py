@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sealtrain.base.suggestion import nearest
 from sealtrain.recipe.trainersettings import SETTINGS
 
 FLAGS: Final[Mapping[str, str]] = {
@@ -152,9 +153,36 @@ WORDS: Final = {"True": True, "TRUE": True, "False": False, "FALSE": False}
 """What Axolotl's own reader takes for a boolean, and ``base.foreignyaml`` for a text."""
 
 
-def unknown(value: Any) -> str:
-    """Why a key is refused that is in no table."""
-    return f"{str(value)[:60]!r} is not known here"
+def why_refused(key: str, value: Any) -> str:
+    """Why a key is refused, with the word to write where there is one."""
+    if key in WHY:
+        return WHY[key](value)
+    for names, why in _OTHER_TRAININGS:
+        if re.fullmatch(names, key):
+            return why
+    known = {*FLAGS, *RENAMED, *ADAPTER, *PREFERENCES, *USUAL, *HARMLESS_FALSE, *WHY}
+    meant = nearest(key, known)
+    said = f"{str(value)[:60]!r} is not known here"
+    return f"{said}; did you mean {meant}?" if meant not in (None, key) else said
+
+
+def refuse_learning(rl: Any) -> str:
+    """Why a value of ``rl`` is refused."""
+    if rl in ("grpo", "gdpo", "ppo", "rloo"):
+        return "write a recipe of phase rlhf: sealtrain recipes"
+    return f"phase dpo has {', '.join(LOSSES)}"
+
+
+_OTHER_TRAININGS: Final = (
+    (r"trl|vllm", "write a recipe of phase rlhf: sealtrain recipes"),
+    (r"lisa_\w+", "a recipe trains a LoRA or the whole model"),
+    (r"kd_\w+", "no recipe distils a model"),
+    (r"peft", "write peft_init_lora_weights and the other keys of the adapter instead"),
+    (r"optim_args", "write the optimizer's own keys, such as adam_beta2"),
+    (r"resume_from_checkpoint", "sealtrain resume continues a run"),
+    (r"streaming", "records are read as they are needed; write max_steps, and leave it out"),
+)
+"""Keys of trainings that are not this one, and what says them."""
 
 
 WHY: Final[dict[str, Callable[[Any], str]]] = {

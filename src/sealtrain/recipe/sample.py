@@ -1,7 +1,6 @@
-"""Propose a phase and columns for a sample of records.
+"""Read a sample of records: its columns, what kind of values they hold, and what is odd in them.
 
-The sample is read on its owner's machine, and nothing of it but names of columns and of classes is
-kept: these stand in the recipe, which every owner reads.
+The sample is read on its owner's machine; of its values nothing but classes and stand-ins is kept.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from sealtrain.base.canonical import parse_foreign
-from sealtrain.base.suggestion import nearest
-from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.sealing.tabular.conversion import (
     COMMON_DATES,
@@ -27,38 +26,27 @@ from sealtrain.sealing.tabular.conversion import (
     is_number,
     kind_of_cell,
 )
-from sealtrain.sealing.tabular.delimited import header, open_text, refuse_length
-from sealtrain.sealing.tabular.plainfile import format_of, open_plain
+from sealtrain.sealing.tabular.delimited import (
+    header,
+    open_text,
+    refuse_encoding,
+    refuse_length,
+)
+from sealtrain.sealing.tabular.jsonarray import is_array, read_texts
+from sealtrain.sealing.tabular.jsontypes import explain_refusal
+from sealtrain.sealing.tabular.plainfile import format_of, open_plain, unreadable
 
 _MAX_ROWS: Final = 10_000
 _MAX_LINE: Final = 16 << 20
 _MAX_COLUMNS: Final = 10_000
-_MAX_CLASSES: Final = 20
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "messages": ("messages", "conversations", "conversation", "turns", "dialogue"),
-        "prompt": ("prompt", "question", "instruction", "query", "input", "findings"),
-        "completion": ("completion", "answer", "response", "output", "reply"),
-        "chosen": ("chosen", "preferred", "accepted"),
-        "rejected": ("rejected", "other", "refused"),
-        "anchor": ("anchor", "question", "query"),
-        "positive": ("positive", "passage", "match"),
-        "text": ("text", "content", "letter", "note", "report", "document", "sentence", "body"),
-        "label": ("label", "target", "class", "category", "diagnosis", "outcome", "y"),
-    }
+MAX_CLASSES: Final = 20
+_STAND_INS: Final = frozenset(
+    {-1.0, *(sign * (10.0**digits - 1) for digits in range(2, 6) for sign in (1, -1))}
 )
-"""What a column of a role is usually called, the likeliest first."""
-
-PHASES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = MappingProxyType(
-    {
-        "dpo": (("prompt", "chosen", "rejected"),),
-        "embed": (("anchor", "positive"),),
-        "sft": (("messages",), ("prompt", "completion")),
-        "classify": (("features", "label"), ("text", "label")),
-        "cpt": (("text",),),
-    }
-)
-"""Roles of the columns of each phase that can be proposed; the first that fits counts."""
+"""Numbers that stand for a missing one in many tables: 999, -9999 and the like."""
+_BOOLEANS: Final = ("true", "false")
+_GROUPED: Final = re.compile(r"[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}")
+"""One thousand with a separator, or a decimal fraction of three digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +63,8 @@ class Sample:
         classes: Values by column, where there are from 2 to 20 short ones.
         odd: By column, the record that made it no column of numbers or dates, what stands there,
             and what its owner can do.
+        grouped: Names of those of which each number could have a separator of thousands.
+        stand_ins: By column, numbers far from the others that may stand for a missing one.
         records: How many were read.
     """
 
@@ -86,31 +76,9 @@ class Sample:
     gaps: frozenset[str]
     classes: Mapping[str, tuple[str, ...]]
     odd: Mapping[str, tuple[int, str, str]]
+    grouped: frozenset[str]
+    stand_ins: Mapping[str, tuple[str, ...]]
     records: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A phase that fits a sample.
-
-    Attributes:
-        phase: Name of the phase.
-        columns: Column, or columns of features, by role: as a recipe has them.
-        labels: Classes, for ``classify``.
-        seal_as: What an owner says of such a file when it is sealed: words of ``sealtrain seal``.
-        gaps: Features of which values are missing.
-    """
-
-    phase: str
-    columns: Mapping[str, str | tuple[str, ...]]
-    labels: tuple[str, ...] = ()
-    seal_as: tuple[str, ...] = ()
-    gaps: tuple[str, ...] = ()
-
-    @property
-    def of_numbers(self) -> bool:
-        """The features are numbers, and the model is a table's."""
-        return "features" in self.columns
 
 
 def read_sample(path: Path) -> Sample:
@@ -123,15 +91,18 @@ def read_sample(path: Path) -> Sample:
     readers = {
         **dict.fromkeys((".csv", ".tsv"), _csv),
         **dict.fromkeys((".jsonl", ".ndjson"), _jsonl),
+        ".json": _json,
         ".parquet": _parquet,
     }
     form = format_of(path)
     reader = readers.get(form)
     if reader is None:
+        kind, advice = unreadable(path) or ("of no form that columns are read of", "check its name")
         raise DataInvalid(
-            f"{path} is of a form that no columns are read of",
+            f"{path} is {kind}",
             got=path.suffix or "no suffix",
             expected=", ".join(readers),
+            hint=advice,
         )
     try:
         return _look_at(path, islice(reader(path), _MAX_ROWS))
@@ -141,191 +112,6 @@ def read_sample(path: Path) -> Sample:
         raise DataInvalid(
             f"{path} is not what its suffix says", got=type(error).__name__, expected=form
         ) from None
-
-
-def propose(
-    sample: Sample,
-    phase: str | None = None,
-    named: Mapping[str, str | tuple[str, ...]] = MappingProxyType({}),
-) -> Proposal:
-    """The first phase whose columns a sample has.
-
-    Args:
-        sample: What was read.
-        phase: Propose this one only.
-        named: Column, or columns of ``features``, by role, where its owner says which they are;
-            spaces around a name, and small or capital letters, need not be those of the file.
-
-    Raises:
-        UsageError: None fits, no such phase can be proposed, or the sample has no such column.
-    """
-    named = {role: _find_named(sample, role, name) for role, name in named.items()}
-    if phase is not None and phase not in PHASES:
-        raise UsageError(
-            "no recipe is proposed for this phase", got=phase, expected=" or ".join(PHASES)
-        )
-    for name in PHASES if phase is None else (phase,):
-        for roles in PHASES[name]:
-            found = _fitting(sample, name, roles, named)
-            if found is not None:
-                return found
-    options = [
-        tuple(map(_option, roles))
-        for name in PHASES
-        if phase in {None, name}
-        for roles in PHASES[name]
-    ]
-    given = [_option(role) for role in named]
-    if not any(set(given) <= set(known) for known in options):
-        who = "no phase reads" if phase is None else f"{phase} does not read"
-        sayable = [" and ".join(known) for known in options if set(known) <= _OPTIONS]
-        raise UsageError(
-            f"{who} these columns together",
-            got=" and ".join(given),
-            expected=", or ".join(sayable),
-            hint="leave one of them out",
-        )
-    wanted = [
-        " and ".join(roles) for name in PHASES if phase in {None, name} for roles in PHASES[name]
-    ]
-    raise UsageError(
-        "the columns fit no phase" if phase is None else f"the columns do not fit {phase}",
-        got=", ".join(sample.columns)[:400],
-        expected="columns called such as " + ", or ".join(wanted),
-        hint="say which columns they are, such as --text NAME --label NAME; or begin with a ready "
-        "recipe instead: sealtrain recipes",
-    )
-
-
-_OPTIONS: Final = frozenset({"--text", "--label", "--feature", "--prompt", "--completion"})
-
-
-def _option(role: str) -> str:
-    """The option of ``sealtrain init`` that names the column of a role."""
-    return f"--{'feature' if role == 'features' else role}"
-
-
-def _find_named(sample: Sample, role: str, name: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """The columns that an owner named, as the sample has them.
-
-    Raises:
-        UsageError: The sample has no such column, or what is a label has no few values.
-    """
-    if isinstance(name, tuple):
-        return tuple(str(_find_named(sample, role, part)) for part in name)
-    option = _option(role)
-    like = {column.strip().lower(): column for column in reversed(sample.columns)}
-    found = name if name in sample.columns else like.get(name.strip().lower())
-    if found is None:
-        meant = nearest(name, list(sample.columns))
-        raise UsageError(
-            "the sample has no such column",
-            check=option,
-            got=name[:128],
-            expected=", ".join(sample.columns)[:400],
-            hint=f"did you mean {meant.strip()}?"
-            if meant
-            else "copy the name out of the first row",
-        )
-    if role == "label" and found not in sample.classes:
-        raise UsageError(
-            "a column of labels has a few short values in the sample, each a class",
-            check=option,
-            got=found[:128],
-            expected=f"2 to {_MAX_CLASSES} different values of up to 64 characters",
-            hint="name another column, or a sample in which every class occurs",
-        )
-    if role == "features" and not _is_feature(sample, found):
-        got, hint = f"column {found[:128]}", "name another column, or read text: --text NAME"
-        if found in sample.odd:
-            record, what, hint = sample.odd[found]
-            got = f"{sample.file}: record {record} holds {what} in column {found[:128]}"
-        raise UsageError(
-            "a feature is a number or a date in every record, or missing",
-            check=option,
-            got=got,
-            hint=hint,
-        )
-    return found
-
-
-def _is_feature(sample: Sample, name: str) -> bool:
-    return name in sample.numeric | sample.commas or bool(sample.dates.get(name))
-
-
-def _seal_words(sample: Sample, features: Iterable[str]) -> tuple[str, ...]:
-    """What ``sealtrain seal`` is told of a file with such features.
-
-    Raises:
-        UsageError: The sample does not say which of several patterns its dates have, or it has
-            decimals with points and commas.
-    """
-    features = tuple(features)
-    comma = [name for name in features if name in sample.commas - sample.numeric]
-    point = [name for name in features if name in sample.numeric - sample.commas]
-    if comma and point:
-        raise UsageError(
-            "the features have decimals of two kinds", check="--feature",
-            got=f"{comma[0]}: comma, {point[0]}: point", expected="one kind in a file",
-        )  # fmt: skip
-    words = ["--decimals", "comma"] if comma else []
-    for name in features:
-        patterns = () if name in sample.numeric | sample.commas else sample.dates[name]
-        if len(patterns) > 1:
-            raise UsageError(
-                "the sample does not say which of its numbers is the day of a date",
-                check="--feature",
-                got=name[:128],
-                expected=" or ".join(patterns),
-                hint="give a sample with a day after the 12th",
-            )
-        words += ["--dates", f"{name}={patterns[0]}"] if patterns else []
-    return tuple(words)
-
-
-def _fitting(
-    sample: Sample,
-    phase: str,
-    roles: tuple[str, ...],
-    named: Mapping[str, str | tuple[str, ...]],
-) -> Proposal | None:
-    if not set(named) <= set(roles):
-        return None
-    columns: dict[str, str | tuple[str, ...]] = {}
-    for role in roles:
-        if role == "features":
-            continue
-        found = named.get(role) or _column(sample, role)
-        if found is None or found in columns.values():
-            return None
-        columns[role] = found
-    labels: tuple[str, ...] = ()
-    if "label" in roles:
-        label = str(columns["label"])
-        labels = sample.classes.get(label, ())
-        if not labels:
-            return None
-        if "features" in roles:
-            features = named.get("features") or tuple(
-                name for name in sample.columns if name != label
-            )
-            if not features or not set(features) <= sample.numeric | (
-                set(features) if "features" in named else set()
-            ):
-                return None
-            return Proposal(
-                phase=phase,
-                columns={"features": tuple(features), "label": label},
-                labels=labels,
-                seal_as=_seal_words(sample, features),
-                gaps=tuple(name for name in features if name in sample.gaps),
-            )
-    return Proposal(phase=phase, columns=columns, labels=labels)
-
-
-def _column(sample: Sample, role: str) -> str | None:
-    lower = {name.strip().lower(): name for name in reversed(sample.columns)}
-    return next((lower[name] for name in _NAMES[role] if name in lower), None)
 
 
 def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
@@ -346,17 +132,19 @@ def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
     return Sample(
         file=path.name,
         columns=tuple(columns),
-        numeric=those(lambda seen: seen.point and seen.filled),
+        numeric=those(lambda seen: seen.point and seen.filled and not seen.mixed),
         commas=those(lambda seen: seen.comma and seen.filled),
         dates={name: seen.dates for name, seen in columns.items() if seen.dates and seen.filled},
         gaps=those(lambda seen: seen.gap),
         classes={
             name: tuple(sorted(seen.classes))
             for name, seen in columns.items()
-            if 2 <= len(seen.classes) <= _MAX_CLASSES
+            if 2 <= len(seen.classes) <= MAX_CLASSES
             and all(0 < len(text) <= 64 for text in seen.classes)
         },
         odd={name: seen.odd for name, seen in columns.items() if seen.odd is not None},
+        grouped=those(lambda seen: seen.grouped and seen.filled),
+        stand_ins={name: told for name, seen in columns.items() if (told := seen.list_stand_ins())},
         records=count,
     )
 
@@ -372,6 +160,38 @@ class _Seen:
     dates: tuple[str, ...] = COMMON_DATES
     classes: set[str] = field(default_factory=set)
     odd: tuple[int, str, str] | None = None
+    grouped: bool = True
+    booleans: int = 0
+    numbers: int = 0
+    lowest: float = math.inf
+    highest: float = -math.inf
+    stand_ins: Counter[float] = field(default_factory=Counter)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it has numbers and booleans, which are of no one type."""
+        return bool(self.booleans and self.numbers)
+
+    def list_stand_ins(self) -> tuple[str, ...]:
+        """Numbers that come several times and lie far beyond all others."""
+        if not (self.point or self.comma) or self.lowest > self.highest:
+            return ()
+        size = max(abs(self.lowest), abs(self.highest), 1.0)
+        return tuple(
+            f"{number:.0f}"
+            for number, times in sorted(self.stand_ins.items())
+            if times > 1
+            and (
+                abs(number) > 5 * size or (number < 0 <= self.lowest and (number < -1 or size > 2))
+            )
+        )
+
+    def _count(self, number: float) -> None:
+        self.numbers += 1
+        if number in _STAND_INS:
+            self.stand_ins[number] += 1
+        elif math.isfinite(number):
+            self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
 
     def add(self, value: Any, record: int) -> None:
         """Take in the value of a record, counted from 1."""
@@ -379,7 +199,7 @@ class _Seen:
         if value is None or absent or (isinstance(value, str) and not value.strip()):
             self.gap = True
             return
-        if len(self.classes) <= _MAX_CLASSES:
+        if len(self.classes) <= MAX_CLASSES:
             self.classes.add(_as_class(value))
         text = value if isinstance(value, str) else None
         if text is not None and is_missing(text):
@@ -387,24 +207,28 @@ class _Seen:
             return
         self.filled = True
         if text is None:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            self.point = self.point and number
-            self.comma, self.dates = False, ()
+            self.point = self.point and isinstance(value, int | float)
+            self.comma, self.dates, self.grouped = False, (), False
+            if isinstance(value, bool):
+                self.booleans += 1
+            elif self.point:
+                self._count(float(value))
             return
         before = self.point or self.comma or bool(self.dates)
+        self.grouped = self.grouped and _GROUPED.fullmatch(text.strip()) is not None
+        if text.strip().lower() in _BOOLEANS:
+            self.booleans += 1
+            self.comma, self.dates = False, ()
+            if not self.point and before:
+                self.odd = (record, *_explain(text))
+            return
         self.point = self.point and is_number(text)
         self.comma = self.comma and is_number(text, "comma")
         self.dates = tuple(date for date in self.dates if is_date(text, date))
         if before and not (self.point or self.comma or self.dates):
             self.odd = (record, *_explain(text))
-
-
-def similar_labels(labels: Sequence[str]) -> list[tuple[str, ...]]:
-    """Labels that are likely one class each: they differ by case or spaces alone."""
-    alike: dict[str, list[str]] = {}
-    for label in labels:
-        alike.setdefault(" ".join(label.casefold().split()), []).append(label)
-    return [tuple(names) for names in alike.values() if len(names) > 1]
+        elif self.point or self.comma:
+            self._count(float(text.strip().replace(",", ".")))
 
 
 def _explain(text: str) -> tuple[str, str]:
@@ -440,6 +264,8 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
                 if len(row) != len(names):
                     raise refuse_length(path.name, number, len(row), len(names))
                 yield dict(zip(names, row, strict=True))
+        except UnicodeDecodeError:
+            raise refuse_encoding(path) from None
         except csv.Error:
             raise RecordInvalid(
                 f"{path.name}: row {max(number, 1) + 1} has a quote that the file does not close, "
@@ -451,13 +277,42 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
     with open_plain(path) as file:
+        number = 0
         while line := file.readline(_MAX_LINE):
             if not line.strip():
                 continue
-            record = parse_foreign(line)
-            if not isinstance(record, dict):
-                raise ValueError("a line that is no object")  # noqa: TRY004  # of the file, not of ours
-            yield record
+            number += 1
+            if len(line) == _MAX_LINE:
+                raise RecordInvalid(
+                    f"{path.name}: record {number} is too long for a sample",
+                    check="record",
+                    expected=f"at most {_MAX_LINE} bytes",
+                    hint="give a sample without it",
+                )
+            yield _parse(path, number, line)
+
+
+def _json(path: Path) -> Iterator[Mapping[str, Any]]:
+    if not is_array(path):
+        yield from _jsonl(path)
+        return
+    for number, text in enumerate(read_texts(path), 1):
+        yield _parse(path, number, text.encode())
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """A record.
+
+    Raises:
+        RecordInvalid: It is no JSON object.
+    """
+    try:
+        record = parse_foreign(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise explain_refusal(path.name, number - 1, [line])
+    return record
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -466,5 +321,10 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     require_extras("reading Parquet", "seal")
     import pyarrow.parquet
 
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
-        yield from batch.to_pylist()
+    from sealtrain.sealing.tabular.columnar import hide_content, parquet_schema
+
+    path.stat()  # raises for a file that is not there
+    parquet_schema(path)
+    with hide_content(path, "Parquet"), pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(1000):
+            yield from batch.to_pylist()

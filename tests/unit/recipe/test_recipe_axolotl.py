@@ -189,3 +189,21 @@ def test_alpaca_needs_records_that_hold_the_prompt() -> None:
     assert made.recipe["columns"] == {"prompt": "prompt", "completion": "completion"}
     assert made.recipe["trainer"]["completion_only_loss"] is True
     assert any("alpaca" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"micro_batch_size": "two"}, "micro_batch_size:"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps:"),
+        ({"num_epochs": 1e300}, "num_epochs:"),
+        ({"lora_rr": 3}, "did you mean lora_r?"),
+        ({"rl": "grpo"}, "phase rlhf"),
+        ({"kd_trainer": True}, "kd_trainer: no recipe"),
+        ({"optim_args": {"beta": 1}}, "adam_beta2"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_word_to_write(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeInvalid, check=carries(check="axolotl")) as caught:
+        imported(changed)
+    assert told in str(caught.value.got)

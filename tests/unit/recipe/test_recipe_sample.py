@@ -14,9 +14,10 @@ import pytest
 from carrying import carries
 
 from sealtrain.errors import DataInvalid, UsageError
-from sealtrain.recipe.sample import propose, read_sample, similar_labels
-from sealtrain.sealing.errors import RecordInvalid
-from sealtrain.sealing.tabular.delimited import infer_schema
+from sealtrain.recipe.proposal import propose, similar_labels
+from sealtrain.recipe.sample import read_sample
+from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular.delimited import header, infer_schema
 
 
 def jsonl(folder: Path, *records: dict[str, Any]) -> Path:
@@ -224,3 +225,121 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for name in ("none.csv", "folder.csv"):
         with pytest.raises(DataInvalid):
             read_sample(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("head", "fault"),
+    [
+        ('age,"crp\n(mg/l)",label', "crp"),
+        ("age,\ufeffcrp,label", "crp"),
+        (f"age,{'c' * 129},label", "c"),
+        ("age, ,label", " "),
+        ("age,cr\u202ep,label", "cr"),
+    ],
+)
+def test_a_name_that_no_recipe_holds_is_refused_by_its_column(
+    tmp_path: Path, head: str, fault: str
+) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text(head + "\n1,2,a\n3,4,b\n", "utf-8")
+    with pytest.raises(SchemaMismatch, check=carries(check="schema")) as caught:
+        propose(read_sample(path))
+    assert "visits.csv" in str(caught.value)
+    assert "column 2" in str(caught.value)
+    assert fault in str(caught.value.got)
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [("1,5", "crp"), ("2024-01-05", "crp"), ("yes", "crp"), ("unknown", "crp")],
+)
+def test_the_column_that_keeps_a_table_from_being_numbers_is_named(
+    tmp_path: Path, cell: str, told: str
+) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text(f"age;crp;label\n1;{cell};a\n3;{cell};b\n")
+    with pytest.raises(UsageError) as caught:
+        propose(read_sample(path), named={"label": "label"})
+    assert told in str(caught.value.hint)
+    assert "--feature" in str(caught.value.hint)
+
+
+def test_booleans_are_features_and_mixed_with_numbers_they_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("a,b,label\ntrue,1,x\nFalse,2,y\n")
+    assert propose(read_sample(path)).columns["features"] == ("a", "b")
+    path.write_text("a,b,label\ntrue,1,x\n3,2,y\n")
+    with pytest.raises(UsageError):
+        propose(read_sample(path))
+    typed = jsonl(tmp_path, {"a": True, "label": "x"}, {"a": False, "label": "y"})
+    assert propose(read_sample(typed)).columns["features"] == ("a",)
+
+
+def test_numbers_that_may_mean_something_else_are_seen(tmp_path: Path) -> None:
+    rows = "".join(
+        f"1.{100 + at},{at},{999 if at % 3 else at},{-1 if at % 3 else at},{at - 5},{at % 2}\n"
+        for at in range(9)
+    )
+    path = tmp_path / "visits.csv"
+    path.write_text("price,age,score,stage,change,label\n" + rows)
+    seen = read_sample(path)
+    assert seen.grouped == {"price"}
+    assert seen.stand_ins == {"score": ("999",), "stage": ("-1",)}
+
+
+def test_labels_of_one_number_are_named_as_alike() -> None:
+    assert similar_labels(("1", "1.0", "0", ' "0"')) == [("1", "1.0"), ("0", ' "0"')]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "record"),
+    [
+        ("a.csv", "text,label\nGr\u00f6\u00dfe,1\n".encode("cp1252"), None),
+        ("a.csv", b"\x1f\x8b\x08\x00" + bytes(40), None),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b",}\n', 2),
+        ("a.jsonl", b"{\n", 1),
+        ("a.jsonl", b"[1]\n", 1),
+        ("a.jsonl", '{"text": "\u00e4"}\n'.encode("cp1252"), 1),
+        ("a.json", b'[{"text": "a"}, 3]', 2),
+        ("a.parquet", b"PAR1" + bytes(30) + b"PAR1", None),
+    ],
+)
+def test_a_sample_is_refused_as_sealing_refuses_it(
+    tmp_path: Path, name: str, data: bytes, record: int | None
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(RecordInvalid) as caught:
+        read_sample(path)
+    assert caught.value.hint
+    assert record is None or f"record {record} " in str(caught.value)
+
+
+def test_an_array_of_records_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"text": "a", "label": name} for name in ("x", "y")], indent=1))
+    assert propose(read_sample(path)).labels == ("x", "y")
+
+
+def test_many_columns_take_no_time_of_their_square(tmp_path: Path) -> None:
+    """Each name was compared with each other: minutes for a table of a million columns."""
+    path = tmp_path / "wide.csv"
+    names = [f"c{at}" for at in range(200_000)]
+    path.write_text(",".join(names) + "\n")
+    assert header(path) == (names, ",")
+    path.write_text(",".join([*names, "c7"]) + "\n")
+    with pytest.raises(SchemaMismatch, check=carries(check="schema", column="c7")):
+        header(path)
+
+
+def test_one_column_in_two_roles_is_refused(tmp_path: Path) -> None:
+    sample = read_sample(jsonl(tmp_path, *({"text": name} for name in ("x", "y"))))
+    with pytest.raises(UsageError, check=carries(check="--label")):
+        propose(sample, named={"text": "text", "label": "text"})
+
+
+def test_a_file_without_the_usual_separators_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age~label\n1~x\n2~y\n")
+    with pytest.raises(UsageError, check=carries(check="--label", got="age~label")):
+        propose(read_sample(path), named={"label": "label"})

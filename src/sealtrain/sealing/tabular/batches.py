@@ -205,7 +205,7 @@ def _disagreement(first: pa.Schema, other: pa.Schema, files: str) -> SchemaMisma
         why = f"one has the column {column}, the other has not"
     elif differ:
         column = differ[0]
-        why = f"column {column} has two types"
+        why = f"column {column} has two types: {_types(first, other, column)}"
     else:
         column = next(a for a, b in zip(first.names, other.names, strict=True) if a != b)
         why = f"the columns have another order from {column} on"
@@ -216,6 +216,12 @@ def _disagreement(first: pa.Schema, other: pa.Schema, files: str) -> SchemaMisma
         hint="write all files with the same columns in the same order, or seal them as separate "
         "datasets",
     )
+
+
+def _types(first: pa.Schema, other: pa.Schema, column: str) -> str:
+    """The types of a column in two files, or what else differs."""
+    types = [str(schema.field(column).type)[:80] for schema in (first, other)]
+    return " and ".join(types) if types[0] != types[1] else f"{types[0]}, required in one of them"
 
 
 def _format(

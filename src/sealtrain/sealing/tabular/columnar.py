@@ -31,7 +31,7 @@ def parquet_schema(path: Path) -> pa.Schema:
     """
     from pyarrow import parquet
 
-    with _without_content(path, "Parquet"):
+    with hide_content(path, "Parquet"):
         return choose_stored_schema(parquet.read_schema(path), path.name)
 
 
@@ -39,7 +39,7 @@ def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterat
     """Record batches of a Parquet file under ``schema``. Raises as ``parquet_schema``."""
     from pyarrow import parquet
 
-    with _without_content(path, "Parquet"), parquet.ParquetFile(path) as file:
+    with hide_content(path, "Parquet"), parquet.ParquetFile(path) as file:
         total, size = max(file.metadata.num_rows, 1), path.stat().st_size
         for batch in file.iter_batches(_rows_per_step(file.metadata), use_threads=False):
             _require_valid(path, batch)
@@ -54,7 +54,7 @@ def arrow_schema(path: Path) -> pa.Schema:
         RecordInvalid: Not an Arrow IPC file or stream.
         SchemaMismatch: As ``choose_stored_schema``.
     """
-    with _without_content(path, "Arrow"), _arrow(path) as reader:
+    with hide_content(path, "Arrow"), _arrow(path) as reader:
         return choose_stored_schema(reader.schema, path.name)
 
 
@@ -62,7 +62,7 @@ def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator
     """Batches of an Arrow IPC file or stream under ``schema``. Raises as ``arrow_schema``."""
     import pyarrow as pa
 
-    with _without_content(path, "Arrow"), _arrow(path) as reader:
+    with hide_content(path, "Arrow"), _arrow(path) as reader:
         if isinstance(reader, pa.RecordBatchFileReader):
             batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
         else:
@@ -123,7 +123,16 @@ def _arrow(path: Path) -> Iterator[pa.RecordBatchFileReader | pa.RecordBatchStre
 
 
 @contextmanager
-def _without_content(path: Path, kind: str) -> Iterator[None]:
+def hide_content(path: Path, kind: str) -> Iterator[None]:
+    """Refuse a file that Arrow does not read, without Arrow's words.
+
+    Args:
+        path: The file.
+        kind: Its format, for people.
+
+    Raises:
+        RecordInvalid: Reading it failed.
+    """
     import pyarrow as pa
 
     try:

@@ -62,11 +62,29 @@ def is_number(text: str, decimals: str = "point") -> bool:
 
 COMMON_DATES: Final = (
     *("YYYY-MM-DD", "YYYY/MM/DD", "DD/MM/YYYY", "MM/DD/YYYY", "DD.MM.YYYY", "DD-MM-YYYY"),
-    *("YYYY-MM-DD hh:mm:ss", "YYYY-MM-DDThh:mm:ss", "DD/MM/YYYY hh:mm", "DD.MM.YYYY hh:mm"),
+    *("YYYY-MM-DD hh:mm:ss", "YYYY-MM-DDThh:mm:ss", "YYYY-MM-DD hh:mm", "YYYY-MM-DDThh:mm"),
+    *("DD/MM/YYYY hh:mm", "MM/DD/YYYY hh:mm", "DD.MM.YYYY hh:mm"),
+    *("DD/MM/YYYY hh:mm:ss", "MM/DD/YYYY hh:mm:ss", "DD.MM.YYYY hh:mm:ss"),
 )
 """Patterns of dates that a sample is tried with."""
 _PERCENT: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?\s*%")
 _THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}([.,' \u00a0\u202f\u2019][0-9]{3})+([.,][0-9]+)?")
+_OTHER_DATE: Final = re.compile(
+    r"[0-9]{1,2}([./-])[0-9]{1,2}\1([0-9]{2}|[0-9]{4})\b.{0,20}"  # a year of two digits, AM, PM
+    r"|[0-9]{4}([./-])[0-9]{1,2}\3[0-9]{1,2}[T ].{4,32}"  # a zone, a fraction of a second
+    r"|[0-9]{1,2}[. -]{1,2}[^\W\d]{3,12}\.?[. -]{1,2}[0-9]{2,4}\b.{0,20}"  # a month's name
+    r"|[^\W\d]{3,12}\.? [0-9]{1,2},? [0-9]{4}\b.{0,20}"
+)
+_TIME: Final = re.compile(r"[0-9]{1,3}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?( ?[AaPp]\.?[Mm]\.?)?")
+_LIMIT: Final = re.compile(r"([<>=~\u2264\u2265\u2248]{1,2})\s*[+-]?[0-9]+([.,][0-9]+)?")
+_YES_NO: Final = frozenset(
+    {
+        *("yes", "no", "y", "n", "true", "false", "t", "f", "ja", "nein", "j"),
+        *("oui", "non", "si", "s\u00ed", "vrai", "faux", "wahr", "falsch"),
+    }
+)
+_SIGNS: Final = {0x2212: "-", 0x2013: "-", 0xFF0B: "+", 0x066B: ".", 0xFF0E: "."}
+"""Signs of numbers that other programs write, and the ordinary ones."""
 _UNIT: Final = re.compile(r"[^0-9]{0,8}[+-]?[0-9]+([.,][0-9]+)?[^0-9]{1,16}|[^0-9+-]{1,8}[0-9.,]+")
 
 
@@ -82,6 +100,23 @@ def kind_of_cell(text: str) -> tuple[str, str]:
             "a date",
             "declare the pattern of its dates: sealtrain seal --dates 'COLUMN=DD/MM/YYYY'",
         )
+    if _OTHER_DATE.fullmatch(text):
+        return (
+            "a date of a form that no pattern declares",
+            "write it as YYYY-MM-DD, or YYYY-MM-DD hh:mm:ss: the year with four digits, the month "
+            "as a number, no zone and no fraction of a second",
+        )
+    if _TIME.fullmatch(text):
+        return "a time of day", "write it as a number, such as minutes since midnight"
+    if text.lower() in _YES_NO:
+        return "a word for yes or no", "write 1 and 0, or true and false, in the whole column"
+    if _LIMIT.fullmatch(text):
+        return (
+            "a limit in place of a number",
+            "write the number that stands for such a value, or leave the cell empty",
+        )
+    if _in_ordinary_signs(text) != text and is_number(_in_ordinary_signs(text)):
+        return "a number in other signs", "write it with the digits 0-9 and the signs + - ."
     if _PERCENT.fullmatch(text):
         return "a percentage", "write the number alone, without the percent sign"
     if _THOUSANDS.fullmatch(text):
@@ -94,6 +129,12 @@ def kind_of_cell(text: str) -> tuple[str, str]:
         "no number",
         "correct the record, or leave the cell empty; a line of totals or notes is no record",
     )
+
+
+def _in_ordinary_signs(text: str) -> str:
+    """A number of another script in ASCII."""
+    told = text.translate(_SIGNS)
+    return "".join(str(int(char)) if char.isdecimal() else char for char in told)
 
 
 def read_dates(declared: Iterable[str]) -> dict[str, str]:

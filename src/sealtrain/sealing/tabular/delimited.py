@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,16 @@ BLOCK_BYTES = 4 << 20
 MAX_RECODED_BYTES: Final = 256 << 20
 _WORKBOOKS: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """How files of Excel and other archives begin, new and old."""
+_OTHERS: Final = {
+    b"\x1f\x8b": ("packed with gzip", "add .gz to its name, or unpack it"),
+    b"BZh": ("packed with bzip2", "unpack it: bunzip2 FILE"),
+    b"\xfd7zXZ": ("packed with xz", "unpack it: unxz FILE"),
+    b"\x28\xb5\x2f\xfd": ("packed with zstd", "unpack it: unzstd FILE"),
+    b"PAR1": ("a Parquet file", "end its name with .parquet"),
+    b"ARROW1": ("an Arrow file", "end its name with .arrow"),
+}
+"""How files begin that are no text, what they are, and what their owner does."""
+_JSON: Final = re.compile(r'\s*(\{\s*"|\[\s*\{)')
 _SEPARATOR_NOTE: Final = re.compile(r'"?sep=.{0,2}"?', re.IGNORECASE)
 """What Excel writes above the names for itself."""
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -251,7 +262,7 @@ class _Recoded(io.RawIOBase):
             try:
                 self._rest = self._decoder.decode(block, final=not block).encode()
             except UnicodeDecodeError:
-                raise _not_utf8(self._path) from None
+                raise refuse_encoding(self._path) from None
             if not block:
                 break
         size = min(len(buffer), len(self._rest))
@@ -303,6 +314,7 @@ def header(path: Path) -> tuple[list[str], str]:
                 rows[delimiter] = next(csv.reader(start, delimiter=delimiter, strict=True), [])
             except csv.Error:
                 rows[delimiter] = []
+        line = next(iter(start), "")
     # A comma comes first: a name that holds a semicolon is rarer than a file that has commas. But
     # a quote inside a name means that the row was cut within quotes, by the wrong mark.
     several = [mark for mark, row in rows.items() if len(row) > 1]
@@ -310,9 +322,35 @@ def header(path: Path) -> tuple[list[str], str]:
     separates = next(iter((*whole, *several, *rows)))
     names = rows[separates]
     if any("\ufffd" in name or "\0" in name for name in names):
-        raise _not_utf8(path)
+        raise refuse_encoding(path)
+    if not names or _JSON.match(line):
+        raise _refuse_no_names(path.name, line)
     _require_names(path.name, names)
     return names, separates
+
+
+def _refuse_no_names(file: str, line: str) -> SchemaMismatch:
+    """The refusal of a first row without a name.
+
+    Args:
+        file: Its name.
+        line: The first one, empty for an empty file.
+    """
+    got, hint = "no row", "write a header row"
+    if line and not line.strip():
+        got, hint = "an empty line", "delete the empty lines above the row of names"
+    elif _JSON.match(line):
+        got, hint = "JSON", "name the file by what it holds: .jsonl, or .json for an array"
+    elif line:
+        got = "a quote that is not closed, or one inside a field"
+        hint = 'write a quote twice inside a quoted name: "crp ""new"""'
+    return SchemaMismatch(
+        f"{file}: the first row must name every column",
+        check="schema",
+        got=got,
+        expected="a name for each column, each once",
+        hint=hint,
+    )
 
 
 def _require_names(file: str, names: list[str]) -> None:
@@ -322,10 +360,8 @@ def _require_names(file: str, names: list[str]) -> None:
         SchemaMismatch: It does not; the message says which column.
     """
     unnamed = [number for number, name in enumerate(names, 1) if not name]
-    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
-    if not names:
-        message, got, hint = "the first row must name every column", "no row", "write a header row"
-    elif unnamed:
+    twice = [name for name, times in Counter(names).items() if name and times > 1]
+    if unnamed:
         which = ", ".join(map(str, unnamed[:8]))
         columns = f"column {which} has" if len(unnamed) == 1 else f"columns {which} have"
         message = f"the first row must name every column: {columns} no name"
@@ -382,7 +418,7 @@ def _without_content(path: Path, bad_row: list[tuple[int | None, int, int]]) -> 
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         # Arrow's message would quote the row.
         if not bad_row and (isinstance(error, UnicodeDecodeError) or "UTF8" in str(error)):
-            raise _not_utf8(path) from None
+            raise refuse_encoding(path) from None
         raise refuse_length(path.name, *(bad_row[0] if bad_row else (None, 0, 0))) from None
 
 
@@ -401,6 +437,8 @@ def refuse_length(file: str, number: int | None, fields: int, expected: int) -> 
         hint = "the first row must name the columns: delete titles and notes above it"
     elif expected and fields == expected + 1:
         hint += "; a separator at the end of each row needs a name in the first row, or goes"
+    elif fields == 1:
+        hint = "quote each name of the first row that holds a comma; a note is no record"
     return RecordInvalid(
         f"{file}: {where} has another number of fields than the first",
         check="record",
@@ -410,7 +448,8 @@ def refuse_length(file: str, number: int | None, fields: int, expected: int) -> 
     )
 
 
-def _not_utf8(path: Path) -> RecordInvalid:
+def refuse_encoding(path: Path) -> RecordInvalid:
+    """The refusal of a file that is not text as UTF-8, with what it seems to be."""
     with open_plain(path) as file:
         start = file.read(256)
     if start.startswith(_WORKBOOKS):
@@ -420,6 +459,14 @@ def _not_utf8(path: Path) -> RecordInvalid:
             expected="CSV",
             hint="open it there and save it as CSV (Excel: CSV UTF-8)",
         )
+    for begins, (kind, hint) in _OTHERS.items():
+        if start.startswith(begins):
+            return RecordInvalid(
+                f"{path.name} is {kind}, and no text",
+                check="encoding",
+                expected="CSV",
+                hint=hint,
+            )
     half = start[:2] in _MARKS or b"\0" in start
     encoding = "UTF-16" if half else "WINDOWS-1252"
     return RecordInvalid(

@@ -38,14 +38,14 @@ def infer_schema(path: Path) -> pa.Schema:
         SchemaMismatch: Two records give one field different types.
         LimitExceeded: A record is longer than 256 MiB.
     """
-    if not _is_array(path):
+    if not is_array(path):
         return jsonl.infer_schema(path)
     return jsonl.infer_blocks(path, _blocks(path))
 
 
 def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
     """Convert the file under ``schema``. Arguments and errors as ``jsonl.read_batches``."""
-    if not _is_array(path):
+    if not is_array(path):
         yield from jsonl.read_batches(path, schema, progress)
         return
     first = 0
@@ -56,7 +56,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
         progress(len(block))
 
 
-def _is_array(path: Path) -> bool:
+def is_array(path: Path) -> bool:
     """Whether the file begins with an array.
 
     Raises:
@@ -83,7 +83,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
     """The array's records as lines, about 4 MiB at a time."""
     held: list[str] = []
     size = 0
-    for record in _records(path):
+    for record in read_texts(path):
         # No JSON text has a line break inside a string, so only white space changes.
         line = record.replace("\n", " ").replace("\r", " ")
         held.append(line)
@@ -95,8 +95,13 @@ def _blocks(path: Path) -> Iterator[bytes]:
         yield ("\n".join(held) + "\n").encode()
 
 
-def _records(path: Path) -> Iterator[str]:
-    """The text of each element of the array."""
+def read_texts(path: Path) -> Iterator[str]:
+    """The text of each record of an array.
+
+    Raises:
+        RecordInvalid: It is no JSON object, or the array does not end.
+        LimitExceeded: A record is longer than 256 MiB.
+    """
     with open_plain(path) as file:
         array = _Array(path, io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
         array.mark()

@@ -237,6 +237,24 @@ def refuse_rounded(name: str, number: int, column: str) -> RecordInvalid:
     )
 
 
+def _explain_syntax(line: bytes, error: json.JSONDecodeError, usual: str) -> str:
+    """What the owner of a line that is no JSON can do."""
+    text, at = line.decode("utf-8-sig", "replace").strip(), error.doc[error.pos :].lstrip()[:1]
+    if text in ("[", "{"):
+        return "write each object on one line; or, of an array, name the file .json"
+    if error.msg.startswith("Extra data"):
+        return "write nothing behind an object" if at == "," else usual
+    if at in ("}", "]"):
+        return "no comma stands before } or ]"
+    if at == "'" or text.startswith("{'"):
+        return "write names and texts in double quotes, as json.dumps does"
+    if error.msg.startswith("Invalid control character"):
+        return "write a tab inside a text as \\t, and a line break as \\n"
+    if text.startswith(("//", "#")):
+        return "leave comments out: JSON has none"
+    return usual
+
+
 def explain_refusal(name: str, first: int, lines: Sequence[bytes]) -> RecordInvalid:
     """What keeps records from being read under one schema; Arrow's message would quote one.
 
@@ -245,22 +263,26 @@ def explain_refusal(name: str, first: int, lines: Sequence[bytes]) -> RecordInva
         first: Records before these.
         lines: One JSON text each, none blank.
     """
-    import pyarrow as pa
-
     kinds: dict[str, pa.DataType] = {}
     for number, line in enumerate(lines, first + 1):
         if (fault := _fault_of_bytes(line)) is not None:
             why, hint = fault
             return RecordInvalid(f"{name}: record {number} {why}", check="record", hint=hint)
+        got, hint = None, "write one JSON object a line, UTF-8"
         try:
             record = parse_foreign(line)
-        except ValueError:
+        except ValueError as error:
             record = None
+            if isinstance(error, json.JSONDecodeError):
+                got, hint = f"column {error.pos + 1}", _explain_syntax(line, error, hint)
+        if isinstance(record, list):
+            got, hint = "an array", "write its objects one a line, or name the file .json"
         if not isinstance(record, dict):
             return RecordInvalid(
                 f"{name}: record {number} is not a JSON object",
                 check="record",
-                hint="write one JSON object a line, UTF-8",
+                got=got,
+                hint=hint,
             )
         repeated = _find_repeated(line)
         if repeated:
@@ -271,6 +293,8 @@ def explain_refusal(name: str, first: int, lines: Sequence[bytes]) -> RecordInva
                 column=column,
                 hint="write each field once",
             )
+        import pyarrow as pa
+
         for key, value in record.items():
             if _is_half(key) or _is_half(value):
                 column = None if _is_half(key) else key[:_MAX_SHOWN]
