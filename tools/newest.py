@@ -28,7 +28,7 @@ def main(folder: Path, tests: Sequence[str]) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False)  # this environment's pip is new enough, and there
     python = str(folder / ("Scripts" if sys.platform == "win32" else "bin") / "python")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile"]
     rooms = sorted(str(file.parent) for file in ROOT.glob("packages/*/pyproject.toml"))
     install += ["--disable-pip-version-check", str(ROOT), *rooms]
     subprocess.run(install, check=True)  # noqa: S603  # pip, with our own words

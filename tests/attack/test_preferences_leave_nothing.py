@@ -21,6 +21,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     return remains_of("learner_victim", tmp_path_factory.mktemp("left"), "preferences", timeout=200)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C4")
 def test_only_sealed_files_are_left(left: Remains) -> None:
     assert left.places() == set(OURS)
@@ -28,11 +29,13 @@ def test_only_sealed_files_are_left(left: Remains) -> None:
     assert len(set(left.answer["weights"].values())) == 5
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C4")
 def test_no_file_but_the_owners_holds_a_record(left: Remains) -> None:
     assert left.holding(CANARY) == {"owner"}
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C4")
 def test_nothing_else_is_opened_for_writing_and_nobody_is_called(left: Remains) -> None:
     assert left.opened_outside(OURS) == set()

@@ -60,13 +60,8 @@ def test_each_phase_that_takes_it_is_tried() -> None:
     assert {name.partition("-")[0] for name in RECIPES} == {*ENGINES["torch_compile"].phases}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sft",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in RECIPES if name != "sft"),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RECIPES)
 def test_graphs_taken_ahead_train_as_the_model_is_written(
     name: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.mark.claim("C23")
-@pytest.mark.parametrize("name", variants(RECIPES, each_time=["dpo", "reward"]))
+@pytest.mark.parametrize("name", variants(RECIPES, each_time=["reward"]))
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, whole: Any, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

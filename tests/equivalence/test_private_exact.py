@@ -43,7 +43,7 @@ def measured(ran: Ran) -> tuple[Any, ...]:
 
 @pytest.mark.claim("C37")
 @pytest.mark.claim("C554")
-@pytest.mark.parametrize("name", variants(RECIPES, each_time=["classify-dp", "sft-lora-dp"]))
+@pytest.mark.parametrize("name", variants(RECIPES, each_time=["sft-lora-dp"]))
 def test_resumed_equals_uninterrupted_and_sealed_equals_plain(
     name: str, paths: dict[str, Path], sealed: dict[str, Any], tmp_path: Path
 ) -> None:

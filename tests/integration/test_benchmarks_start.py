@@ -41,7 +41,6 @@ class Smallest:
 
 
 QUICK = {
-    "meeting.py": Smallest(words="--nodes 2 --times 1 --json"),
     "sealing.py": Smallest(words="--megabytes 1 --rounds 1 --folder {folder} --json"),
 }
 """What takes under three seconds."""
@@ -77,6 +76,7 @@ SLOW = {
         json=False,  # a line of each cell is before it
     ),
     "medical_classify.py": Smallest(words="pubmedqa --steps 1 --json", reads="data/medical"),
+    "meeting.py": Smallest(words="--nodes 2 --times 1 --json"),
     "merging.py": Smallest(words="--parties 2 --layers 1 --width 64 --rank 2 --times 1 --json"),
     "node_wire.py": Smallest(words="--loopback --rounds 1 --megabytes 1 --json"),
     "opener.py": Smallest(words="--megabytes 1 --rounds 1 --json"),
@@ -202,7 +202,7 @@ def test_a_slow_script_starts(script: str, tmp_path: Path, collections: str) -> 
     plays(script, SLOW[script], tmp_path, **variables)
 
 
-@pytest.mark.parametrize("name", variants(LACKS, each_time=["console.py without chromium"]))
+@pytest.mark.parametrize("name", variants(LACKS, each_time=["medical.py without collections"]))
 def test_a_script_says_in_one_line_what_this_machine_lacks(name: str, tmp_path: Path) -> None:
     machine = LACKS[name]
     done = started(machine.script, machine.words, tmp_path, **machine.variables)

@@ -159,6 +159,7 @@ raise RuntimeError("what the engineer needs to read")
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rehearsal_shows_what_a_script_prints_and_its_whole_traceback(
     tmp_path: Path, given: list[str | Path]
 ) -> None:

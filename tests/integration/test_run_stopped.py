@@ -19,7 +19,7 @@ from stage import DEADLINE_SECONDS, OWNERS, RECIPE, stage
 
 from sealtrain.cli.programs import Process, SideProgram
 
-pytestmark = [pytest.mark.long, pytest.mark.claim("C139")]
+pytestmark = [pytest.mark.nightly, pytest.mark.claim("C139")]
 MOST_OF_A_KEEPER = 200 << 20
 
 

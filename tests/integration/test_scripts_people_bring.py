@@ -291,6 +291,7 @@ def proposed(world: Stage, name: str, script: str) -> Path:
     return world.propose(name, wide(name), {"train.py": script}, sources={"clinic-b.notes": other})
 
 
+@pytest.mark.nightly
 def test_a_script_reads_datasets_by_role_and_owner_and_trains_for_epochs(world: Stage) -> None:
     folder = proposed(world, "wide", WIDE)
     world.approve(folder, *OWNERS[:2])

@@ -52,7 +52,7 @@ from sealtrain.signing.parties import node_run_id
 from sealtrain.signing.runlog import RunLog
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = 150
+SAMPLE = 90
 CORPUS = (
     "tests/attack/test_manifest_negative.py",
     "tests/attack/test_manifest_tampering.py",
@@ -102,12 +102,12 @@ def test_a_sample_of_mutants_ends_alike(
     chosen = random.Random(20)  # noqa: S311  # the same in every run
     comparison = compare(Mutants(world, honest).sample(chosen, SAMPLE))
     agreed(comparison, capsys)
-    assert len(comparison.verdicts) > 12
+    assert len(comparison.verdicts) > 8
     assert comparison.undecided.total() == 0
 
 
 @pytest.mark.parametrize(
-    "most", [pytest.param(8 << 20, id="8 MiB"), pytest.param(48 << 20, id="48 MiB", marks=NIGHT)]
+    "most", [pytest.param(2 << 20, id="2 MiB"), pytest.param(48 << 20, id="48 MiB", marks=NIGHT)]
 )
 def test_a_file_of_another_size_or_version_is_refused_alike_and_soon(
     world: World, honest: bytes, most: int
@@ -279,10 +279,10 @@ def test_statements_of_another_form_are_refused_alike(
     uses: DataUses, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sample; the nightly test asks all."""
-    makers = random.Random(20).sample(uses.malformed(), 50)  # noqa: S311  # the same in every run
+    makers = random.Random(20).sample(uses.malformed(), 24)  # noqa: S311  # the same in every run
     comparison = compare([make() for make in makers])
     agreed(comparison, capsys)
-    assert comparison.verdicts["datasets statement-invalid"] > 28
+    assert comparison.verdicts["datasets statement-invalid"] > 13
     assert comparison.undecided.total() == 0
 
 

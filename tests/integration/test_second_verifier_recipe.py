@@ -28,7 +28,7 @@ from sealtrain.recipe.schema import PHASES
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "tests/support/second_locks.mjs"
-SAMPLE = 200
+SAMPLE = 80
 CHUNK = 4000
 NOT_CHECKED = {
     "lock: policy": {"policy"},

@@ -17,7 +17,7 @@ from second_verifier import Comparison, Question, compare, counted
 from sealtrain.signing import logevents
 from sealtrain.signing.logevents import EVENTS
 
-SAMPLE = 90
+SAMPLE = 42
 Entry = tuple[str, Any]
 Change = Callable[[list[Entry]], None]
 RUNS = (None, *logevents.KINDS)

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 from stage import interpreter
 
-pytestmark = [pytest.mark.long, pytest.mark.claim("C71", "C72", "C82"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.claim("C71", "C72", "C82"),
+    pytest.mark.timeout(600),
+]
 
 HOLDERS = ("library-a", "library-b", "library-c")
 

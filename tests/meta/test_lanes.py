@@ -211,7 +211,7 @@ def test_contributing_says_of_every_file_with_nightly_tests_why(
         for path in files
         if is_test(path)
         and re.search(
-            r"mark\.nightly|from variants import .*\bvariants\b",
+            r"mark\.nightly|from variants import .*\b(NIGHT|variants)\b",
             (repository / path).read_text("utf-8"),
         )
     } - {Path(__file__).name}

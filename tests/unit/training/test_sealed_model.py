@@ -24,6 +24,7 @@ from training_world import (
     sources_of,
     write_records,
 )
+from variants import variants
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
@@ -259,7 +260,7 @@ def training_from(phase: str, named: dict[str, Any]) -> Recipe:
 
 
 @pytest.mark.claim("C37")
-@pytest.mark.parametrize("phase", ["sft", "classify"])
+@pytest.mark.parametrize("phase", variants(["sft", "classify"], each_time=["classify"]))
 def test_training_from_it_is_training_from_the_open_model_and_resumes(
     phase: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from training_world import (
     sources_of,
     write_records,
 )
+from variants import variants
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import RecipeInvalid
@@ -66,7 +67,7 @@ def federated(recipe: Any, sealed: dict[str, Any], terms: Any) -> tuple[bytes, l
     return state, parties
 
 
-@pytest.mark.parametrize("kind", ["classifier", "language"])
+@pytest.mark.parametrize("kind", variants(["classifier", "language"], each_time=["classifier"]))
 def test_a_round_follows_from_the_adapter_alone(kind: str, sealed: dict[str, Any]) -> None:
     recipe = {"classifier": classifier, "language": language}[kind]()
     one, other = (learner(recipe, sealed, OWNERS[0]) for _ in range(2))
@@ -83,7 +84,7 @@ def test_a_round_follows_from_the_adapter_alone(kind: str, sealed: dict[str, Any
 
 @pytest.mark.claim("C500")
 @pytest.mark.claim("C701")
-@pytest.mark.parametrize("kind", ["classifier", "language"])
+@pytest.mark.parametrize("kind", variants(["classifier", "language"], each_time=["language"]))
 def test_a_party_whose_base_is_damaged_sends_neither_update_nor_counts(
     kind: str, sealed: dict[str, Any]
 ) -> None:
@@ -120,7 +121,10 @@ def test_one_party_with_one_round_is_the_training_of_the_recipe(
 
 @pytest.mark.parametrize(
     ("peft", "rule"),
-    [("lora", "exact"), ("lora", "ffa"), ("prefix", "fedavg"), ("lora", "median")],
+    variants(
+        [("lora", "exact"), ("lora", "ffa"), ("prefix", "fedavg"), ("lora", "median")],
+        each_time=[("lora", "exact"), ("prefix", "fedavg")],
+    ),
 )
 def test_a_federation_of_classifiers_learns_and_is_measured(
     peft: str, rule: str, sealed: dict[str, Any]
