@@ -237,7 +237,6 @@ class BrokerClient:
         """Send a renewal request; ``client.grant`` makes it and checks the answer.
 
         Args:
-            request: The request.
             lease_key: As it came with the lease.
         """
         body = request.to_bytes()
@@ -356,7 +355,6 @@ class BrokerClient:
         """Ids of an owner's datasets that are registered with it for a deployment.
 
         Args:
-            owner_id: Of the owner.
             app_id: Of the deployment.
             compose_hash: The same.
             most: At most so many ids; the rest is left out.

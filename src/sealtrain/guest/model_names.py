@@ -116,7 +116,6 @@ def problem_of_file(name: str, content: bytes, others: Mapping[str, bytes]) -> s
     """Why recipients would not open a file, or it has no place among the others.
 
     Args:
-        name: Its name.
         content: What it holds.
         others: The model's files so far, by name.
 

@@ -206,7 +206,6 @@ class LedgerMemory:
         Args:
             note: Its newest tree head.
             public_key: Its key, 32 bytes.
-            origin: Its origin.
 
         Raises:
             SignatureInvalid: The tree head is not of that ledger and key.

@@ -303,7 +303,6 @@ def desk(
     """Access to run control at a broker.
 
     Args:
-        broker_file: Of the broker.
         signer: Key of the submitter or runner.
         clock: Time of signing.
     """

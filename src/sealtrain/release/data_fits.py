@@ -46,8 +46,6 @@ def find_named(
     """The manifest of a dataset that its owner registered for the target and the recipe names (12).
 
     Args:
-        asked: The dataset.
-        request: That asks for it.
         measured: What the guest runs.
         registered: Verified manifests by dataset id.
 

@@ -190,7 +190,6 @@ class Registry:
         Args:
             app_id: Of the deployment.
             compose_hash: The same.
-            owner_id: Of the owner.
             dataset_ids: Only these; all where there are none.
             after: Only ids behind this one.
         """

@@ -72,7 +72,6 @@ def plan_launch(
 
     Args:
         eif: Path of the image file.
-        data: Its bytes.
         document: Bytes of the deployment document, whose rules were checked.
         frame: Of the document.
         ticket: For the guest.
