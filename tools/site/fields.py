@@ -118,7 +118,7 @@ def _wish_of(part: str) -> str:
     """The heading under which people look for a part.
 
     Raises:
-        PartUnplaced: There is none.
+        PartUnplaced: No heading has this part.
     """
     for exact in (True, False):
         for wish, endings in _WISHES.items():

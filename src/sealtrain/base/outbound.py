@@ -242,7 +242,7 @@ def certificates_in(text: str, name: str) -> str:
     """The certificates of a PEM text, and nothing that stands between them, such as a key.
 
     Raises:
-        ConfigError: There is none, or OpenSSL cannot read one.
+        ConfigError: The text has no certificate, or OpenSSL cannot read one.
     """
     found = blocks_of(text)
     blocks = "".join(found)

@@ -255,9 +255,9 @@ class BrokerClient:
             lease_key: As it came with the lease.
 
         Raises:
-            DataInvalid: The code is none of the closed list; nothing is sent.
+            DataInvalid: The closed list does not have the code; nothing is sent.
             LeaseStale: The lease has ended, or was given back.
-            LeaseUnknown: It is none of this run.
+            LeaseUnknown: The lease is of another run.
         """
         fields = {"version": 1, "run_id": run_id, "lease_id": lease_id, "code": code}
         report = load_model(FailureReport, fields, DataInvalid, "failure")
@@ -444,7 +444,7 @@ class BrokerClient:
         """One submission as it was signed, and where it stands. Nothing is verified yet.
 
         Raises:
-            SubmissionUnknown: There is none.
+            SubmissionUnknown: The broker has no such submission.
         """
         return self._transport.get(f"/v1/submissions/{submission_id}", SubmissionAnswer)
 

@@ -261,7 +261,7 @@ def read_memory(path: Path) -> LedgerMemory:
     """Read a memory file that is there, to look at it only.
 
     Raises:
-        ConfigError: There is none, or it is not a memory of a ledger.
+        ConfigError: The file is missing, or is no memory of a ledger.
         SignatureInvalid: It was edited.
     """
     kept = LedgerMemory(path, _read(path))

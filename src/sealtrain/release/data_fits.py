@@ -50,7 +50,7 @@ def find_named(
         registered: Verified manifests by dataset id.
 
     Raises:
-        DatasetUnknown: There is none.
+        DatasetUnknown: The owner registered no such dataset.
     """
     manifest = _find_registered(asked, registered)
     if manifest is None:
