@@ -203,8 +203,12 @@ def _tdx(rounds: int) -> dict[str, dict[str, float]]:
     works = [whole(binding) for binding in conversations(rounds)]
     return {
         "tdx_dstack": timed(Case(works), first),
-        "tdx_quote": timed(Case([alone(one) for one in conversations(rounds)]), first),
-        "tdx_library": timed(Case([library(one) for one in conversations(rounds)]), first),
+        "tdx_quote": timed(
+            Case([alone(conversation) for conversation in conversations(rounds)]), first
+        ),
+        "tdx_library": timed(
+            Case([library(conversation) for conversation in conversations(rounds)]), first
+        ),
         "tdx_dstack_cold": timed(Case(works[: half(rounds)], cold=forget)),
     }
 
@@ -324,7 +328,10 @@ def _set() -> dict[str, dict[str, float]]:
 
     warm = [received(binding, 0) for binding in conversations(2, "warm")]
     known = [received(binding, 0) for binding in conversations(SET_ROUNDS)]
-    new = [received(one, at + 1) for at, one in enumerate(conversations(SET_ROUNDS, "new"))]
+    new = [
+        received(conversation, at + 1)
+        for at, conversation in enumerate(conversations(SET_ROUNDS, "new"))
+    ]
     return {
         "set": timed(Case(known), warm),
         "set_new_machine": timed(Case(new), warm),

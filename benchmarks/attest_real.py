@@ -66,5 +66,7 @@ def evidence_of_machines(vectors: Path) -> dict[str, Callable[[], object]]:
             now=_LATE,
         ),
         "gpu": partial(verify_device, gpu, simulator_root=None, now=_LATE),
-        "four_gpus": lambda: [verify_device(one, simulator_root=None, now=_LATE) for one in four],
+        "four_gpus": lambda: [
+            verify_device(device, simulator_root=None, now=_LATE) for device in four
+        ],
     }

@@ -102,8 +102,8 @@ def state_of(size: int) -> dict[str, Any]:
         weights[f"layer.{len(weights)}"] = tensor
         made += tensor.numel()
     moments = {
-        number: {"step": torch.tensor(1.0), "exp_avg": one * 0.1, "exp_avg_sq": one * one}
-        for number, one in enumerate(weights.values())
+        number: {"step": torch.tensor(1.0), "exp_avg": weight * 0.1, "exp_avg_sq": weight * weight}
+        for number, weight in enumerate(weights.values())
     }
     return {"model": weights, "optimizer": {"state": moments, "param_groups": [{"lr": 0.1}]}}
 
@@ -112,13 +112,13 @@ def flat(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The same tensors under one name each, as safetensors and DCP take them."""
     found = dict(state["model"])
     for number, entry in state["optimizer"]["state"].items():
-        found |= {f"optimizer.{number}.{name}": one for name, one in entry.items()}
+        found |= {f"optimizer.{number}.{name}": tensor for name, tensor in entry.items()}
     return found
 
 
 def size_of(state: dict[str, Any]) -> int:
     """Bytes of all tensors."""
-    return sum(one.nbytes for one in flat(state).values())
+    return sum(tensor.nbytes for tensor in flat(state).values())
 
 
 def compare(folder: Path, state: dict[str, Any], rounds: int) -> dict[str, dict[str, float]]:
@@ -139,7 +139,7 @@ def compare(folder: Path, state: dict[str, Any], rounds: int) -> dict[str, dict[
                     memory[name] = max(resident(peak=True) - before, 0) / size
     results = {}
     for name, figures in measured.items():
-        row = {key: statistics.median(one[key] for one in figures) for key in figures[0]}
+        row = {key: statistics.median(figure[key] for figure in figures) for key in figures[0]}
         row["gb_s"] = size / row["seconds"] / 1e9
         row["memory"] = memory[name]
         row["processor"] /= size / 1e9
@@ -273,7 +273,7 @@ def behind_training(folder: Path, depth: int) -> dict[str, float]:
         sealed.append(complete[-1] - began)
         beside.append(done / seconds)
     saver.close()
-    size = sum(one.nbytes for one in model.state_dict().values()) * 3
+    size = sum(tensor.nbytes for tensor in model.state_dict().values()) * 3
     return {
         "bytes": size,
         "steps_s_alone": round(statistics.median(alone), 3),
@@ -291,13 +291,13 @@ def show(results: dict[str, Any], folders: list[Path]) -> None:
         head = (
             "GB/s", "stall s", "cpu s/GB", "memory", "÷ safetensors", "÷ torch.save", "stall ÷",
         )  # fmt: skip
-        print(f"{'':14}" + "".join(f"{one:>15}" for one in head))
+        print(f"{'':14}" + "".join(f"{title:>15}" for title in head))
         for name, row in results[str(folder)].items():
             figures = (
                 row["gb_s"], row["stall"], row["processor"], row["memory"],
                 row["of_safetensors"], row["of_torch"], row["stall_of_torch"],
             )  # fmt: skip
-            print(f"{name:14}" + "".join(f"{one:15.3f}" for one in figures))
+            print(f"{name:14}" + "".join(f"{figure:15.3f}" for figure in figures))
     print("\ntraining", results["training"])
 
 

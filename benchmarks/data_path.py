@@ -274,11 +274,11 @@ def same_for_ranks(data: Data, steps: int = 40, size: int = 64) -> bool:
         for world in (1, 2, 4, 8):
             parts = [
                 [
-                    one
+                    value
                     for batch in stream.rounds(
                         0, steps * size, part=RankPart(rank=rank, world=world, step=size)
                     )
-                    for one in batch.column("id").to_pylist()
+                    for value in batch.column("id").to_pylist()
                 ]
                 for rank in range(world)
             ]
@@ -289,7 +289,7 @@ def same_for_ranks(data: Data, steps: int = 40, size: int = 64) -> bool:
                     for t in range(steps)
                 ]
             )
-        return all(one == found[0] for one in found)
+        return all(value == found[0] for value in found)
 
 
 def peers(data: Data, rounds: int) -> tuple[dict[str, list[float]], dict[str, str], bool | None]:

@@ -112,7 +112,7 @@ def main() -> None:
     for name in given.only or DEMOS:
         with nullcontext() if given.idle else one_core_busy():
             took = played(name)
-        seconds[name], spent[name] = (round(one, 1) for one in took)
+        seconds[name], spent[name] = (round(seconds, 1) for seconds in took)
         print(f"{name:<10}{took[0]:6.1f} s, {took[1]:.1f} s of processors", file=sys.stderr)
     found |= {"seconds": seconds, "processor_seconds": spent}
     if given.json:

@@ -164,16 +164,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         taken = measure(Path(folder), given.rounds, given.steps)
     ratios = [
-        tuple(mine / other for mine, other in zip(one, by_hand, strict=True))
-        for one, by_hand in zip(taken["deployed"], taken["by hand"], strict=True)
+        tuple(mine / other for mine, other in zip(value, by_hand, strict=True))
+        for value, by_hand in zip(taken["deployed"], taken["by hand"], strict=True)
     ]
     if given.json:
         print(json.dumps({"seconds": taken, "ratios": ratios}, indent=2))
         return
     for number, kind in enumerate(("clock", "processors")):
         for name, rounds in {**taken, "ratio": ratios}.items():
-            figures = [one[number] for one in rounds]
-            shown = "  ".join(f"{one:7.2f}" for one in figures)
+            figures = [figures[number] for figures in rounds]
+            shown = "  ".join(f"{figure:7.2f}" for figure in figures)
             print(f"{kind:12}{name:10}{statistics.median(figures):8.2f}   rounds: {shown}")
 
 

@@ -302,9 +302,9 @@ def compared(
         found[side] = {
             "tokens_s": statistics.median(rates),
             "waiting": statistics.median(waits),
-            "checkpoint_s": statistics.median(one for turn in mine for one in turn["stalled"]),
+            "checkpoint_s": statistics.median(value for turn in mine for value in turn["stalled"]),
             "peak_bytes": max((turn["peak_bytes"] or 0 for turn in mine), default=0) or None,
-            "busy": None if None in busy else statistics.median(one for one in busy if one),
+            "busy": None if None in busy else statistics.median(share for share in busy if share),
         }
     # What else the machine does moves both runs of a turn alike: compared one turn at a time.
     found["ratios"] = [
@@ -427,11 +427,11 @@ def page(found: dict[str, Any]) -> str:
         "| memory, plain | sealed |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for way, one in found["ways"].items():
-        plain, sealed = one["plain"], one["sealed"]
+    for way, pair in found["ways"].items():
+        plain, sealed = pair["plain"], pair["sealed"]
         lines.append(
-            f"| {way} | {plain['tokens_s']:,.0f} | {sealed['tokens_s']:,.0f} | {one['ratio']:.3f} "
-            f"| {min(one['ratios']):.3f} to {max(one['ratios']):.3f} "
+            f"| {way} | {plain['tokens_s']:,.0f} | {sealed['tokens_s']:,.0f} | {pair['ratio']:.3f} "
+            f"| {min(pair['ratios']):.3f} to {max(pair['ratios']):.3f} "
             f"| {100 * plain['waiting']:.2f} % | {100 * sealed['waiting']:.2f} % "
             f"| {1000 * plain['checkpoint_s']:.1f} ms | {1000 * sealed['checkpoint_s']:.1f} ms "
             f"| {_percent(plain['busy'])} | {_percent(sealed['busy'])} "
@@ -448,18 +448,20 @@ def page(found: dict[str, Any]) -> str:
 
 def missing(found: dict[str, Any]) -> list[str]:
     """Ways that miss an aim."""
-    slow = [f"tokens/s of {way}" for way, one in found["ways"].items() if one["ratio"] < RATIO_BAR]
+    slow = [
+        f"tokens/s of {way}" for way, pair in found["ways"].items() if pair["ratio"] < RATIO_BAR
+    ]
     idle = [
         f"busy in {way}"
-        for way, one in found["ways"].items()
-        if one.get("busy_ratio", 1.0) < BUSY_BAR
+        for way, pair in found["ways"].items()
+        if pair.get("busy_ratio", 1.0) < BUSY_BAR
     ]
     return slow + idle
 
 
 def _equal(found: dict[str, Any]) -> str:
     """What is true of the losses."""
-    off = max(one["apart"] for one in found["ways"].values())
+    off = max(way["apart"] for way in found["ways"].values())
     if not off:
         return "The losses of all steps were equal on both sides."
     return (

@@ -98,9 +98,11 @@ class Work:
         self.recipe = load_recipe(Path(task["recipe"]))
         self.base = Path(task["recipe"]).parent
         self.datasets: dict[str, dict[str, Any]] = {"sealed": {}, "plain": {}}
-        for key, one in task["datasets"].items():
+        for key, dataset in task["datasets"].items():
             opened = SealedDataset.open(
-                Path(one["folder"]), DataKey(bytes.fromhex(one["key"])), root=one["root"]
+                Path(dataset["folder"]),
+                DataKey(bytes.fromhex(dataset["key"])),
+                root=dataset["root"],
             )
             self.datasets["sealed"][key] = opened
             self.datasets["plain"][key] = PlainRecords(opened)
@@ -163,13 +165,13 @@ class Work:
 
         return [
             Source(
-                role=one.role,
-                owner=one.owner,
-                name=one.name,
-                weight=one.weight,
-                dataset=self.datasets[side][f"{one.owner}.{one.name}"],
+                role=dataset.role,
+                owner=dataset.owner,
+                name=dataset.name,
+                weight=dataset.weight,
+                dataset=self.datasets[side][f"{dataset.owner}.{dataset.name}"],
             )
-            for one in self.recipe.datasets
+            for dataset in self.recipe.datasets
         ]
 
 
@@ -230,7 +232,7 @@ def main() -> None:
             return turns
 
         turns, held = locked(work, all_turns)
-        answer.write_text(json.dumps({"turns": [asdict(one) for one in turns], "held": held}))
+        answer.write_text(json.dumps({"turns": [asdict(turn) for turn in turns], "held": held}))
     except BaseException:  # the sandbox silences this process; the records are filler
         answer.write_text(json.dumps({"failed": traceback.format_exc()}))
         raise

@@ -139,8 +139,8 @@ class _Mean(Merging):
 
     def merge(self, number: int, taken: Any, state: bytes) -> tuple[bytes, dict[str, JsonValue]]:
         total = np.zeros(len(state) // 4, "<f4")
-        for one in taken:
-            total += one.value
+        for turn in taken:
+            total += turn.value
         total /= np.float32(len(taken))
         return total.tobytes(), {}
 

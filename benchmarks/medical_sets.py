@@ -87,10 +87,10 @@ def mts_dialog(folder: Path) -> tuple[Rows, Rows]:
         for name in names:
             path = folder / "mts_dialog" / f"MTS-Dialog-{name}.csv"
             with path.open(encoding="utf-8-sig", newline="") as file:
-                for one in csv.DictReader(file):
-                    label = one["section_header"].strip().upper()
-                    patient = f"{name}-{one['ID']}"
-                    rows.append({"text": one["dialogue"], "label": label, "patient": patient})
+                for row in csv.DictReader(file):
+                    label = row["section_header"].strip().upper()
+                    patient = f"{name}-{row['ID']}"
+                    rows.append({"text": row["dialogue"], "label": label, "patient": patient})
         return rows
 
     tests = ("TestSet-1-MEDIQA-Chat-2023", "TestSet-2-MEDIQA-Sum-2023")

@@ -220,7 +220,7 @@ def _federated(task: Task, how: Way) -> tuple[States, Told]:
             merged = list(_in_the_clear(task, how.rule, learners, start))
             crossed = 2 * len(learners) * sum(map(len, merged))
         told = {"steps": settings.steps, "bytes": crossed + moved()}
-    return [(number * settings.local_steps, one) for number, one in enumerate(merged, 1)], told
+    return [(number * settings.local_steps, entry) for number, entry in enumerate(merged, 1)], told
 
 
 def _in_the_clear(
@@ -234,8 +234,8 @@ def _in_the_clear(
         form = next(iter(learners.values())).form
         previous = decode_state(state, form)
         updates = [
-            Update(party=name, weight=one.records, state=decode_state(one.state, form))
-            for name, one in sorted(given.items())
+            Update(party=name, weight=argument.records, state=decode_state(argument.state, form))
+            for name, argument in sorted(given.items())
         ]
         if server is not None:
             merged = server(number, updates)
@@ -250,10 +250,10 @@ def _in_the_clear(
 
 def _mean(updates: list[Update]) -> dict[str, torch.Tensor]:
     """FedAvg as its paper has it: the mean weighted by records; added in float64."""
-    total = sum(one.weight for one in updates)
+    total = sum(update.weight for update in updates)
     return {
         name: sum(
-            (one.state[name].double() * (one.weight / total) for one in updates[1:]),
+            (update.state[name].double() * (update.weight / total) for update in updates[1:]),
             start=updates[0].state[name].double() * (updates[0].weight / total),
         ).float()
         for name in updates[0].state
@@ -284,18 +284,22 @@ def _fedadam(
                 None,
                 FitRes(
                     status=Status(Code.OK, ""),
-                    parameters=ndarrays_to_parameters([one.state[name].numpy() for name in names]),
-                    num_examples=one.weight,
+                    parameters=ndarrays_to_parameters(
+                        [update.state[name].numpy() for name in names]
+                    ),
+                    num_examples=update.weight,
                     metrics={},
                 ),
             )
-            for one in updates
+            for update in updates
         ]
         parameters, _ = strategy.aggregate_fit(number, results, [])
         if parameters is None:
             raise RuntimeError("Flower merged nothing")
         found = parameters_to_ndarrays(parameters)
-        return {name: torch.from_numpy(one).float() for name, one in zip(names, found, strict=True)}
+        return {
+            name: torch.from_numpy(value).float() for name, value in zip(names, found, strict=True)
+        }
 
     return merged
 
@@ -325,9 +329,9 @@ def _cut(task: Task, how: Way) -> tuple[States, Told]:
     reading = replace(reading, front=front)
     wire = learning.expected if how.sealed else None
     sent = {name: _Activations(reading, wire, task.rows[name]) for name in task.names}
-    sources = [replace(one, dataset=sent[one.owner]) for one in task.sources(*task.names)]
+    sources = [replace(source, dataset=sent[source.owner]) for source in task.sources(*task.names)]
     states = _trained(task, recipe, sources, _Layers(first_token_only), learning.train)
-    return states, {"steps": states[-1][0], "bytes": sum(one.bytes for one in sent.values())}
+    return states, {"steps": states[-1][0], "bytes": sum(answer.bytes for answer in sent.values())}
 
 
 def _trained(task: Task, recipe: Any, sources: Any, standins: _Layers, phase: Any) -> States:
@@ -389,7 +393,9 @@ class _Layers:
     def adapter(self) -> dict[str, torch.Tensor]:
         """What trains, by name, as it is now."""
         return {
-            name: one.detach() for name, one in self._model.named_parameters() if one.requires_grad
+            name: tensor.detach()
+            for name, tensor in self._model.named_parameters()
+            if tensor.requires_grad
         }
 
 
@@ -419,7 +425,7 @@ def _standing(
             return _Layers(front, *([_quantised] if arithmetic == "int8" else []))
 
         def moved() -> int:
-            return sum(one.spent.bytes_out + one.spent.bytes_in for one in engines)
+            return sum(engine.spent.bytes_out + engine.spent.bytes_in for engine in engines)
 
         yield made, moved
 

@@ -72,7 +72,7 @@ def _measured(nodes: int, ranks: int, times: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         world = nodes_world(Path(folder), nodes=nodes, ranks=ranks, join_seconds=int(PATIENCE_S))
         meetings = [_meeting(world, Path(folder)) for _ in range(times)]
-    return {name: statistics.median(one[name] for one in meetings) for name in meetings[0]}
+    return {name: statistics.median(meeting[name] for meeting in meetings) for name in meetings[0]}
 
 
 def _meeting(world: Any, folder: Path) -> dict[str, float]:

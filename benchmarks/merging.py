@@ -74,8 +74,8 @@ def main() -> None:
         return
     print("machine    " + ", ".join(map(str, told.values())))
     print(f"{given.parties} parties, {size:.1f} MiB each, median of {given.times}")
-    for name, one in seconds.items():
-        print(f"{name:10} {one:6.2f} s")
+    for name, second in seconds.items():
+        print(f"{name:10} {second:6.2f} s")
     print(
         f"exact / through QR {found['ratio']:.2f}; apart {apart:.1e}; goal for exact {GOAL_S:.0f} s"
     )
@@ -85,8 +85,8 @@ def _adapter(seed: int, given: argparse.Namespace) -> State:
     chance = torch.Generator().manual_seed(seed)
     state = {}
     for layer in range(given.layers):
-        for one in ("q", "v"):
-            name = f"model.{layer}.{one}"
+        for each_name in ("q", "v"):
+            name = f"model.{layer}.{each_name}"
             state[f"{name}.lora_A.default.weight"] = 0.01 * torch.randn(
                 given.rank, given.width, generator=chance
             )
@@ -97,13 +97,13 @@ def _adapter(seed: int, given: argparse.Namespace) -> State:
 
 
 def _through_qr(updates: list[Update], before: State, rank: int) -> State:
-    total = sum(one.weight for one in updates)
+    total = sum(update.weight for update in updates)
     merged = {}
     for name_a, name_b in factor_pairs(list(before)):
         left = torch.cat(
-            [one.weight / total * one.state[name_b].double() for one in updates], dim=1
+            [update.weight / total * update.state[name_b].double() for update in updates], dim=1
         )
-        right = torch.cat([one.state[name_a].double() for one in updates])
+        right = torch.cat([update.state[name_a].double() for update in updates])
         basis_out, upper_out = torch.linalg.qr(left)
         basis_in, upper_in = torch.linalg.qr(right.T)
         core, sizes, turned = torch.linalg.svd(upper_out @ upper_in.T, full_matrices=False)

@@ -377,7 +377,7 @@ def ddp_steps(
                 if number:
                     found[name].append((time.perf_counter() - begin) / STEPS)
         weights = [list(model.parameters()) for model, _ in trained.values()]
-        assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+        assert all(torch.equal(weight, other) for weight, other in zip(*weights, strict=True))
         for reader in readers.values():
             reader.close()
     return found | {"parameters": [parameters]}
@@ -439,7 +439,7 @@ def show(found: dict[str, Any]) -> None:
             print(f"{size:>4} MB  {name:10} {middle * 1000:9.2f}   {base / middle:5.2f}")
     gloo, wire = (statistics.median(found["ddp"][name]) for name in ("gloo", "wire"))
     pairs = zip(found["ddp"]["wire"], found["ddp"]["gloo"], strict=True)
-    ratio = statistics.median(one / other for one, other in pairs)
+    ratio = statistics.median(ratio / other for ratio, other in pairs)
     print(
         f"DDP step, {found['ddp']['parameters'][0] / 1e6:.1f} million parameters: "
         f"plaintext over gloo {gloo * 1000:.0f} ms, sealed over the wire {wire * 1000:.0f} ms, "

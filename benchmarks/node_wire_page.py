@@ -139,7 +139,7 @@ def _floor(found: Mapping[str, Any]) -> list[str]:
 def _step(ddp: Mapping[str, Any], missed: list[str]) -> list[str]:
     gloo, wire = (statistics.median(ddp[name]) for name in ("gloo", "wire"))
     pairs = zip(ddp["wire"], ddp["gloo"], strict=True)
-    ratio = statistics.median(one / other for one, other in pairs)
+    ratio = statistics.median(ratio / other for ratio, other in pairs)
     if ratio > STEP_GOAL:
         missed.append("DDP step")
     return [

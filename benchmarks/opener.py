@@ -118,12 +118,14 @@ def _cpu() -> float:
 
 
 def _children() -> list[int]:
-    return [int(one) for one in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    return [
+        int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ]
 
 
 def _installed() -> Importable:
-    found = {one.metadata["Name"]: one for one in distributions()}
-    listed = {name: [str(path) for path in one.files or ()] for name, one in found.items()}
+    found = {distribution.metadata["Name"]: distribution for distribution in distributions()}
+    listed = {name: [str(path) for path in item.files or ()] for name, item in found.items()}
     return Importable(found, listed)
 
 

@@ -46,12 +46,15 @@ def measure(name: str, folder: Path, rounds: int, seconds: float) -> dict[str, A
     path, data, seal_as = prepare(name, folder)
     recipe = load_recipe(path)
     sealed = {}
-    for one in recipe.datasets:
-        key = f"{one.owner}.{one.name}"
+    for dataset in recipe.datasets:
+        key = f"{dataset.owner}.{dataset.name}"
         options = _options(seal_as.get(key, ""))
         out = folder / f"{key}.sealed"
-        sealed[key] = seal(data[key], out, owner=one.owner, name=one.name, **options).open()
-    sides = {"plain": {key: PlainRecords(one) for key, one in sealed.items()}, "sealed": sealed}
+        sealed[key] = seal(data[key], out, owner=dataset.owner, name=dataset.name, **options).open()
+    sides = {
+        "plain": {key: PlainRecords(dataset) for key, dataset in sealed.items()},
+        "sealed": sealed,
+    }
     first = _turn(recipe, path.parent, sides, folder / "warm", backwards=False)
     longer = lengthened(recipe, max(1, math.ceil(seconds / first["sealed"][0])))
     turns = [

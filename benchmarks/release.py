@@ -134,7 +134,7 @@ class Guest:
             KeyRequest(
                 run_id=os.urandom(16).hex(),
                 recipe_hash=world.locked.recipe_hash,
-                datasets=[one.asked for one in world.sealed.values()],
+                datasets=[dataset.asked for dataset in world.sealed.values()],
                 resume=False,
             ),
         )
@@ -205,7 +205,7 @@ def together(site: Any, pid: int, url: str, releases: int, guests: int) -> dict[
 
 def spread(seconds: list[float]) -> dict[str, float]:
     """Milliseconds: median, 95th percentile and the least of all."""
-    ordered = sorted(1000 * one for one in seconds)
+    ordered = sorted(1000 * second for second in seconds)
     return {
         "p50_ms": round(statistics.median(ordered), 2),
         "p95_ms": round(ordered[int(0.95 * (len(ordered) - 1))], 2),
@@ -324,7 +324,9 @@ def main() -> None:
         "machine": machine("cryptography", "fastapi", "uvicorn", "sqlalchemy"),
         "figures": figures,
         "targets": {"p50_ms": P50_MS, "per_second": PER_SECOND, "memory_mib": MEMORY_MIB},
-        "missed": [f"{kind}: {one}" for kind, each in figures.items() for one in missed(each)],
+        "missed": [
+            f"{kind}: {figure}" for kind, each in figures.items() for figure in missed(each)
+        ],
     }
     if given.json:
         print(json.dumps(results, indent=2))

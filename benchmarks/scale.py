@@ -56,22 +56,22 @@ def measure(gigabytes: list[int], nodes: list[int], folder: Path) -> dict[str, A
         "machine": machine("pyarrow", "numpy", "cryptography", load=os.getloadavg()[0]),
         "sealing": {
             "seconds": sealing,
-            "bytes_a_s": sets[-1].size / sum(one.seconds for one in ends),
+            "bytes_a_s": sets[-1].size / sum(end.seconds for end in ends),
         },
-        "sets": [asdict(one) | {"index": len(one.index)} for one in sets],
-        "rows": [one.shards * ROWS_A_SHARD for one in sets],
+        "sets": [asdict(dataset) | {"index": len(dataset.index)} for dataset in sets],
+        "rows": [dataset.shards * ROWS_A_SHARD for dataset in sets],
         "reads": [],
     }
     with serving(sets, ends) as store:
         orders = {
-            (one.name, world): _read(store, one, world, windows(one), found["reads"])
-            for one in sets
+            (dataset.name, world): _read(store, dataset, world, windows(dataset), found["reads"])
+            for dataset in sets
             for world in nodes
         }
         largest = sets[-1]
         found["orders"] = {
-            one.name: {str(world): digest(orders[one.name, world]) for world in nodes}
-            for one in sets
+            dataset.name: {str(world): digest(orders[dataset.name, world]) for world in nodes}
+            for dataset in sets
         }
         found["resumed"] = _resumed(store, largest, nodes, orders[largest.name, nodes[0]])
         found["planned"] = _planned(store, largest)
@@ -206,7 +206,7 @@ def _told_by(program: str, *words: str) -> list[dict[str, Any]]:
 def constants(found: dict[str, Any], folder: Path) -> dict[str, float]:
     """What the plan multiplies: slopes between the smallest and the largest dataset."""
     small, large = found["sets"][0], found["sets"][-1]
-    alone = [one for one in found["reads"] if one["nodes"] == found["reads"][0]["nodes"]]
+    alone = [read for read in found["reads"] if read["nodes"] == found["reads"][0]["nodes"]]
     more = (large["size"] - small["size"]) / 1e9
 
     def slope(before: float, after: float) -> float:
@@ -237,7 +237,7 @@ def broken(found: dict[str, Any], nodes: list[int]) -> list[str]:
     ]
     if not found["resumed"]["same"]:
         wrong.append("order changed on resuming with another number of nodes")
-    if not all(one["same"] for one in found["ranks"]):
+    if not all(rank["same"] for rank in found["ranks"]):
         wrong.append("ranks that prepare rows together train on other rows")
     if not found["planned"]["once"]:
         wrong.append("an epoch leaves a row out")

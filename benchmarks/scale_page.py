@@ -73,11 +73,12 @@ def _index(found: dict[str, Any]) -> str:
         "| dataset | shards | rows | sealed index | a GB | requests to open | open, s |",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for one, rows in zip(found["sets"], found["rows"], strict=True):
-        alone = next(read for read in found["reads"] if read["set"] == one["name"])
+    for dataset, rows in zip(found["sets"], found["rows"], strict=True):
+        alone = next(read for read in found["reads"] if read["set"] == dataset["name"])
         lines.append(
-            f"| {one['size'] / 1e9:.1f} GB | {one['shards']:,} | {rows:,} | {one['index']:,} B "
-            f"| {one['index'] / one['size'] * 1e6:.1f} kB | {alone['open_requests']} "
+            f"| {dataset['size'] / 1e9:.1f} GB | {dataset['shards']:,} | {rows:,} "
+            f"| {dataset['index']:,} B "
+            f"| {dataset['index'] / dataset['size'] * 1e6:.1f} kB | {alone['open_requests']} "
             f"| {alone['open_s']:.3f} |"
         )
     return "\n".join(lines) + "\n"
@@ -96,11 +97,12 @@ def _reads(found: dict[str, Any]) -> str:
         "| requests | fetched |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for one in found["reads"]:
+    for read in found["reads"]:
         lines.append(
-            f"| {one['set'].partition('.')[0]} GB | {one['nodes']} | {one['base_mib']:.0f} "
-            f"| {one['opened_mib']:.0f} | {one['peak_mib']:.0f} | {one['rows_s']:,.0f} "
-            f"| {one['first_ms']:.0f} | {one['requests']:,} | {one['sent'] / one['bytes']:.1f} |"
+            f"| {read['set'].partition('.')[0]} GB | {read['nodes']} | {read['base_mib']:.0f} "
+            f"| {read['opened_mib']:.0f} | {read['peak_mib']:.0f} | {read['rows_s']:,.0f} "
+            f"| {read['first_ms']:.0f} | {read['requests']:,} "
+            f"| {read['sent'] / read['bytes']:.1f} |"
         )
     long = found["long"]
     lines += [
@@ -152,13 +154,13 @@ def _ranks(found: dict[str, Any]) -> str:
         "| together, all | rows of every rank |",
         "|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
-    for one in found["ranks"]:
-        alone, together = one["alone"], one["together"]
+    for rank in found["ranks"]:
+        alone, together = rank["alone"], rank["together"]
         lines.append(
-            f"| {one['ranks']} | {alone['opened']['most']:,} | {alone['opened']['all']:,} "
+            f"| {rank['ranks']} | {alone['opened']['most']:,} | {alone['opened']['all']:,} "
             f"| {together['opened']['most']:,} | {together['opened']['all']:,} "
             f"| {alone['prepared']['all']:,} | {together['prepared']['all']:,} "
-            f"| {'the same' if one['same'] else '**others**'} |"
+            f"| {'the same' if rank['same'] else '**others**'} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -174,10 +176,10 @@ def _shared(found: dict[str, Any]) -> str:
         "| nodes | sent by node 0, times the file | by another, most | GB/s until all had it |",
         "|---:|---:|---:|---:|",
     ]
-    for one in found["shared"]:
+    for answer in found["shared"]:
         lines.append(
-            f"| {one['nodes']} | {one['sent_by_first']:.2f} | {one['sent_by_others']:.2f} "
-            f"| {one['bytes'] / one['seconds'] / 1e9:.2f} |"
+            f"| {answer['nodes']} | {answer['sent_by_first']:.2f} | {answer['sent_by_others']:.2f} "
+            f"| {answer['bytes'] / answer['seconds'] / 1e9:.2f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -71,7 +71,7 @@ def _released(site: Any, client: BrokerClient, collect: Any) -> Grant:
         KeyRequest(
             run_id=os.urandom(16).hex(),
             recipe_hash=world.locked.recipe_hash,
-            datasets=[one.asked for one in world.sealed.values()],
+            datasets=[dataset.asked for dataset in world.sealed.values()],
             resume=False,
         ),
     )
@@ -85,7 +85,7 @@ def _entries(client: BrokerClient) -> list[Any]:
 
 
 def _mean(entries: list[Any]) -> float:
-    return sum(len(canonical_json(one)) for one in entries) / len(entries)
+    return sum(len(canonical_json(entry)) for entry in entries) / len(entries)
 
 
 def run_log_bytes() -> int:

@@ -48,9 +48,9 @@ def measured(nodes: int, size: int) -> dict[str, Any]:
         return time.perf_counter() - began, wire.engine.bytes_sent - before
 
     found = ranks(nodes, work)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
+    for value in found:
+        if isinstance(value, BaseException):
+            raise value
     return {
         "nodes": nodes,
         "bytes": size,

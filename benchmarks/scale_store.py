@@ -215,7 +215,7 @@ def sealed_sets(gigabytes: list[int]) -> tuple[list[SealedSet], list[Ends], floa
     some = [range(first, min(first + 16, max(counts))) for first in range(0, max(counts), 16)]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(SERVERS, os.cpu_count() or 1), spawn) as pool:
-        ends = [one for found in pool.map(_seal, some) for one in found]
+        ends = [value for found in pool.map(_seal, some) for value in found]
     seconds = time.perf_counter() - began
     sets = [
         _indexed(content, f"{amount}.sealed", ends[:count], size)
@@ -236,28 +236,28 @@ def _indexed(content: Content, name: str, ends: list[Ends], size: int) -> Sealed
         IndexedShard(
             info=ShardInfo(
                 name=shard_name(number),
-                size=len(one.before) - HEADER_BYTES + size_sealed(content.size) + len(one.after),
-                root=one.root,
+                size=len(end.before) - HEADER_BYTES + size_sealed(content.size) + len(end.after),
+                root=end.root,
             ),
             kind="arrow",
             file=shard_name(number),
             batches=content.batches,
         )
-        for number, one in enumerate(ends)
+        for number, end in enumerate(ends)
     )
     index = replace(index, shards=shards, records=len(ends) * ROWS_A_SHARD)
     target, plain = io.BytesIO(), index.to_bytes()
     writer = SealedWriter(target, data_key=KEY, context=index.context("index", 0))
     with writer:
         writer.write(plain)
-    root = dataset_root(index.dataset_id, writer.finish().root, [one.info for one in shards])
+    root = dataset_root(index.dataset_id, writer.finish().root, [shard.info for shard in shards])
     return SealedSet(
         name=name,
         root=root,
         index=target.getvalue(),
         plain_index=len(plain),
         shards=len(shards),
-        size=sum(one.info.size for one in shards),
+        size=sum(shard.info.size for shard in shards),
     )
 
 
@@ -269,7 +269,7 @@ class Generated:
     """
 
     def __init__(self, sets: list[SealedSet], ends: list[Ends]) -> None:
-        self._indexes = {f"/{one.name}/{INDEX_NAME}": one.index for one in sets}
+        self._indexes = {f"/{dataset.name}/{INDEX_NAME}": dataset.index for dataset in sets}
         self._ends = ends
         self._content = _content()
         self._payload = size_sealed(self._content.size)

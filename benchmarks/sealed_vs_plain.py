@@ -61,13 +61,13 @@ def training(folder: Path, steps: int, rounds: int) -> dict[str, float]:
     shorter = recipe.trainer.model_copy(update={"max_steps": steps, "save_steps": steps // 3})
     recipe = recipe.model_copy(update={"trainer": shorter})
     sealed = {
-        f"{one.owner}.{one.name}": seal(
-            folder / one.owner / f"{one.name}.jsonl",
-            folder / f"{one.owner}.{one.name}.sealed",
-            owner=one.owner,
-            name=one.name,
+        f"{dataset.owner}.{dataset.name}": seal(
+            folder / dataset.owner / f"{dataset.name}.jsonl",
+            folder / f"{dataset.owner}.{dataset.name}.sealed",
+            owner=dataset.owner,
+            name=dataset.name,
         ).open()
-        for one in recipe.datasets
+        for dataset in recipe.datasets
     }
     plain = {key: PlainRecords(dataset) for key, dataset in sealed.items()}
     seconds: dict[str, list[float]] = {"plain": [], "sealed": []}

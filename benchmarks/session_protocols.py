@@ -73,8 +73,8 @@ def main() -> None:
     sys.path.insert(0, str(WORLDS))
     ways = {"wire": wire(), "keys": channel(guests=False), "guests": channel(guests=True)}
     found: dict[str, Any] = {"machine": machine("cryptography")}
-    for name, (one, other) in ways.items():
-        times = [together(one, other) for _ in range(given.handshakes)]
+    for name, (each_name, other) in ways.items():
+        times = [together(each_name, other) for _ in range(given.handshakes)]
         found[name] = round(1000 * statistics.median(times), 2)
     gib = given.mebibytes / 1024
     found["wire_gib"] = round(together(*wire_frames(given.mebibytes << 20)) / gib, 2)

@@ -170,9 +170,9 @@ def ways(given: argparse.Namespace) -> Iterator[dict[str, Training]]:
             "own pads": elsewhere(lambda: None),
         }
         trainings = {name: Training(given, changes[name]) for name in given.ways}
-        for one in pools:
+        for each_pool in pools:
             # One step more than is trained: what is made ahead for it is there.
-            one.fill((given.rounds + 2) * given.batch * given.length)
+            each_pool.fill((given.rounds + 2) * given.batch * given.length)
         yield trainings
 
 
@@ -309,7 +309,7 @@ def fillings(count: int, hidden: int, rows: int) -> dict[str, list[float]]:
             )
             told["from the beginning"].append(1000 * (time.perf_counter() - began))
         pool.close()
-    return {name: [round(one, 1) for one in each] for name, each in told.items()}
+    return {name: [round(value, 1) for value in each] for name, each in told.items()}
 
 
 WAYS = (
@@ -364,7 +364,7 @@ def main() -> None:
     for hidden, result in results["widths"].items():
         _show(hidden, result, given.rounds)
     for name, each in results.get("fillings", {}).items():
-        print(f"{name:20}" + "".join(f"{one:>9}" for one in each) + "  ms a filling")
+        print(f"{name:20}" + "".join(f"{value:>9}" for value in each) + "  ms a filling")
 
 
 def _name_of(device: str) -> str:

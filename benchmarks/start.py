@@ -191,7 +191,7 @@ def arranged(
         stage.run(
             "approve", "--deployment", deployment, "--identity", out / f"{owner}.identity.json",
             "--broker", broker, "--consortium", out / "consortium.json", "--yes",
-            *(word for one in sorted(sealed.glob(f"{owner}.*")) for word in ("--data", one)),
+            *(word for path in sorted(sealed.glob(f"{owner}.*")) for word in ("--data", path)),
         )  # fmt: skip
     ticket = out / "ticket.json"
     stage.run(

@@ -112,7 +112,7 @@ def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[st
             if way == "gradient":
                 continue
             row["ways"][way] = shares(stage.run(way, plan))
-        models = {one.pop("model") for one in row["ways"].values()}
+        models = {way.pop("model") for way in row["ways"].values()}
         if len(models | ({alone["model"]} if cap is None else set())) != 1:
             raise SystemExit(f"the ways end with different models at {name}")
         rows.append(row)

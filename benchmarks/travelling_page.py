@@ -75,8 +75,8 @@ def printed(told: Told) -> str:
 
 def _state_bytes(trained: Told) -> int:
     """What model sharing sends on each turn; 0 where it was not run."""
-    ways = [one for row in trained["rows"] for one in row["ways"].values()]
-    return next((one["bytes_a_trip"] for one in ways if "bytes_a_trip" in one), 0)
+    ways = [way for row in trained["rows"] for way in row["ways"].values()]
+    return next((way["bytes_a_trip"] for way in ways if "bytes_a_trip" in way), 0)
 
 
 def _trained(trained: Told) -> list[str]:
@@ -87,8 +87,8 @@ def _trained(trained: Told) -> list[str]:
     ]
     for row in trained["rows"]:
         cells = [
-            f"{_percent(one['beside_training_share'])} ({one['transfer']:.3f})"
-            for one in row["ways"].values()
+            f"{_percent(way['beside_training_share'])} ({way['transfer']:.3f})"
+            for way in row["ways"].values()
         ]
         lines.append(f"| {row['cap']} | {row['trips']} | " + " | ".join(cells) + " |")
     if "gradient" in trained:
@@ -119,8 +119,8 @@ def _trips(told: Told) -> list[str]:
     ]  # fmt: skip
     for row in told["rows"]:
         cells = [
-            f"{one['ms_a_trip']:.1f} ({one['processor_ms_a_trip']:.1f})"
-            for one in row["ways"].values()
+            f"{way['ms_a_trip']:.1f} ({way['processor_ms_a_trip']:.1f})"
+            for way in row["ways"].values()
         ]
         ratios = [_ratio(row["ways"], way) for way in ("own", "own+bus", "tls")]
         lines.append(
@@ -142,9 +142,9 @@ def _ratio(ways: Told, other: str) -> str:
 
 def _fit(fit: Told) -> list[str]:
     lines = ["| | latency, ms a trip | bandwidth, MB/s |", "|---|---:|---:|"]
-    for way, one in fit.items():
+    for way, line in fit.items():
         lines.append(
-            f"| {SHORT[way]} | {one['latency_ms']:.1f} | {one['megabytes_a_second']:.0f} |"
+            f"| {SHORT[way]} | {line['latency_ms']:.1f} | {line['megabytes_a_second']:.0f} |"
         )
     return lines
 
@@ -169,13 +169,13 @@ def _real(told: Told) -> list[str]:
         "| load |",
         "|---:|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for _, one in sorted(told["rows"].items(), key=lambda row: int(row[0])):
-        measuring = one["timers_ms_a_trip"].get("measure", 0.0)
+    for _, sizes in sorted(told["rows"].items(), key=lambda row: int(row[0])):
+        measuring = sizes["timers_ms_a_trip"].get("measure", 0.0)
         lines.append(
-            f"| {one['steps']} | {one['dtype']} | {SHORT[one['way']]} | "
-            f"{one['total'] / one['trips']:.2f} | {one['training'] / one['trips']:.2f} | "
-            f"{measuring:.0f} | {one['beside_training_ms_a_trip'] - measuring:.1f} | "
-            f"{_percent(one['beside_training_share'])} | {one['load']} |"
+            f"| {sizes['steps']} | {sizes['dtype']} | {SHORT[sizes['way']]} | "
+            f"{sizes['total'] / sizes['trips']:.2f} | {sizes['training'] / sizes['trips']:.2f} | "
+            f"{measuring:.0f} | {sizes['beside_training_ms_a_trip'] - measuring:.1f} | "
+            f"{_percent(sizes['beside_training_share'])} | {sizes['load']} |"
         )
     return lines
 

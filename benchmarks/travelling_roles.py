@@ -337,11 +337,13 @@ class Devices:
                 spent.append(time.perf_counter() - began)
             return min(spent)
 
-        tensors = [one.detach() for _, one in program.tensors()]
-        words = [one.view(-1).view(torch.int32).numpy() for one in tensors if one.numel() > 1]
+        tensors = [tensor.detach() for _, tensor in program.tensors()]
+        words = [
+            tensor.view(-1).view(torch.int32).numpy() for tensor in tensors if tensor.numel() > 1
+        ]
         return {
-            "bytes": sum(one.numel() * one.element_size() for one in tensors),
-            "read once": best(lambda: [np.bitwise_xor.reduce(one) for one in words]),
+            "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            "read once": best(lambda: [np.bitwise_xor.reduce(word) for word in words]),
             "sha256": best(program.digest),
             "fingerprint": best(lambda: meter.take(os.urandom(32))),
             "read again": best(meter.unchanged),

@@ -128,8 +128,8 @@ class Stage:
                 )
                 for name in HOLDERS
             }  # fmt: skip
-            ports = {name: one.ports["data"] for name, one in self.holders.items()}
-            own = {name: one.ports["own"] for name, one in self.holders.items()}
+            ports = {name: holder.ports["data"] for name, holder in self.holders.items()}
+            own = {name: holder.ports["own"] for name, holder in self.holders.items()}
             common = {
                 "me": shown("guest"), "others": certificates(*HOLDERS), "holders": ports,
                 "own": own,
@@ -178,7 +178,7 @@ class Stage:
     def _spent(self) -> float:
         """Seconds of processor time so far, of all parties."""
         parties = (*self.holders.values(), *self.learners.values(), self.gateway, self.device)
-        return time.process_time() + sum(one.ask("spent")["seconds"] for one in parties)
+        return time.process_time() + sum(party.ask("spent")["seconds"] for party in parties)
 
     def measured(self, plan: Plan, times: int) -> Told:
         """Seconds of each way to measure the state of a plan's program."""
@@ -197,7 +197,7 @@ class Stage:
             accelerator=("127.0.0.1", ports["control"]),
             writes=("127.0.0.1", ports["writes"]),
             holders={
-                name: ("127.0.0.1", one.ports["travel"]) for name, one in self.holders.items()
+                name: ("127.0.0.1", holder.ports["travel"]) for name, holder in self.holders.items()
             },
             accept_accelerator=accepting("device"),
             accept_holder={name: accepting(name) for name in self.holders},
@@ -244,10 +244,10 @@ class Stage:
         trips = list(turns(plan))
         program = Program(plan.program)
         with listening(LOOPBACK, take, what="lead") as here:
-            ports = {name: one.ports["model"] for name, one in self.learners.items()}
+            ports = {name: learner.ports["model"] for name, learner in self.learners.items()}
             ports[LEAD] = here[1]
-            for one in self.learners.values():
-                one.ask("model", plan=plan.to_dict(), ports=ports)
+            for learner in self.learners.values():
+                learner.ask("model", plan=plan.to_dict(), ports=ports)
             routes = Routes(
                 {name: ("127.0.0.1", port) for name, port in ports.items()},
                 lambda other: conversation(MODEL_PURPOSE, LEAD, other, context={}),
@@ -259,8 +259,8 @@ class Stage:
                 routes.send(trips[0].holder, first.encode())
                 last = results.get(timeout=PATIENCE)
                 total = time.perf_counter() - began
-                for one in self.learners.values():
-                    one.ask("rest")
+                for learner in self.learners.values():
+                    learner.ask("rest")
         assert last is not None
         program.restore(last.state)
         return {
@@ -278,10 +278,10 @@ class Stage:
         steps, _ = gradient_steps(plan)
         with ExitStack() as stack:
             channels = {}
-            for name, one in self.learners.items():
-                one.ask("gradient", plan=plan.to_dict())
+            for name, learner in self.learners.items():
+                learner.ask("gradient", plan=plan.to_dict())
                 agreed = conversation(GRADIENT_PURPOSE, LEAD, name, context={})
-                address = ("127.0.0.1", one.ports["gradient"])
+                address = ("127.0.0.1", learner.ports["gradient"])
                 channels[name] = stack.enter_context(connect(address, agreed, timeout=PATIENCE))
             began = time.perf_counter()
             progress, state = train_apart(channels, steps)

@@ -145,13 +145,13 @@ def run(
             base_dir=base_dir,
             sources=[
                 Source(
-                    role=one.role,
-                    owner=one.owner,
-                    name=one.name,
-                    weight=one.weight,
-                    dataset=datasets[f"{one.owner}.{one.name}"],
+                    role=dataset.role,
+                    owner=dataset.owner,
+                    name=dataset.name,
+                    weight=dataset.weight,
+                    dataset=datasets[f"{dataset.owner}.{dataset.name}"],
                 )
-                for one in recipe.datasets
+                for dataset in recipe.datasets
             ],
             secret=SECRET,
         ),

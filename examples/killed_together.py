@@ -65,8 +65,8 @@ class Killed(Stage):
         self._path = path
         parts = {LEAD: self._part("lead-0", *self._lead_words)}
         self._run_id = parts[LEAD].place("federation ready", within=WITHIN_S)
-        for one in HOSPITALS:
-            parts[one] = self._again(one, 0)
+        for hospital in HOSPITALS:
+            parts[hospital] = self._again(hospital, 0)
         flower.run_app(self._relay(LEAD))
         flower.watch()
         roles = [LEAD, *HOSPITALS, NODE, LINK]
@@ -107,7 +107,7 @@ class Killed(Stage):
         while time.monotonic() < until:
             gone = lead.gone
             words = [line.split() for line in lead.said() if line.startswith("round ")]
-            newest = max((int(one[1]) for one in words), default=0)
+            newest = max((int(word[1]) for word in words), default=0)
             if newest >= least or gone:
                 return newest
             time.sleep(POLL_S)
@@ -122,15 +122,17 @@ def saw(log: Sequence[Mapping[str, Any]], after: int, until: int) -> str:
         after: The round that was merged last before the kill.
         until: A later round, which another kill came after; the last one.
     """
-    ends = {one["fields"]["round"]: at for at, one in enumerate(log) if one["event"] == MERGED}
+    ends = {
+        entry["fields"]["round"]: at for at, entry in enumerate(log) if entry["event"] == MERGED
+    }
     told = []
-    for one in log[ends.get(after, 0) : ends.get(until, len(log))]:
-        fields = one["fields"]
-        if one["event"] == "party.left":
+    for entry in log[ends.get(after, 0) : ends.get(until, len(log))]:
+        fields = entry["fields"]
+        if entry["event"] == "party.left":
             told.append(f"{fields['party']} left [{fields['code']}]")
-        elif one["event"] == "party.joined":
+        elif entry["event"] == "party.joined":
             told.append(f"{fields['party']} came back")
-        elif one["event"] == "run.resumed":
+        elif entry["event"] == "run.resumed":
             told.append("the lead went on from its sealed state")
     return ", ".join(told) or "nothing: the rounds went on"
 
@@ -146,8 +148,8 @@ def played(kind: str, out: Path, drawn: random.Random, as_json: bool) -> bool:
     if as_json:
         print(json.dumps({"simulated": True, **told}, indent=2))
     else:
-        for one in told["killed"]:
-            print(f"{one['kind']:12}{one['role']:24}{one['saw']}")
+        for killed in told["killed"]:
+            print(f"{killed['kind']:12}{killed['role']:24}{killed['saw']}")
         print(f"verified    {told['checks']} checks passed")
     return bool(told["held"])
 
@@ -174,23 +176,23 @@ def main() -> None:
         done = stage.play_recipe(recipe, records(stage.out / "records"))
         seen = stage.seen
     log = run_log(done)
-    merged = [one["fields"]["parties"] for one in log if one["event"] == MERGED]
-    for one in seen:  # kills after one round share what was told until the next one's
+    merged = [entry["fields"]["parties"] for entry in log if entry["event"] == MERGED]
+    for event in seen:  # kills after one round share what was told until the next one's
         later = [
-            other["after_round"] for other in seen if other["after_round"] > one["after_round"]
+            other["after_round"] for other in seen if other["after_round"] > event["after_round"]
         ]
-        one["saw"] = saw(log, one["after_round"], min([*later, ROUNDS]))
-    codes = sorted({one["fields"]["code"] for one in log if one["event"] == "party.left"})
-    resumes = sum(one["event"] == "run.resumed" for one in log)
-    checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])
+        event["saw"] = saw(log, event["after_round"], min([*later, ROUNDS]))
+    codes = sorted({entry["fields"]["code"] for entry in log if entry["event"] == "party.left"})
+    resumes = sum(entry["event"] == "run.resumed" for entry in log)
+    checks = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     held = len(merged) == ROUNDS and set(codes) <= {"peer-unreachable"}
     if given.json:
         answer = {"simulated": True, "killed": seen, "merged": merged, "codes": codes}
         print(json.dumps(answer | {"resumes": resumes, "checks": checks, "held": held}, indent=2))
     else:
-        for one in seen:
-            print(f"{one['role']:12}killed after round {one['after_round']}, back in "
-                  f"{one['back_after_s']} s: {one['saw']}")  # fmt: skip
+        for killed in seen:
+            print(f"{killed['role']:12}killed after round {killed['after_round']}, back in "
+                  f"{killed['back_after_s']} s: {killed['saw']}")  # fmt: skip
         for number, parties in enumerate(merged, 1):
             print(f"round {number}     merged of {', '.join(parties)}")
         print(f"lost as     {', '.join(codes)}; the lead was resumed {resumes} times")

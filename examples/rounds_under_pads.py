@@ -61,7 +61,7 @@ class UnderPads(Stage):
         lost = HOSPITALS[-1]
         self._say("starting a dealer in a guest of its own, and an accelerator for each hospital")
         self._dealer_at = self._dealer(path)
-        self._accelerators = {one: self._accelerator() for one in HOSPITALS[:-1]}
+        self._accelerators = {hospital: self._accelerator() for hospital in HOSPITALS[:-1]}
         self._accelerators[lost] = self._accelerator("--alter", str(ALTERED_PRODUCT))
         lead, run_id, parties = self._begun(path)
         try:
@@ -119,9 +119,9 @@ def in_the_clear(path: Path, data: Mapping[str, Path], standins: type[Any]) -> I
     parties = {}
     for hospital in HOSPITALS:
         sources = [
-            plain_source(recipe, one, data[f"{hospital}.{one.name}"])
-            for one in recipe.datasets
-            if one.owner == hospital
+            plain_source(recipe, dataset, data[f"{hospital}.{dataset.name}"])
+            for dataset in recipe.datasets
+            if dataset.owner == hospital
         ]
         parties[hospital] = Learner(
             recipe, path.parent, sources, party=hospital, standins=standins()
@@ -130,14 +130,14 @@ def in_the_clear(path: Path, data: Mapping[str, Path], standins: type[Any]) -> I
     state = encode_state(form)
     found = InTheClear([], [])
     for number in range(1, COLLABORATION["rounds"] + 1):
-        learned = {hospital: one.learn(number, state) for hospital, one in parties.items()}
+        learned = {hospital: party.learn(number, state) for hospital, party in parties.items()}
         updates = [
-            Update(party=hospital, weight=one.records, state=decode_state(one.state, form))
-            for hospital, one in learned.items()
+            Update(party=hospital, weight=update.records, state=decode_state(update.state, form))
+            for hospital, update in learned.items()
         ]
         state = encode_state(merge("fedavg", updates, decode_state(state, form)))
         found.state.append(sha256_hex(state))
-        losses = [one.loss for one in learned.values() if one.loss is not None]
+        losses = [result.loss for result in learned.values() if result.loss is not None]
         found.losses.append(sum(losses) / len(losses))
     return found
 
@@ -158,10 +158,10 @@ def played(out: Path, adapter: Mapping[str, Any]) -> tuple[dict[str, Any], list[
         same = in_the_clear(stage.recipe_file, data, SameArithmetic)
         int8 = in_the_clear(stage.recipe_file, data, IntegerWeights)
     log = run_log(done)
-    merged = [one["fields"] for one in log if one["event"] == "round.merged"]
-    if [one["state"] for one in merged] != same.state:
+    merged = [entry["fields"] for entry in log if entry["event"] == "round.merged"]
+    if [entry["state"] for entry in merged] != same.state:
         raise ProductAltered("the rounds are not those of the same arithmetic here", check="state")
-    apart = max(abs(one - two) for one, two in zip(same.losses, int8.losses, strict=True))
+    apart = max(abs(loss - two) for loss, two in zip(same.losses, int8.losses, strict=True))
     if apart > CLOSE:
         raise ProductAltered(
             "the losses under pads are not those of the int8 model",
@@ -170,9 +170,9 @@ def played(out: Path, adapter: Mapping[str, Any]) -> tuple[dict[str, Any], list[
             expected=f"at most {CLOSE}",
         )
     spent: dict[str, dict[str, Any]] = {}
-    for one in log:
-        if one["event"] == "update.taken":
-            spent[one["fields"]["products"]["session"]] = one["fields"]
+    for entry in log:
+        if entry["event"] == "update.taken":
+            spent[entry["fields"]["products"]["session"]] = entry["fields"]
     lines = [
         *(
             f"round {number}      loss {under:.6f} under pads   {plain:.6f} int8"
@@ -181,9 +181,10 @@ def played(out: Path, adapter: Mapping[str, Any]) -> tuple[dict[str, Any], list[
         "adapter      of each round, bit for bit as in the clear with the same arithmetic",
         f"refused      {done['refused']['code']}: {HOSPITALS[-1]}'s first accelerator",
         *(
-            f"pads         {one['party']}, session {session[:8]}: "
-            f"{one['products']['products']:,} products, {one['products']['bytes_out']:,} bytes out"
-            for session, one in sorted(spent.items(), key=lambda pair: pair[1]["party"])
+            f"pads         {share['party']}, session {session[:8]}: "
+            f"{share['products']['products']:,} products, "
+            f"{share['products']['bytes_out']:,} bytes out"
+            for session, share in sorted(spent.items(), key=lambda pair: pair[1]["party"])
         ),
         *metric_lines(done["trained"]["metrics"]),
         *result_lines(done),

@@ -64,17 +64,17 @@ def _faults_in(name: str, text: str) -> set[str] | None:
     """One line for each fault; ``None`` where the answer does not cover the whole list."""
     try:
         answer: Any = json.loads(text)
-        told = {one["name"].lower(): one for one in answer["dependencies"]}
-        skipped = [one for one in told.values() if "skip_reason" in one]
+        told = {dependency["name"].lower(): dependency for dependency in answer["dependencies"]}
+        skipped = [answer for answer in told.values() if "skip_reason" in answer]
         lines = (ROOT / name).read_text("utf-8").splitlines()
         wanted = [line for line in lines if line and not line.startswith("#")]
         if skipped or len(told) != len(wanted):
             return None
         return {
-            f"{one['name']} {one['version']}: {fault['id']}, mended in "
+            f"{answer['name']} {answer['version']}: {fault['id']}, mended in "
             f"{', '.join(fault['fix_versions']) or 'no release'}"
-            for one in told.values()
-            for fault in one["vulns"]
+            for answer in told.values()
+            for fault in answer["vulns"]
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -56,15 +56,15 @@ def render() -> str:
     root = typer.main.get_command(app)
     found = list(commands(root, ("sealtrain",)))
     index = "\n".join(_index(heading, names, found) for heading, names in SECTIONS.items())
-    sections = "".join(_section(name, one) for name, one in found)
+    sections = "".join(_section(name, value) for name, value in found)
     return f"{_INTRO}\n{_project_keys()}\n{index}{sections}"
 
 
 def _index(heading: str, names: tuple[str, ...], found: list[tuple[str, Command]]) -> str:
     """The commands of a section of ``sealtrain --help``."""
     lines = [
-        f"- [`{name}`](#{_anchor(name)}): {_summary(one)}"
-        for name, one in found
+        f"- [`{name}`](#{_anchor(name)}): {_summary(value)}"
+        for name, value in found
         if name.split()[1] in names
     ]
     return "\n".join([f"**{heading}**\n", *lines, ""])
@@ -86,13 +86,13 @@ def _project_keys() -> str:
 
 
 def _section(name: str, command: Command) -> str:
-    parameters = [one for one in command.params if one.name != "help"]
-    arguments = [one for one in parameters if one.param_type_name == "argument"]
-    usage = " ".join([name, *(_placeholder(one) for one in arguments), "[OPTIONS]"])
+    parameters = [param for param in command.params if param.name != "help"]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
+    usage = " ".join([name, *(_placeholder(argument) for argument in arguments), "[OPTIONS]"])
     parts = [f"\n## {name}\n", _text(command), f"\n```text\n{usage}\n```"]
     if parameters:
         parts.append("\n| | |\n|---|---|")
-        parts.extend(_row(one) for one in parameters)
+        parts.extend(_row(parameter) for parameter in parameters)
     return "\n".join(parts) + "\n"
 
 

@@ -50,7 +50,7 @@ def built(node_modules: Path) -> dict[Path, str]:
 def main(arguments: list[str]) -> int:
     """Write or compare; returns the exit code."""
     check = "--check" in arguments
-    [node_modules] = [one for one in arguments if one != "--check"]
+    [node_modules] = [argument for argument in arguments if argument != "--check"]
     stale = []
     for place, text in built(Path(node_modules)).items():
         if place.is_file() and place.read_text("utf-8") == text:

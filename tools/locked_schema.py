@@ -61,9 +61,9 @@ def _locked(schema: Schema) -> Schema:
         if keyword not in _ANNOTATIONS
     }
     if "properties" in schema:
-        chosen = {name for one in schema.get("oneOf", ()) for name in one.get("required", ())}
+        chosen = {name for item in schema.get("oneOf", ()) for name in item.get("required", ())}
         properties = schema["properties"]
-        left_out = {name for name, one in properties.items() if one.get("x-left-out")}
+        left_out = {name for name, part in properties.items() if part.get("x-left-out")}
         result["required"] = sorted(properties.keys() - left_out - chosen)
         for name in left_out:
             result["properties"][name]["not"] = {"const": properties[name]["default"]}

@@ -33,7 +33,9 @@ def main(folder: Path, tests: Sequence[str]) -> int:
     install += ["--disable-pip-version-check", str(ROOT), *rooms]
     subprocess.run(install, check=True)  # noqa: S603  # pip, with our own words
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    found = {one.name: one.version for one in distributions(path=[str(own)])}
+    found = {
+        distribution.name: distribution.version for distribution in distributions(path=[str(own)])
+    }
     print(", ".join(f"{name} {found[name]}" for name in WATCHED), flush=True)
     # Read last of all: what the wheel brought comes first.
     lent = [path for path in sys.path if path.endswith("site-packages")]

@@ -29,15 +29,16 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 DATA, PAGE = FOLDER / "releases.json", FOLDER / "releases.md"
 HEAD = """# Releases
 
-What each release is made of. Everybody who makes the files from the source of that release gets
-the same digests ([images](../../spec/images.md), [guest's disk](../../spec/guest-image.md)); an
-owner who did says so in a [verification record](../../spec/images.md#10-verification-record).
+The files of each release and their digests. A build from the source of a release gives the same
+digests again ([images](../../spec/images.md), [guest's disk](../../spec/guest-image.md)); an owner
+who has built the files states it in a
+[verification record](../../spec/images.md#10-verification-record).
 
 Written by `tools/release_table.py` from `releases.json`.
 
 """
 EMPTY = """**Nothing was released yet**: the table is empty. `make images` makes the images, and the
-pages above say how to make disk and enclave image file from them.
+pages above say how to make a disk and an enclave image file from them.
 """
 VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[a-z]+[0-9]+)?")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")

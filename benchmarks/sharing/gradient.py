@@ -120,7 +120,7 @@ def train_apart(
     progress, mean = Progress(), b""
     for _ in range(steps):
         began = timer()
-        answers = [_computed(one) for one in _asked(channels, _GRADIENT + mean)]
+        answers = [_computed(question) for question in _asked(channels, _GRADIENT + mean)]
         mean = _mean([gradient for _, _, gradient in answers])
         computing = max(seconds for _, seconds, _ in answers)
         progress.losses.append(sum(loss for loss, _, _ in answers) / len(answers))
@@ -152,10 +152,10 @@ def _computed(answer: bytes) -> tuple[float, float, Gradient]:
 
 def _mean(gradients: list[Gradient]) -> bytes:
     total = gradients[0]
-    for one in gradients[1:]:
-        if one.shape != total.shape:
+    for gradient in gradients[1:]:
+        if gradient.shape != total.shape:
             raise ChannelBroken(
                 "holders answer with gradients of different models", check="gradient"
             )
-        total = total + one
+        total = total + gradient
     return bytes((total / len(gradients)).astype("<f4").tobytes())

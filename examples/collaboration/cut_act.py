@@ -89,13 +89,15 @@ class Stage(Rehearsal):
         server = self._part("server", *self._prepare_start("guest", ticket))
         place = server.place("cut server ready", within=_STARTS_WITHIN_S)
         self._say("two clinics send activations; their records stay with them")
-        clients = {one: self._client(one, one, self._deployment, place) for one in CLINICS}
+        clients = {
+            clinic: self._client(clinic, clinic, self._deployment, place) for clinic in CLINICS
+        }
         refused = self._refused(place)
         self._say(f"  a client that approved another recipe tells it nothing [{refused.code}]")
         trained = server.ended(within=_ENDS_WITHIN_S)
         sent = {clinic: client.ended(within=_ENDS_WITHIN_S) for clinic, client in clients.items()}
         manifest = Path(trained["manifest"]).read_bytes()
-        if any(Path(one["manifest"]).read_bytes() != manifest for one in sent.values()):
+        if any(Path(answer["manifest"]).read_bytes() != manifest for answer in sent.values()):
             raise ClaimContradicted("an owner holds another manifest than the server wrote")
         return {"refused": refused.to_dict(), "sent": sent, "trained": trained}
 
@@ -142,7 +144,7 @@ def play(out: Path, say: Callable[[str], None]) -> Played:
     with Stage(out, say) as stage:
         data = made_up(stage.out / "records", note, learned=160, checked=64)
         done = stage.play_recipe(RECIPE, data)
-    sent = {clinic: one["bytes"] for clinic, one in done["sent"].items()}
+    sent = {clinic: answer["bytes"] for clinic, answer in done["sent"].items()}
     return Played(
         data=done,
         lines=(

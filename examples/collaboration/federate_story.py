@@ -97,9 +97,12 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
     say("SIMULATED — NOT ATTESTED")
     with Stage(out, lambda text: say(f"  {text}")) as stage:
         done = stage.play_recipe(RECIPE, records(stage.out / "records"))
-    merged = [one["fields"] for one in run_log(done) if one["event"] == "round.merged"]
+    merged = [entry["fields"] for entry in run_log(done) if entry["event"] == "round.merged"]
     lines = [
-        *(f"round {one['round']}      merged of {', '.join(one['parties'])}" for one in merged),
+        *(
+            f"round {entry['round']}      merged of {', '.join(entry['parties'])}"
+            for entry in merged
+        ),
         *metric_lines(done["trained"]["metrics"]),
         *result_lines(done),
     ]
@@ -133,7 +136,10 @@ class Stage(Rehearsal):
         ticket = self._ticket("lead", "lead", *self._brokers, *base)
         lead = self._part("lead-guest", *self._prepare_start("lead", ticket))
         run_id = lead.place("federation ready", within=_WITHIN_S)
-        parties = {one: self._joined(path, f"{one}-run", one, run_id) for one in HOSPITALS}
+        parties = {
+            hospital: self._joined(path, f"{hospital}-run", hospital, run_id)
+            for hospital in HOSPITALS
+        }
         flower.run_app(self._relay("lead"))
         flower.watch()
         self._say("rounds: each hospital learns, the lead merges")
@@ -166,7 +172,7 @@ class Stage(Rehearsal):
         limit = time.monotonic() + _WITHIN_S
         while time.monotonic() < limit:
             gone = lead.gone
-            for line in [one for one in lead.said() if one.startswith("round ")][told:]:
+            for line in [text for text in lead.said() if text.startswith("round ")][told:]:
                 self._say(f"  {line}")
                 told += 1
                 if until is not None and until in line:

@@ -57,7 +57,7 @@ class _KilledPads(pads_act.Stage):
             _DEALER, _DEALER, "--base", path.resolve().parent, "--listen", at[_DEALER]
         )
         self._words[_DEALER] = self._prepare_start(_DEALER, dealer)
-        peers = [word for one in at.items() for word in ("--peer", "=".join(one))]
+        peers = [word for item in at.items() for word in ("--peer", "=".join(item))]
         # Its supervisor starts it again while a machine that it needs is away.
         ticket = self._training(path, *peers, "--wait", _AWAY)
         self._words[_GUEST] = self._prepare_start(_GUEST, ticket)
@@ -112,7 +112,7 @@ class _KilledPads(pads_act.Stage):
     def _newest(self) -> str:
         """Name of the newest sealed checkpoint."""
         found = (self.out / _GUEST / "out" / "checkpoints").glob("*.sealed")
-        return max((one.name for one in found), default="")
+        return max((item.name for item in found), default="")
 
     def _newer(self, guest: SideProgram, than: str) -> str:
         """Name of the newest sealed checkpoint, once it is newer; the same where all is done."""
@@ -154,7 +154,7 @@ class _KilledCut(cut_act.Stage):
             for place in places
         ]  # fmt: skip
         server = self._served(0)
-        clients = {one: self._again(one, places[0]) for one in CLINICS}
+        clients = {clinic: self._again(clinic, places[0]) for clinic in CLINICS}
         newest = ""
         roles = ["server", *CLINICS]
         self._drawn.shuffle(roles)
@@ -176,12 +176,12 @@ class _KilledCut(cut_act.Stage):
         self._kill_all(server, clients)
         self._put_back(older)
         server = self._served(1)
-        clients = {one: self._again(one, places[1]) for one in CLINICS}
+        clients = {clinic: self._again(clinic, places[1]) for clinic in CLINICS}
         self.refused = [_code(part) for part in (*clients.values(), server)]
         self._see("operator's older state", f"refused [{', '.join(self.refused)}]", over)
         self._put_back(self.out / "newest")
         server = self._served(1)
-        clients = {one: self._again(one, places[1]) for one in CLINICS}
+        clients = {clinic: self._again(clinic, places[1]) for clinic in CLINICS}
         self._see("all at once", "the server went on at another address", over)
         trained = server.ended(within=_WITHIN_S)
         for client in clients.values():
@@ -228,7 +228,7 @@ class _KilledCut(cut_act.Stage):
         while time.monotonic() < until:
             gone = server.gone
             found = (self._states / "journal").glob("*.sealed")
-            names |= {one.name for one in found if one.name > than}
+            names |= {item.name for item in found if item.name > than}
             if len(names) >= by or gone:
                 time.sleep(self._drawn.uniform(0.0, _PAUSE_S))
                 return max(names, default=than)
@@ -269,8 +269,8 @@ def play_pads(out: Path, drawn: random.Random, say: Callable[[str], None]) -> di
         data = made_up(stage.out / "records", pads_act.measured, learned=96, checked=32)
         done = stage.play_recipe(_PADS, data)
         seen = stage.seen
-    resumes = sum(one["event"] == "run.resumed" for one in run_log(done))
-    expected = sum(not one["over_already"] for one in seen)
+    resumes = sum(entry["event"] == "run.resumed" for entry in run_log(done))
+    expected = sum(not kill["over_already"] for kill in seen)
     return _outcome(done, seen) | {"resumes": resumes, "held": resumes == expected}
 
 
@@ -281,12 +281,12 @@ def play_cut(out: Path, drawn: random.Random, say: Callable[[str], None]) -> dic
         done = stage.play_recipe(_CUT, data)
         seen = stage.seen
         refused = stage.refused
-    resumes = sum(one["event"] == "run.resumed" for one in run_log(done))
+    resumes = sum(entry["event"] == "run.resumed" for entry in run_log(done))
     held = resumes == 2 and set(refused) == {CheckpointRefused.code}
-    held = held and not any(one["over_already"] for one in seen)
+    held = held and not any(kill["over_already"] for kill in seen)
     return _outcome(done, seen) | {"resumes": resumes, "refused": refused, "held": held}
 
 
 def _outcome(done: dict[str, Any], seen: Seen) -> dict[str, Any]:
-    checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])
+    checks = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     return {"killed": seen, "checks": checks}

@@ -109,7 +109,7 @@ class _Killed(Stage):
                 holder, "holder", *base, *self._brokers, *peers, "--listen", place,
                 "--party", holder, "--data", self._sealed,
             )  # fmt: skip
-        words = [word for one in self._places.items() for word in ("--holder", "=".join(one))]
+        words = [word for item in self._places.items() for word in ("--holder", "=".join(item))]
         for role in (_LEADER, _STANDBY):
             self._written(
                 role, role, "--peer", f"accelerator={at[0]}", *peers, *base, *words,
@@ -188,7 +188,7 @@ class _Killed(Stage):
         until = time.monotonic() + _WITHIN_S
         while time.monotonic() < until:
             gone = leader.gone
-            found = [one.name.split(".")[0] for one in self._states.glob("*.sealed")]
+            found = [path.name.split(".")[0] for path in self._states.glob("*.sealed")]
             newest = max((int(name) for name in found if name.isdecimal()), default=0)
             if newest > than:
                 return newest
@@ -220,14 +220,14 @@ def play(out: Path, drawn: random.Random, say: Callable[[str], None]) -> dict[st
         )
         seen = stage.seen
     log = run_log(done)
-    codes = sorted({one["fields"]["code"] for one in log if one["event"] == "trip.refused"})
-    takeovers = sum(one["event"] == "travel.taken-over" for one in log)
+    codes = sorted({entry["fields"]["code"] for entry in log if entry["event"] == "trip.refused"})
+    takeovers = sum(entry["event"] == "travel.taken-over" for entry in log)
     expected = sum(
-        one["role"].partition(" ")[0] in (_LEADER, _ACCELERATOR)
-        for one in seen
-        if not one["over_already"] and not one.get("anew")
+        kill["role"].partition(" ")[0] in (_LEADER, _ACCELERATOR)
+        for kill in seen
+        if not kill["over_already"] and not kill.get("anew")
     )
-    checks = sum(one["outcome"] == "passed" for one in done["verified"]["checks"])
+    checks = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     return {
         "killed": seen,
         "codes": codes,

@@ -119,9 +119,11 @@ def play(out: Path, say: Callable[[str], None]) -> Played:
 
 def _played(done: dict[str, Any], tried: dict[str, Any]) -> Played:
     spent = _spent(done)
-    under_pads = {one["step"]: one["loss"] for one in done["trained"]["history"] if "loss" in one}
-    here = {one["step"]: one["loss"] for one in tried["under_pads"] if "loss" in one}
-    int8 = {one["step"]: one["loss"] for one in tried["int8"] if "loss" in one}
+    under_pads = {
+        logged["step"]: logged["loss"] for logged in done["trained"]["history"] if "loss" in logged
+    }
+    here = {pad["step"]: pad["loss"] for pad in tried["under_pads"] if "loss" in pad}
+    int8 = {logged["step"]: logged["loss"] for logged in tried["int8"] if "loss" in logged}
     if under_pads != here:
         raise ProductAltered(
             "the losses of the run are not those of the same arithmetic here", check="losses"

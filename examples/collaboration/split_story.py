@@ -51,19 +51,19 @@ def play(
         raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
     told: dict[str, Any] = {}
     lines: list[str] = []
-    for one in chosen:
-        say(f"{one.name}: {one.title}")
-        played = one.play(out / one.name, lambda text: say(f"  {text}"))
-        told[one.name] = played.data
-        lines += [*([""] if lines else []), one.name, *(f"  {line}" for line in played.lines)]
+    for way in chosen:
+        say(f"{way.name}: {way.title}")
+        played = way.play(out / way.name, lambda text: say(f"  {text}"))
+        told[way.name] = played.data
+        lines += [*([""] if lines else []), way.name, *(f"  {line}" for line in played.lines)]
     return told, lines
 
 
 def _chosen(names: Iterable[str]) -> Iterable[Act]:
     wanted = set(names)
-    unknown = wanted - {one.name for one in ACTS}
+    unknown = wanted - {act.name for act in ACTS}
     if unknown:
         raise UsageError(
-            "no such act", got=min(unknown), expected=" or ".join(one.name for one in ACTS)
+            "no such act", got=min(unknown), expected=" or ".join(act.name for act in ACTS)
         )
-    return (one for one in ACTS if not wanted or one.name in wanted)
+    return (act for act in ACTS if not wanted or act.name in wanted)

@@ -77,7 +77,7 @@ def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[st
         row = f"--format tokens --row-tokens {_ROW_TOKENS}"
         done = stage.play_recipe(RECIPE, data, dict.fromkeys(data, row))
     trips = _trips(done)
-    losses = [one["loss"] for one in done["trained"]["history"]]
+    losses = [logged["loss"] for logged in done["trained"]["history"]]
     lines = [
         *(f"{name:<12} gave {count} tokens" for name, count in trips["tokens"].items()),
         f"trips        {trips['trips']}, taken over {trips['takeovers']} times",

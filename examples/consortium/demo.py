@@ -163,7 +163,7 @@ class Story:
         error: dict[str, Any] = stage.ended(training, expect=3)["error"]
         print(f"  the run ended [{error['code']}]: {error['message']}")
         kept = stage.run("checkpoints", self.guest / "out")["checkpoints"]
-        print(f"  newest sealed checkpoint: step {max(one['step'] for one in kept)}")
+        print(f"  newest sealed checkpoint: step {max(state['step'] for state in kept)}")
         refused = stage.run(*self.train(), expect=3)["error"]
         print(f"  to resume is refused [{refused['code']}]: {refused['message']}")
         return error
@@ -189,8 +189,8 @@ class Story:
             "--policy", self.policy, *self.brokers(alive), "--threshold", "2", "--out", trust,
         )  # fmt: skip
         verified = stage.run("verify", self.guest / "out" / "manifest.json", "--trust", trust)
-        for one in verified["checks"]:
-            print(f"  {'✓' if one['outcome'] == 'passed' else '·'} {one['title']}")
+        for check in verified["checks"]:
+            print(f"  {'✓' if check['outcome'] == 'passed' else '·'} {check['title']}")
         stage.title("Every owner's client witnesses the ledgers; anybody audits them")
         for name in alive:
             for owner in HOSPITALS:

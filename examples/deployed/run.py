@@ -149,10 +149,10 @@ class Deployed(Story):
         stage.title("A hospital fetches model and manifest from the store, verifies and opens them")
         results = out / "results"
         listed = self.s3.list_objects_v2(Bucket="results", Prefix="run/")["Contents"]
-        for one in listed:
-            target = results / one["Key"].removeprefix("run/")
+        for listing in listed:
+            target = results / listing["Key"].removeprefix("run/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            self.s3.download_file("results", one["Key"], str(target))
+            self.s3.download_file("results", listing["Key"], str(target))
         trust = out / "trust.yaml"
         stage.run(
             "trust", "new", "--consortium", self.consortium, "--deployment", self.deployment,

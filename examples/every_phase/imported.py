@@ -38,8 +38,8 @@ WORKLOAD = f"""\
 from sealtrain.guest import workload_life as life
 ended = life.Ended
 def tell():
-    files = {{name: getattr(one, "__file__", None) for name, one in sys.modules.items()}}
-    found = {{name: one for name, one in files.items() if one and one[0] == "/"}}
+    files = {{name: getattr(module, "__file__", None) for name, module in sys.modules.items()}}
+    found = {{name: file for name, file in files.items() if file and file[0] == "/"}}
     with open(2, "w", closefd=False) as errors:
         errors.write("\\n{LOADED}" + json.dumps(found) + "\\n")
     return ended()
@@ -65,10 +65,10 @@ try:
     main()
 finally:
     if os.getpid() == parent:
-        files = {name: getattr(one, "__file__", None) for name, one in sys.modules.items()}
+        files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
         with open(out, "w") as file:
             # Modules that are made in memory have no file, or the name of none.
-            json.dump({name: one for name, one in files.items() if one and one[0] == "/"}, file)
+            json.dump({name: file for name, file in files.items() if file and file[0] == "/"}, file)
 """
 """Begins as ``sealtrain.cli.run_process`` does, and writes down at the end what was loaded."""
 
@@ -154,7 +154,7 @@ def play(
     """
     recipe = load_recipe(path)
     with Watched(out, guarded=guarded) as stage:
-        stage.play(path, recipe, {key: str(one) for key, one in data.items()}, seal_as)
+        stage.play(path, recipe, {key: str(item) for key, item in data.items()}, seal_as)
         lock = load_lock(out / "engineer" / "recipe.lock.json")
     loaded = owners_of(stage.modules)
     pinned = lock.environment.packages.keys()
@@ -191,7 +191,7 @@ def main() -> None:
             )
     if given.json:
         print(json.dumps({"simulated": True, "results": results}, indent=2))
-    if any(one["unpinned"] for one in results):
+    if any(result["unpinned"] for result in results):
         raise SystemExit(1)
 
 

@@ -106,7 +106,7 @@ def play(name: str, folder: Path, moment: float) -> dict[str, Any]:
     path.write_text(yaml_text(text), "utf-8")
     recipe = load_recipe(path)
     with Killed(folder / "rehearsal", moment) as stage:
-        done = stage.play(path, recipe, {key: str(one) for key, one in data.items()}, seal_as)
+        done = stage.play(path, recipe, {key: str(item) for key, item in data.items()}, seal_as)
         same = stage.same(done, recipe.release_policy.model.recipients[0])
     return {"recipe": name, "after_step": done["step"], "same": same}
 
@@ -131,7 +131,7 @@ def main() -> None:
             print(f"{name:20}killed after step {one['after_step']:<6}{verdict}", flush=True)
     if given.json:
         print(json.dumps({"simulated": True, "results": results}, indent=2))
-    if not all(one["same"] for one in results):
+    if not all(result["same"] for result in results):
         raise SystemExit(1)
 
 

@@ -82,7 +82,7 @@ def _pieces(folder: Path, count: int, shapes: Sequence[tuple[int, int]]) -> Path
     from sklearn.datasets import load_sample_images
 
     source = random.Random(folder.name)  # noqa: S311 - example records
-    photographs = [Image.fromarray(one) for one in load_sample_images().images]
+    photographs = [Image.fromarray(image) for image in load_sample_images().images]
     folder.mkdir()
     rows = []
     for number in range(count):

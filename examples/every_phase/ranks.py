@@ -118,7 +118,7 @@ def rendered(ran: Mapping[str, tuple[str, int]], rest: str) -> str:
         own = refusal(in_two_ranks(recipe, None))
         backend, seconds = ran.get(path.stem, ("not yet", ""))
         done = f"{backend} | 2 | {seconds}" if own is None else f"{allowed(own)} | |"
-        others = [allowed(refusal(in_two_ranks(recipe, one))) for one in BACKENDS.values()]
+        others = [allowed(refusal(in_two_ranks(recipe, backend))) for backend in BACKENDS.values()]
         lines.append(f"| {path.stem} | {recipe['phase']} | {done} | {' | '.join(others)} |")
     lines += ["", "## What cannot, and why", ""]
     lines += [f"{number}. {answer}" for answer, number in reasons.items()]

@@ -135,10 +135,10 @@ def play(recipe: str, folder: Path) -> dict[str, Any]:
 
 
 def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
-    width = max(len(one["recipe"]) for one in results)
-    for one in results:
-        metrics = "  ".join(f"{name} {value}" for name, value in one["metrics"].items())
-        yield f"{one['recipe']:<{width}}  {one['seconds']:>6} s  {metrics}"
+    width = max(len(result["recipe"]) for result in results)
+    for result in results:
+        metrics = "  ".join(f"{name} {value}" for name, value in result["metrics"].items())
+        yield f"{result['recipe']:<{width}}  {result['seconds']:>6} s  {metrics}"
 
 
 def main() -> None:

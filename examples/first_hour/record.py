@@ -227,13 +227,13 @@ def _record(page: Path, folder: Path) -> None:
     steps = steps_of(text)
     played = []
     folder.mkdir(parents=True)
-    for step, one in zip(steps, play(steps, folder), strict=True):
-        print(f"[{one.seconds:5.1f} s] {shlex.join(step.words)}", flush=True)
-        if one.status != step.exits:
-            raise SystemExit(f"exit code {one.status}, expected {step.exits}\n{one.said}")
-        played.append(one)
+    for step, timing in zip(steps, play(steps, folder), strict=True):
+        print(f"[{timing.seconds:5.1f} s] {shlex.join(step.words)}", flush=True)
+        if timing.status != step.exits:
+            raise SystemExit(f"exit code {timing.status}, expected {step.exits}\n{timing.said}")
+        played.append(timing)
     page.write_text(recorded(text, played), "utf-8")
-    print(f"{len(steps)} commands, {sum(one.seconds for one in played):.0f} s: {page.name}")
+    print(f"{len(steps)} commands, {sum(timing.seconds for timing in played):.0f} s: {page.name}")
 
 
 if __name__ == "__main__":

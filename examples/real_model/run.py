@@ -298,17 +298,21 @@ def search(out: Path, wheels: Path, medical: Path, steps: int | None) -> dict[st
     title("all-MiniLM-L6-v2 from the package index")
     base = model_of("search", wheels, out / "pretrained")
     pairs = list(questions(medical))
-    train = chosen((one for one in pairs if not held_out(one)), 3 * SEARCHING, LONGEST, seed=5)
-    tested = chosen((one for one in pairs if held_out(one)), SEARCHED, LONGEST, seed=6)
+    train = chosen((pair for pair in pairs if not held_out(pair)), 3 * SEARCHING, LONGEST, seed=5)
+    tested = chosen((pair for pair in pairs if held_out(pair)), SEARCHED, LONGEST, seed=6)
 
     def recall(folder: Path) -> float:
-        return recall_at_10(folder, [one.asked for one in tested], [one.answer for one in tested])
+        return recall_at_10(
+            folder, [dataset.asked for dataset in tested], [question.answer for question in tested]
+        )
 
     before = recall(base)
     title("Contrastive training on questions and their answers")
     shares = {f"hospital-{name}.questions": train[at::3] for at, name in enumerate("abc")}
     shares["hospital-a.questions-test"] = tested
-    found = Story(out, steps).play("embed", base, {key: _rows(one) for key, one in shares.items()})
+    found = Story(out, steps).play(
+        "embed", base, {key: _rows(share) for key, share in shares.items()}
+    )
     after = recall(found.opened)
     title(f"Held out, by Sentence Transformers: the answer among the ten nearest of {len(tested)}")
     print(f"  before  {before:.3f}")

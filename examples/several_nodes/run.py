@@ -168,7 +168,7 @@ class SeveralNodes(Story):
         """Until ``done``, while every node runs."""
         deadline = time.monotonic() + _SOON
         while not done():
-            ended = [number for number, one in enumerate(running) if one.poll() is not None]
+            ended = [number for number, process in enumerate(running) if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 raise SystemExit(f"nodes {ended} ended too early, or nothing came; see the logs")
             time.sleep(0.1)

@@ -288,7 +288,9 @@ class TenDays:
         if not list(sealed.glob("checkpoint-*.sealed")):
             return 0
         inner = psutil.Process(self.runner.pid).children(recursive=True)
-        leaves = [one for one in inner if not one.children() and "guest" in one.cmdline()]
+        leaves = [
+            process for process in inner if not process.children() and "guest" in process.cmdline()
+        ]
         for leaf in leaves:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(leaf.pid, signal.SIGKILL)
@@ -334,9 +336,9 @@ class TenDays:
             how = row["state"] + (f": {row['code']}" if row["code"] else "")
             how += ", after a crash" if row["killed"] else ""
             print(f"  {row['day']:>3}  {row['due']}  {due['number'] or '':>3}  {members:>7}  {how}")
-        for one in self.chain["privacy"]:
-            epsilon = "no bound" if one["epsilon"] is None else f"epsilon {one['epsilon']:.2f}"
-            print(f"  {one['owner']}/{one['name']}: {epsilon} by {one['runs']} runs")
+        for share in self.chain["privacy"]:
+            epsilon = "no bound" if share["epsilon"] is None else f"epsilon {share['epsilon']:.2f}"
+            print(f"  {share['owner']}/{share['name']}: {epsilon} by {share['runs']} runs")
         print("  SIMULATED — NOT ATTESTED: no hardware protected these runs.")
 
     def _as(self, owner: str) -> tuple[str | Path, ...]:

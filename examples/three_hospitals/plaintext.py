@@ -90,13 +90,13 @@ def train_in_the_clear(recipe: Recipe, records: Path, base_dir: Path) -> dict[st
             base_dir=base_dir,
             sources=[
                 Source(
-                    role=one.role,
-                    owner=one.owner,
-                    name=one.name,
-                    weight=one.weight,
-                    dataset=PlainRecords(records / one.owner / f"{one.name}.jsonl"),
+                    role=dataset.role,
+                    owner=dataset.owner,
+                    name=dataset.name,
+                    weight=dataset.weight,
+                    dataset=PlainRecords(records / dataset.owner / f"{dataset.name}.jsonl"),
                 )
-                for one in recipe.datasets
+                for dataset in recipe.datasets
             ],
         ),
         checkpoints=Checkpoints(

@@ -83,7 +83,7 @@ def test_the_bytes_that_were_judged_are_written_and_named(here: Path) -> None:
     assert (here / "adopted.json").read_bytes() == theirs
     assert said["compose_hash"] == compose_hash(theirs) != compose_hash(ours())
     assert said["app_id"] == said["compose_hash"][:40]
-    assert [one["field"] for one in said["added"]] == [
+    assert [pin["field"] for pin in said["added"]] == [
         *("name", "docker_config", "env_pubkey", "event_log_version", "features", "port_policy"),
         *("salt", "swap_size", "tproxy_enabled", "verity_volumes", "pre_launch_script"),
     ]
@@ -399,7 +399,7 @@ def test_a_broker_releases_keys_to_an_adopted_document_and_to_no_other_script(
 
 def test_a_brokers_document_is_adopted_with_the_empty_script_alone(here: Path) -> None:
     found = json.loads((FOLDER / "deployment" / "brokers.json").read_text())["cases"]
-    case = next(one for one in found if '"runner":"docker-compose"' in one.get("document", ""))
+    case = next(item for item in found if '"runner":"docker-compose"' in item.get("document", ""))
     plain = json.loads(case["document"])
     (here / "app-compose.json").write_text(case["document"])
     theirs = canonical_json(plain | {"pre_launch_script": EMPTY_SCRIPT, "name": ""})
@@ -431,7 +431,7 @@ def test_parts_are_the_compose_file_of_the_document_and_the_script_that_does_not
     (here / "theirs.json").write_bytes(canonical_json(built))
     assert adopted("theirs.json")["added"][-1]["value"] == EMPTY_SCRIPT
     assert json.loads(done.stdout)["script_sha256"] == script_digest(script)
-    bash = next(one["compose"] for one in PLAIN if '"runner":"bash"' in one["compose"])
+    bash = next(case["compose"] for case in PLAIN if '"runner":"bash"' in case["compose"])
     (here / "app-compose.json").write_text(bash)
     done = run("parts", "--out", "other")
     assert isinstance(done.exception, SealtrainError)

@@ -225,12 +225,12 @@ def test_a_third_partys_file_holds_only_for_what_it_was_made_for(shared: Path, w
     and years later; otherwise under every preset when it holds."""
     policies = [preset(name) for name in PRESETS]
     ended = set()
-    for one in (*accepted(shared), *(real for real, _ in REFUSED)):
-        exhibit, beside = exhibit_of(shared, one.file), one.beside(shared)
-        always = (one.at, *one.outside, NOW)
+    for real in (*accepted(shared), *(real for real, _ in REFUSED)):
+        exhibit, beside = exhibit_of(shared, real.file), real.beside(shared)
+        always = (real.at, *real.outside, NOW)
         for policy, moments in (
-            (one.rules(), always),
-            *((policy, always if whole else (one.at,)) for policy in policies),
+            (real.rules(), always),
+            *((policy, always if whole else (real.at,)) for policy in policies),
         ):
             for moment in moments:
                 ended.add(_examined(exhibit, policy, moment, beside))

@@ -140,7 +140,7 @@ def test_a_deployment_that_changes_while_the_owner_reads_is_not_approved(desk: D
     other = desk.lock("other")
     desk.deployment.write_bytes(other.compose_bytes)
     approving.give(desk.owner(), intent)
-    assert [one.decision.target for one in desk.decided] == [desk.locked.target]
+    assert [decision.decision.target for decision in desk.decided] == [desk.locked.target]
 
 
 @pytest.mark.claim("C152")
@@ -202,7 +202,7 @@ def test_the_dataset_of_another_owner_is_not_pinned(desk: Desk) -> None:
         desk.approve(datasets=[theirs.folder])
     assert not desk.decided
     # Nor by default, although both are registered under one name.
-    assert [one.dataset_id for one in desk.prepare().pinned] == [own.description.dataset_id]
+    assert [dataset.dataset_id for dataset in desk.prepare().pinned] == [own.description.dataset_id]
 
 
 def test_a_dataset_for_another_recipe_is_not_pinned(desk: Desk) -> None:
@@ -308,13 +308,17 @@ def test_a_broker_that_keeps_a_dataset_back_gets_no_approval(
     sealed = desk.sealed()
     hidden = sealed.description.dataset_id
     if hides == "the id":
-        lying(monkeypatch, "registered_of", lambda ids: tuple(one for one in ids if one != hidden))
+        lying(
+            monkeypatch,
+            "registered_of",
+            lambda ids: tuple(value for value in ids if value != hidden),
+        )
     elif hides == "the entry":
         lying(
             monkeypatch,
             "ledger_entries",
             lambda entries: [
-                {**one, "kind": "release"} if hidden in str(one) else one for one in entries
+                {**entry, "kind": "release"} if hidden in str(entry) else entry for entry in entries
             ],
         )
     else:
@@ -365,7 +369,7 @@ def test_a_lifted_revocation_stays_lifted_and_a_new_one_does_not(desk: Desk) -> 
     desk.sealed()
     assert desk.approve().approved_by == (A,)
     assert desk.revoke().revoked_by == (A,)
-    (first,) = [one for one in desk.decided if one.decision.decision == "revoke"]
+    (first,) = [decision for decision in desk.decided if decision.decision.decision == "revoke"]
     with pytest.raises(UsageError, check=carries(check="--lift-revocation")):
         desk.approve()
     assert desk.approve(lift_revocation=True).approved_by == (A,)
@@ -414,13 +418,15 @@ def test_what_a_broker_hides_of_revocations_lifts_none(
     desk.revoke()
     desk.approve(lift_revocation=True)
     desk.revoke()
-    revoked = [one for one in desk.decided if one.decision.decision == "revoke"]
+    revoked = [decision for decision in desk.decided if decision.decision.decision == "revoke"]
     with monkeypatch.context() as lie:
         # The second revocation is hidden: the approval does not name it, and lifts nothing.
         lying(
             lie,
             "decided",
-            lambda decided: [one for one in decided if one.digest != revoked[1].digest],
+            lambda decided: [
+                decision for decision in decided if decision.digest != revoked[1].digest
+            ],
         )
         desk.approve()
     tally = desk.broker.approvals_status(
@@ -436,7 +442,9 @@ def test_what_a_broker_hides_of_revocations_lifts_none(
         lying(
             lie,
             "decided",
-            lambda decided: [one for one in decided if one.decision.decision == "revoke"],
+            lambda decided: [
+                decision for decision in decided if decision.decision.decision == "revoke"
+            ],
         )
         with pytest.raises(UsageError, check=carries(check="--lift-revocation")):
             desk.approve()

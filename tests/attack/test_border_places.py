@@ -246,4 +246,4 @@ class TestReading:
         readable = self.readable(installed)
         keep_out_of_reach(readable, installed.parent / place, installed / "sealed")
         # The kernel's rules follow links, as this list does.
-        assert not [one for one in readable if installed.is_relative_to(one)]
+        assert not [path for path in readable if installed.is_relative_to(path)]

@@ -296,7 +296,7 @@ def test_a_renewal_without_its_lease_shown_counts_for_all(tmp_path: Path) -> Non
             f"{'0' * 64} {digest} {code}",
             f"{lease_id} {'0' * 64} {code}",
         ]
-        told = [post(f"{url}/v1/renewals", body, {LEASE_HEADER: one})[0] for one in wrong]
+        told = [post(f"{url}/v1/renewals", body, {LEASE_HEADER: fault})[0] for fault in wrong]
         assert told[-3:] == [429] * 3
         # Shown, but for another body: it is not looked at, and takes nothing.
         size = world.ledger.size

@@ -241,8 +241,8 @@ class Asked:
     def __init__(self, world: ReleaseWorld, *relays: Relay, beside: bool = False) -> None:
         self.world = world
         self.told: list[tuple[str, str]] = []
-        clients: dict[str, Any] = {one.url: one for one in relays}
-        pins = [one.pin for one in relays]
+        clients: dict[str, Any] = {relay.url: relay for relay in relays}
+        pins = [relay.pin for relay in relays]
         if beside:
             clients[REAL] = world.wire
             pins.append(world.pin)
@@ -259,13 +259,13 @@ class Asked:
     def obtain(self, run_id: str, *, resume: bool = False) -> Grants:
         wanted = [
             WantedKey(
-                dataset_id=one.dataset_id,
-                root=one.root,
-                owner=one.owner,
-                owner_id=identity(one.owner).public.owner_id,
-                stanzas=(one.stanza,),
+                dataset_id=dataset.dataset_id,
+                root=dataset.root,
+                owner=dataset.owner,
+                owner_id=identity(dataset.owner).public.owner_id,
+                stanzas=(dataset.stanza,),
             )
-            for one in self.world.sealed.values()
+            for dataset in self.world.sealed.values()
         ]
         return self.quorum.obtain(
             self.collect,

@@ -72,7 +72,7 @@ def asked(world: ReleaseWorld, url: str) -> None:
             KeyRequest(
                 run_id="ab" * 16,
                 recipe_hash=world.locked.recipe_hash,
-                datasets=[one.asked for one in world.sealed.values()],
+                datasets=[dataset.asked for dataset in world.sealed.values()],
                 resume=False,
             ),
         )

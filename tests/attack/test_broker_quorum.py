@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> Iterator[QuorumWorld]:
 
 
 def keys_of(world: QuorumWorld) -> dict[str, DataKey]:
-    return {one.dataset_id: one.key for one in world.sealed.values()}
+    return {dataset.dataset_id: dataset.key for dataset in world.sealed.values()}
 
 
 def assert_right(world: QuorumWorld, grants: Grants) -> None:
@@ -70,7 +70,7 @@ def test_all_three_brokers_answer_and_the_keys_are_whole(world: QuorumWorld) -> 
     grants = world.obtain()
     assert_right(world, grants)
     assert set(grants.held) == {A, B, C}
-    assert [one.receipt.kind for one in grants.receipts] == ["release"] * 3
+    assert [receipt.receipt.kind for receipt in grants.receipts] == ["release"] * 3
     assert grants.simulated
     assert world.told == []
     assert all(not grant.keys for grant in grants.held.values())
@@ -78,12 +78,12 @@ def test_all_three_brokers_answer_and_the_keys_are_whole(world: QuorumWorld) -> 
 
 def test_no_broker_ever_saw_a_whole_key(world: QuorumWorld) -> None:
     world.obtain()
-    for place, one in enumerate(world.worlds):
+    for place, each_world in enumerate(world.worlds):
         for dataset in world.wanted:
             stanza = dataset.stanza_for(world.attested()[place])
             assert stanza is not None
             assert stanza.kind == "share"
-        one.assert_no_key_left()
+        each_world.assert_no_key_left()
 
 
 @pytest.mark.parametrize("down", [0, 1, 2])
@@ -175,8 +175,8 @@ def test_a_key_is_not_shared_so_that_two_halves_never_meet(threshold: int, count
 def test_any_threshold_of_the_shares_joins(threshold: int, count: int) -> None:
     key = DataKey.generate()
     shares = {
-        str(place): one
-        for place, one in enumerate(split_key(key, threshold=threshold, count=count))
+        str(place): share
+        for place, share in enumerate(split_key(key, threshold=threshold, count=count))
     }
     last = dict(list(shares.items())[-threshold:])
     assert join_key(last).key == key
@@ -303,7 +303,7 @@ def test_the_host_drops_one_broker_in_mid_run(world: QuorumWorld) -> None:
     renewed, problem = world.renew(quorum, grants, (3, "cc" * 32))
     assert isinstance(problem, BrokerUnreachable)
     assert renewed.lease_ends == ends
-    assert [one in grants.receipts for one in renewed.receipts].count(False) == 1
+    assert [receipt in grants.receipts for receipt in renewed.receipts].count(False) == 1
 
 
 def test_a_broker_that_comes_back_with_a_lapsed_lease_is_not_counted(world: QuorumWorld) -> None:
@@ -408,7 +408,7 @@ def test_each_owner_may_have_an_own_broker_and_none_sees_another_owners_key(
         grants = world.obtain()
         assert_right(world, grants)
         for place, owner in enumerate(OWNERS):
-            (asked,) = {one.dataset_id for one in world.wires[place].requests[-1].datasets}
+            (asked,) = {dataset.dataset_id for dataset in world.wires[place].requests[-1].datasets}
             assert asked == world.sealed[owner].dataset_id
             assert grants.holders[asked] == {(A, B, C)[place]}
         world.wires[1].down = True
@@ -423,7 +423,9 @@ def test_what_nobody_registered_is_refused_by_the_brokers_themselves(tmp_path: P
         unknown = replace(world.wanted[0], dataset_id="99" * 16)
         with pytest.raises(DatasetUnknown):
             world.obtain(datasets=[unknown])
-        assert [one.refusals()[-1]["code"] for one in world.worlds] == ["dataset-unknown"] * 3
+        assert [each_world.refusals()[-1]["code"] for each_world in world.worlds] == [
+            "dataset-unknown"
+        ] * 3
 
 
 def test_one_broker_is_the_same_with_n_of_one(tmp_path: Path) -> None:
@@ -453,7 +455,7 @@ def test_evidence_is_asked_for_by_several_threads_each_for_its_own_broker(
 
     world.obtain(collect=collect)
     assert sum(seen.values()) == 3
-    digests = [one.receipt.transcript_digest for one in world.obtain().receipts]
+    digests = [receipt.receipt.transcript_digest for receipt in world.obtain().receipts]
     assert len(set(digests)) == 3
 
 
@@ -461,7 +463,7 @@ def test_decisions_of_all_brokers_are_merged_once(world: QuorumWorld) -> None:
     quorum = world.quorum()
     listed = quorum.decisions(world.first.target, world.first.consortium)
     assert len(listed) == 6
-    assert len({canonical_json(one) for one in listed}) == 6
+    assert len({canonical_json(listing) for listing in listed}) == 6
 
 
 class _Closing:

@@ -398,10 +398,10 @@ def test_one_address_does_not_hold_every_connection(tmp_path: Path) -> None:
     with served_world(tmp_path, limits=limits) as (_world, url), ExitStack() as held:
         sockets = [held.enter_context(connected(url)) for _ in range(6)]
         closed = 0
-        for one in sockets:
-            one.settimeout(0.5)
+        for socket in sockets:
+            socket.settimeout(0.5)
             try:
-                closed += one.recv(1) == b""
+                closed += socket.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:

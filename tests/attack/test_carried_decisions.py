@@ -59,8 +59,8 @@ def test_a_decision_is_taken_by_the_brokers_that_it_names_alone(
         with pytest.raises(BrokerMismatch, check=carries(check="decision brokers")):
             handed_in(third, made)
     assert third.broker.registry.tally(third.target) == before
-    assert {one["code"] for one in third.refusals()} == {"broker-mismatch"}
-    assert all(audited(one).findings == () for one in world.worlds)
+    assert {refusal["code"] for refusal in third.refusals()} == {"broker-mismatch"}
+    assert all(audited(each_world).findings == () for each_world in world.worlds)
 
 
 @CARRIED
@@ -89,7 +89,7 @@ def test_an_audit_finds_a_decision_that_was_carried(world: QuorumWorld, revoke: 
     signed = verify_decision(made, third.consortium)
     assert audited(third).findings == ()
     index = third.ledger.append(signed.entry_kind, signed.entry)
-    found = [(one.check, one.index) for one in audited(third).findings]
+    found = [(finding.check, finding.index) for finding in audited(third).findings]
     assert (signed.entry_kind, index) in found
 
 
@@ -180,10 +180,13 @@ def test_over_more_brokers_a_run_is_counted_by_those_that_it_asks_and_owners_are
         assert RUNS < begun_by_turns(world, 0, 1, 2) <= 3 * RUNS // 2
         first = world.first
         answer = first.broker.registry.tally(first.target)
-        decisions = [verify_decision(one.envelope(), first.consortium) for one in answer.decisions]
+        decisions = [
+            verify_decision(decision.envelope(), first.consortium) for decision in answer.decisions
+        ]
         counted = tally(decisions, first.consortium, first.target, first.clock(), needs=first.needs)
         used = join_uses(
-            counted, [(one.approval, one.runs, one.epsilon) for one in answer.standing]
+            counted,
+            [(approval.approval, approval.runs, approval.epsilon) for approval in answer.standing],
         )
-        assert {(one.terms.runs, one.brokers) for one in used} == {(RUNS, 3)}
-        assert all(one.to_dict()["brokers"] == 3 and "3/k" in one.in_words for one in used)
+        assert {(approval.terms.runs, approval.brokers) for approval in used} == {(RUNS, 3)}
+        assert all(share.to_dict()["brokers"] == 3 and "3/k" in share.in_words for share in used)

@@ -271,8 +271,8 @@ def compose(chain: TestChain, file: ChainFile, ends: int = FAR) -> None:
         for name in OWNERS[:2]
     ]
     votes = [
-        one.model_copy(update={"signature": sign(owner_account(name), one.message())})
-        for name, one in zip(OWNERS, signed, strict=False)
+        item.model_copy(update={"signature": sign(owner_account(name), item.message())})
+        for name, item in zip(OWNERS, signed, strict=False)
     ]
     call = contract_of(chain, file.contract).functions.decide(
         0, bytes.fromhex(HASH), True, votes_of(votes)
@@ -296,7 +296,7 @@ def test_a_contract_that_nobody_or_anybody_could_use_is_not_made(
     chain: TestChain, owners: list[str], approve: int, revoke: int, why: str
 ) -> None:
     addresses = [
-        "0x" + "00" * 20 if one == "zero" else address(owner_account(one)) for one in owners
+        "0x" + "00" * 20 if owner == "zero" else address(owner_account(owner)) for owner in owners
     ]
     with pytest.raises(ChainRefused, check=carries(check="chain contract", got=why)):
         deployed(
@@ -312,12 +312,14 @@ def test_a_contract_that_nobody_or_anybody_could_use_is_not_made(
 
 def test_nobody_owns_upgrades_or_pays_the_contract() -> None:
     writing = {
-        one["name"]
-        for one in artefact()["abi"]
-        if one["type"] == "function" and one["stateMutability"] not in ("view", "pure")
+        function["name"]
+        for function in artefact()["abi"]
+        if function["type"] == "function" and function["stateMutability"] not in ("view", "pure")
     }
     assert writing == {"decide"}
-    assert not [one for one in artefact()["abi"] if one.get("stateMutability") == "payable"]
+    assert not [
+        function for function in artefact()["abi"] if function.get("stateMutability") == "payable"
+    ]
     # No DELEGATECALL, CALLCODE or SELFDESTRUCT among its instructions.
     code = bytes.fromhex(artefact()["bytecode"])
     at, found = 0, set()

@@ -36,7 +36,10 @@ def test_an_approval_that_ended_is_not_revived_by_an_earlier_clock(world: Releas
     world.clock.advance(-35 * DAY)
     world.obtain()
     step = world.ledger.size - 1
-    assert [(one.index, one.check) for one in audited(world)] == [(step, "time"), (step, "release")]
+    assert [(finding.index, finding.check) for finding in audited(world)] == [
+        (step, "time"),
+        (step, "release"),
+    ]
 
 
 def test_every_release_after_it_is_found_and_one_step(world: ReleaseWorld) -> None:
@@ -47,14 +50,19 @@ def test_every_release_after_it_is_found_and_one_step(world: ReleaseWorld) -> No
     for _ in range(3):
         world.obtain()
         world.clock.advance(600)
-    assert [one.check for one in audited(world)] == ["time", "release", "release", "release"]
+    assert [finding.check for finding in audited(world)] == [
+        "time",
+        "release",
+        "release",
+        "release",
+    ]
 
 
 def test_sliding_back_a_little_at_a_time_is_found(world: ReleaseWorld) -> None:
     for _ in range(4):
         world.clock.advance(-BACKWARDS_SECONDS // 2)
         world.ledger.append("refusal", {"action": "release", "code": "approvals-missing"})
-    assert [one.check for one in audited(world)] == ["time"]
+    assert [finding.check for finding in audited(world)] == ["time"]
 
 
 def test_after_an_honest_mistake_owners_approve_anew(world: ReleaseWorld) -> None:
@@ -66,7 +74,7 @@ def test_after_an_honest_mistake_owners_approve_anew(world: ReleaseWorld) -> Non
     for owner in ("hospital-a", "hospital-b"):
         world.approve(owner)
     world.obtain()
-    assert [one.check for one in audited(world)] == ["time"]
+    assert [finding.check for finding in audited(world)] == ["time"]
 
 
 @pytest.mark.parametrize("back", [0, 1, BACKWARDS_SECONDS])
@@ -78,7 +86,7 @@ def test_writers_that_waited_for_their_turn_are_no_finding(world: ReleaseWorld, 
     assert audited(world) == ()
     world.clock.advance(-1 - BACKWARDS_SECONDS)
     world.ledger.append("refusal", entry)
-    assert [one.check for one in audited(world)] == ["time"]
+    assert [finding.check for finding in audited(world)] == ["time"]
 
 
 def test_a_clock_that_was_far_ahead_keeps_no_run_out_once_it_is_right(world: ReleaseWorld) -> None:
@@ -90,11 +98,11 @@ def test_a_clock_that_was_far_ahead_keeps_no_run_out_once_it_is_right(world: Rel
     world.obtain()
     later = renewed(world, ahead)
     lengths = {
-        one.lease_ends - from_rfc3339(one.receipts[-1].receipt.released_at)
-        for one in (usual, ahead, later)
+        receipt.lease_ends - from_rfc3339(receipt.receipts[-1].receipt.released_at)
+        for receipt in (usual, ahead, later)
     }
     assert len(lengths) == 1
-    assert [one.check for one in audited(world)] == ["time"]
+    assert [finding.check for finding in audited(world)] == ["time"]
 
 
 @pytest.mark.parametrize("days", [31, 4000])

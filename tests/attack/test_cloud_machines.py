@@ -104,7 +104,7 @@ def own_quote(cpu: dict[str, Any], key: rsa.RSAPrivateKey, asked: bytes) -> dict
         tpm.extend(event["index"], f"SIMULATED {what}".encode())
     tpm.extend(14, COMPOSE)
     message, signature = tpm.quote(asked, bank="sha256", selection=range(24))
-    assert {one["index"]: one["value"] for one in cpu["tpm"]["registers"]} == {
+    assert {register["index"]: register["value"] for register in cpu["tpm"]["registers"]} == {
         index: value.hex() for index, value in tpm.registers("sha256").items()
     }
     return {
@@ -208,8 +208,8 @@ def test_a_quote_of_some_registers_is_no_evidence(park: MachinePark, name: str) 
         del cpu["tpm"]["registers"][12]
 
     def longer(cpu: dict[str, Any]) -> None:
-        for one in cpu["tpm"]["registers"]:
-            one["value"] = "44" * 48
+        for register in cpu["tpm"]["registers"]:
+            register["value"] = "44" * 48
 
     def reversed_(cpu: dict[str, Any]) -> None:
         cpu["tpm"]["registers"].reverse()

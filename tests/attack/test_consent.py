@@ -97,7 +97,7 @@ def test_data_is_not_used_without_its_owner_whatever_the_majority(tmp_path: Path
 def test_asking_for_the_others_data_only_does_not_get_around_the_owner(tmp_path: Path) -> None:
     """Consent is to the recipe: a guest that leaves a dataset out runs the recipe all the same."""
     with world_of(tmp_path, OWN_DATA, A, B) as world:
-        refused(world, ApprovalsMissing, datasets=[world.sealed[one].asked for one in (A, B)])
+        refused(world, ApprovalsMissing, datasets=[world.sealed[owner].asked for owner in (A, B)])
 
 
 def test_the_owner_of_data_stops_it_alone_at_the_next_renewal(tmp_path: Path) -> None:
@@ -170,12 +170,12 @@ def test_a_broker_that_releases_without_consent_is_found_by_an_audit(
                 "needs": needs,
             },
         )
-        problems = [one.problem for one in audited(world).findings]
+        problems = [finding.problem for finding in audited(world).findings]
         assert any(
-            "keys were granted with 2 of 2 approvals (missing: hospital-c)" in one
+            "keys were granted with 2 of 2 approvals (missing: hospital-c)" in problem
             if stated == "what it took"
-            else "keys were granted with 0 of 2 approvals" in one
-            for one in problems
+            else "keys were granted with 0 of 2 approvals" in problem
+            for problem in problems
         ), problems
 
 

@@ -81,7 +81,7 @@ def test_an_approval_needs_passkey_and_terminal_and_is_then_the_owners(
     assert recorded() == before
     told = sign(world, made["digest"], passkey.asserted(made["challenge"]))
     assert told["failed"] == {}
-    assert [one.digest for one in world.shown] == [made["digest"]]
+    assert [text.digest for text in world.shown] == [made["digest"]]
     assert recorded() == before + 1
 
 
@@ -279,9 +279,9 @@ def test_an_owner_sees_whose_passkey_is_to_be_enrolled(world: AgentWorld) -> Non
     """Another program of the machine may answer first: its passkey has another code."""
     mine, theirs = Authenticator(), Authenticator(credential_id=b"of another browser")
     world.answers = False
-    for one in (mine, theirs, mine):
+    for entry in (mine, theirs, mine):
         with pytest.raises(AgentDeclined):
-            world.enrolled(one)
+            world.enrolled(entry)
     assert world.codes[0] == world.codes[2] != world.codes[1]
     shown = hashlib.sha256(url_text(mine.credential_id).encode()).hexdigest()
     assert world.codes[0] == shown[: len(world.codes[0])]  # what the page computes

@@ -179,7 +179,7 @@ def test_a_file_that_is_no_manifest_is_named_and_the_others_are_shown(
     with pages(world, runs=(tmp_path / "runs",)) as url:
         text = text_of(url, "/runs/judged")
     assert text.count('data-verdict="open"') == 1
-    [row] = [one for one in text.split("<tr>") if "bad</td>" in one]
+    [row] = [word for word in text.split("<tr>") if "bad</td>" in word]
     assert re.search(r"\[[a-z-]+\]", row)
     assert not passes(row)
 
@@ -484,7 +484,7 @@ def test_a_store_that_stalls_costs_pages_seconds_and_the_console_one_thread(
             assert time.monotonic() - began < 6
             assert text.count('data-code="storage-unreachable"') == 2
             assert passes(text)  # the store beside them
-            working = [one for one in threading.enumerate() if one.name == "store"]
+            working = [thread for thread in threading.enumerate() if thread.name == "store"]
             assert len(working) <= 1
 
 
@@ -502,9 +502,9 @@ def test_names_in_a_store_stay_text(world: ConsoleWorld, tmp_path: Path) -> None
 
 @pytest.mark.claim("C237")
 def test_a_live_run_shows_its_sealed_states_and_nothing_is_written(world: ConsoleWorld) -> None:
-    before = [one for one in world.stores.seen if one[0] != "GET"]
+    before = [event for event in world.stores.seen if event[0] != "GET"]
     text = text_of(world.url, f"/runs/{LIVE_ID}/store")
     assert "checkpoint-00000002-0000000200.sealed" in text
     assert codes_of(text) == set()
     assert not passes(text)
-    assert [one for one in world.stores.seen if one[0] != "GET"] == before
+    assert [event for event in world.stores.seen if event[0] != "GET"] == before

@@ -376,7 +376,9 @@ def test_hostile_text_in_every_field_stays_text(world: ConsoleWorld, tmp_path: P
         {"step": 6, "values": {"loss": 1e308}},
     ]
     with (bad / "metrics.jsonl").open("a") as file:
-        file.write("\n".join(json.dumps(one) for one in lines) + "\nnot json\n" + "[" * 9000 + "\n")
+        file.write(
+            "\n".join(json.dumps(line) for line in lines) + "\nnot json\n" + "[" * 9000 + "\n"
+        )
     (bad / "alerts.jsonl").write_text(
         json.dumps({"alert": HOSTILE, "step": 1, "threshold": None}) + "\n{}\n"
     )
@@ -400,7 +402,7 @@ def test_hostile_text_in_every_field_stays_text(world: ConsoleWorld, tmp_path: P
     assert "\u200b" not in raw
     for answer in found:
         assert answer["violations"] == []
-        assert all(one.startswith(url) for one in answer["asked"])
+        assert all(text.startswith(url) for text in answer["asked"])
         assert answer["width"] <= 390
     run = found[2]
     assert "\\u{202e}" in run["text"]

@@ -49,7 +49,9 @@ def concealing(world: World, honest: bytes, limit: str) -> bytes:
     """The statement without a limit, signed by the guest's key and quoted by the guest."""
     document = json.loads(form.read(honest).signed_statement.payload)
     predicate = document["predicate"]
-    predicate["limits"] = [one for one in predicate["limits"] if one["id"] != limit]
+    predicate["limits"] = [
+        each_limit for each_limit in predicate["limits"] if each_limit["id"] != limit
+    ]
     payload, public = canonical_json(document), world.guest_key.public
     committed = form.commitment(payload, public, predicate["run_log"]["head"])
     evidence = world.evidence(Binding("manifest", committed))

@@ -50,7 +50,7 @@ TRAVELS: dict[str, Any] = {
         },
         "init_seed": 7,
     },
-    "datasets": [one for one in RECIPE["datasets"] if one["role"] == "train"],
+    "datasets": [dataset for dataset in RECIPE["datasets"] if dataset["role"] == "train"],
     "columns": {"tokens": "tokens"},
     "trainer": {
         "max_steps": 300, "block_size": 16, "per_device_train_batch_size": 2,
@@ -119,7 +119,7 @@ def reported(
 def test_a_lead_takes_counts_that_fit_what_was_sealed(world: World, quiet: World) -> None:
     taken = reported(world, {TRAINED[A]: HONEST}).counts
     assert taken is not None
-    assert {name: one and one.to_dict() for name, one in taken.items()} == {TRAINED[A]: HONEST}
+    assert {name: turn and turn.to_dict() for name, turn in taken.items()} == {TRAINED[A]: HONEST}
     assert reported(quiet, {TRAINED[A]: None}).counts == {TRAINED[A]: None}
 
 

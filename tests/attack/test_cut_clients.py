@@ -61,11 +61,15 @@ def expected(recipe: Any) -> Any:
 
 def consent(at: Any, owner: str, **changed: Any) -> Envelope:
     """A consent of an owner to the run, with changes."""
-    datasets = [own_dataset(one).manifest for one in at.recipe.datasets if one.owner == owner]
+    datasets = [
+        own_dataset(dataset).manifest for dataset in at.recipe.datasets if dataset.owner == owner
+    ]
     values: dict[str, Any] = {
         "datasets": [
-            ConsentedDataset(dataset_id=one.dataset_id, name=one.name, root=one.root, rows=40)
-            for one in datasets
+            ConsentedDataset(
+                dataset_id=dataset.dataset_id, name=dataset.name, root=dataset.root, rows=40
+            )
+            for dataset in datasets
         ],
         "run_id": RUN_ID,
         "target": at.target,
@@ -83,8 +87,8 @@ def joined(owner: str, envelope: Envelope, own: list[Any], **changed: Any) -> Ow
         "owner": owner,
         "share": digest(f"share of {owner}"),
         "consent": envelope.to_dict(),
-        "datasets": tuple(one.envelope for one in own),
-        "counts": {one.manifest.dataset_id: None for one in own if one.counted},
+        "datasets": tuple(dataset.envelope for dataset in own),
+        "counts": {dataset.manifest.dataset_id: None for dataset in own if dataset.counted},
     }
     return OwnerJoined(**values | changed)
 
@@ -94,7 +98,7 @@ def answered(at: Any, owner: str, envelope: Envelope, **changed: Any) -> Any:
     with at.channel(owner) as channel:
         receive_message(channel, BeginCut)
         send_message(channel, Known())
-        own = [own_dataset(one) for one in at.recipe.datasets if one.owner == owner]
+        own = [own_dataset(dataset) for dataset in at.recipe.datasets if dataset.owner == owner]
         send_message(channel, joined(owner, envelope, own, **changed))
         return channel.receive(max_bytes=1 << 20)
 
@@ -261,8 +265,8 @@ def test_a_server_trains_on_no_records_that_are_counted_falsely(
 ) -> None:
     recipe = open_recipe(recipe) if public else recipe
     with site(recipe, expected=expected) as at:
-        own = [own_dataset(one) for one in recipe.datasets if one.owner == A]
-        ids = {"train": next(one.manifest.dataset_id for one in own if one.counted)}
+        own = [own_dataset(dataset) for dataset in recipe.datasets if dataset.owner == A]
+        ids = {"train": next(dataset.manifest.dataset_id for dataset in own if dataset.counted)}
         honest = {ids["train"]: HONEST if public else None}
         lied = None if lie is None else {ids.get(name, "ab" * 16): lie[name] for name in lie}
         with pytest.raises((ChannelBroken, PeerUnreachable)):
@@ -296,12 +300,12 @@ def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
     with site(recipe, patience=1.0) as at, at.channel(A) as channel:
         receive_message(channel, BeginCut)
         send_message(channel, Known())
-        own = [own_dataset(one) for one in recipe.datasets if one.owner == A]
+        own = [own_dataset(dataset) for dataset in recipe.datasets if dataset.owner == A]
         envelope = consent(at, A)
         send_message(channel, joined(A, envelope, own))
         wait_until(lambda: A in at.clients.present, 10)
         channel.close()
-        dataset = next(own_dataset(one) for one in recipe.datasets if one.owner == A)
+        dataset = next(own_dataset(dataset) for dataset in recipe.datasets if dataset.owner == A)
         with pytest.raises(PeerUnreachable) as gone:
             at.clients.message(A, dataset.manifest.dataset_id, 0, 4)
     assert gone.value.owner == A

@@ -362,7 +362,10 @@ def test_an_owner_with_other_data_does_not_go_on(
     states = ServerStates(world / "server", RUN_ID)
     consents = dict(dead[1])
     signed = consents[A]
-    fewer = tuple(one.model_copy(update={"rows": one.rows - 1}) for one in signed.document.datasets)
+    fewer = tuple(
+        dataset.model_copy(update={"rows": dataset.rows - 1})
+        for dataset in signed.document.datasets
+    )
     consents[A] = replace(signed, document=signed.document.model_copy(update={"datasets": fewer}))
     with site(recipe_of(), sealed=states.newest) as at:
         notes = notes_in(world)

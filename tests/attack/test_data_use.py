@@ -162,7 +162,7 @@ def test_a_broker_whose_clock_is_set_back_is_found_by_an_audit(world: ReleaseWor
     refused(world, RetentionEnded)
     world.clock.advance(-HOUR - 600)
     world.obtain()
-    found = [(one.index, one.check) for one in audited(world).findings]
+    found = [(finding.index, finding.check) for finding in audited(world).findings]
     step = world.ledger.size - 1
     assert found == [(step, "time"), (step, "release")]
 
@@ -185,8 +185,8 @@ def test_a_broker_that_ignores_a_retention_is_found_by_an_audit(
     assert audited(world).holds
     world.ledger.append(action, body | fresh)
     found = audited(world).findings
-    assert {one.check for one in found} == {action}
-    assert any("retention" in one.problem for one in found)
+    assert {finding.check for finding in found} == {action}
+    assert any("retention" in finding.problem for finding in found)
 
 
 @pytest.mark.claim("C175")

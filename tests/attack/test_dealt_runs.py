@@ -126,7 +126,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
         ):
             world.run(*training(world, "run", accelerator=accelerator, dealer=place))
         assert (world.folder / "run" / "manifest.json").exists()
-        yield Played(world, accelerator, dealer, [bytes(one) for one in said], looks)
+        yield Played(world, accelerator, dealer, [bytes(value) for value in said], looks)
 
 
 def training(world: Stage, out: str, **peers: str) -> list[str | Path]:

@@ -251,7 +251,7 @@ def test_a_certificate_with_broken_evidence_in_it_is_a_refusal_and_not_just_a_ce
 
 
 def test_a_bundle_of_anything_else_is_a_refusal(shared: Path) -> None:
-    one = next(one for one in accepted(shared) if one.file == "nitro/prod_2025_pubkey.cose")
+    one = next(real for real in accepted(shared) if real.file == "nitro/prod_2025_pubkey.cose")
     exhibit = exhibit_of(shared, one.file)
     document = make_bundle(exhibit, one.beside(shared), one.rules(), one.at).to_dict()
     root = (shared / "vectors/nitro/aws_nitro_root_g1.pem").read_bytes()

@@ -159,14 +159,14 @@ def test_an_audit_finds_words_that_are_no_code(kind: str, tmp_path: Path) -> Non
         bodies = {"failure": named, "refusal": refused}
         assert audited(world).holds
         world.ledger.append(kind, bodies[kind] | {"code": WORDS})
-        assert [one.check for one in audited(world).findings] == [kind]
+        assert [finding.check for finding in audited(world).findings] == [kind]
 
 
 @pytest.mark.parametrize("action", [WORDS, "", None, 7, ["release"]], ids=str)
 def test_an_audit_finds_words_that_are_no_action(action: Any, tmp_path: Path) -> None:
     with served_world(tmp_path) as (world, _url):
         world.ledger.append("refusal", {"action": action, "code": "rank-lost", "check": None})
-        assert [one.check for one in audited(world).findings] == ["refusal"]
+        assert [finding.check for finding in audited(world).findings] == ["refusal"]
 
 
 def test_an_audit_finds_a_lease_that_was_used_after_it_was_given_back(tmp_path: Path) -> None:
@@ -175,15 +175,15 @@ def test_an_audit_finds_a_lease_that_was_used_after_it_was_given_back(tmp_path: 
         made.renew()
         ACTS["failure"](made)
         entries = list(world.ledger.entries())
-    renewal = next(one for one in entries if one["kind"] == "renewal")
+    renewal = next(entry for entry in entries if entry["kind"] == "renewal")
     failure = {
         "run_id": renewal["body"]["run_id"],
         "lease_id": renewal["body"]["lease_id"],
         "code": "rank-lost",
     }
     rules = EntryRules(world.consortium)
-    for one in entries[: entries.index(renewal)]:
-        assert list(rules.problems(one["kind"], world.clock(), one["body"])) == []
+    for entry in entries[: entries.index(renewal)]:
+        assert list(rules.problems(entry["kind"], world.clock(), entry["body"])) == []
     assert list(rules.problems("failure", world.clock(), failure)) == []
     assert len(list(rules.problems("renewal", world.clock(), renewal["body"]))) == 1
     assert len(list(rules.problems("failure", world.clock(), failure))) == 1

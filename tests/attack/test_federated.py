@@ -168,8 +168,8 @@ def test_answers_of_two_parties_that_were_swapped_open_for_nobody() -> None:
         merged = world.federation(rounds(parties=PARTIES[:2])).run(START)
         assert values(merged.state) == HONEST
         left = world.events("party.left")
-        assert {one["party"] for one in left} == set(PARTIES[:2])
-        assert {one["code"] for one in left} == {"channel-broken"}
+        assert {departure["party"] for departure in left} == set(PARTIES[:2])
+        assert {refusal["code"] for refusal in left} == {"channel-broken"}
 
 
 def test_a_turn_that_comes_again_is_not_answered_again() -> None:
@@ -271,7 +271,9 @@ def test_a_client_of_another_recipe_is_not_let_in() -> None:
         merged = world.federation(rounds(round_seconds=20), conversation=of_guests()).run(START)
         assert values(merged.state) == HONEST
         assert not world.works["clinic-c"].asked
-        assert {one["code"] for one in world.events("party.refused")} == {"compose-hash-mismatch"}
+        assert {event["code"] for event in world.events("party.refused")} == {
+            "compose-hash-mismatch"
+        }
 
 
 def test_a_party_that_joins_twice_counts_once() -> None:
@@ -291,7 +293,7 @@ def test_a_party_that_joins_twice_counts_once() -> None:
         runs.start()
         runs.join(60)
         assert len(world.events("party.joined")) == 2
-        assert [one["code"] for one in world.events("party.refused")] == ["update-refused"]
+        assert [event["code"] for event in world.events("party.refused")] == ["update-refused"]
         # Whichever of the two came first is clinic-a; the other one's numbers are in no merge.
         step = {1.5, 501.0}
         assert values(done[0].state)[0] / 3 in step
@@ -319,7 +321,7 @@ def test_nodes_that_are_gone_take_no_partys_seat() -> None:
         wait_until(lambda: len(asked) >= 4 * len(PARTIES))
         world.relay.tell()
         runs.join(60)
-        assert {one["party"] for one in world.events("party.joined")} == set(PARTIES)
+        assert {event["party"] for event in world.events("party.joined")} == set(PARTIES)
         assert len(done) == 1
 
 
@@ -357,7 +359,7 @@ class Tensors(Merging):
         from sealtrain_together.federated.merging import merge
         from sealtrain_together.federated.update import decode_state, encode_state
 
-        updates = [one.value for one in taken]
+        updates = [turn.value for turn in taken]
         return encode_state(merge("fedavg", updates, decode_state(state, self.form))), {}
 
 
@@ -425,10 +427,10 @@ def test_an_update_that_is_none_is_refused_and_the_others_are_merged(answers: An
         merged = world.federation(merging=merging).run(start)
         assert load(merged.state)["a"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
         refused = world.events("update.refused")
-        assert {(one["round"], one["party"]) for one in refused} == {
+        assert {(refusal["round"], refusal["party"]) for refusal in refused} == {
             (1, "clinic-c"),
             (2, "clinic-c"),
         }
-        assert {one["code"] for one in refused} == {"update-refused"}
+        assert {refusal["code"] for refusal in refused} == {"update-refused"}
         assert world.works["clinic-c"].asked == [1, 2]
         assert set(merged.reports) == set(PARTIES[:2])

@@ -92,7 +92,7 @@ def test_a_part_that_was_tampered_with_ends_the_conversation(
         def changed(conversation: bytes, turn: int, part: bytes) -> bytes | None:
             seen = parts.setdefault(conversation, {})
             seen[turn] = part
-            full = [one for one in seen.values() if len(one) == TURN]
+            full = [event for event in seen.values() if len(event) == TURN]
             if done or len(part) != TURN or len(full) < (5 if at == "early" else 10):
                 return part
             done.append(turn)
@@ -115,7 +115,7 @@ def test_a_part_that_was_tampered_with_ends_the_conversation(
         world.relay.there, world.relay.back = there, back
         assert led(world) == HONEST
         assert done
-        assert [one["party"] for one in world.events("party.left")] == [TWO[0]]
+        assert [event["party"] for event in world.events("party.left")] == [TWO[0]]
         (left,) = world.events("party.left")
         assert left["code"] in ("channel-broken", "channel-cut", "peer-unreachable")
         assert len(world.events("update.taken")) == 4
@@ -134,7 +134,8 @@ def test_a_party_cannot_make_its_lead_hold_more_than_an_update(more: int) -> Non
         assert values(merged.state) == [2.0] * NUMBERS
         assert max(held) <= 4 * NUMBERS
         refused = world.events("update.refused")
-        assert [(one["party"], one["code"]) for one in refused] == [(TWO[0], "data-invalid")]
+        found = [(refusal["party"], refusal["code"]) for refusal in refused]
+        assert found == [(TWO[0], "data-invalid")]
 
 
 def test_a_lead_that_asks_for_more_than_an_adapter_is_refused_before_it_sends_it() -> None:

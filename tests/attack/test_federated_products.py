@@ -109,9 +109,9 @@ def test_rounds_end_in_the_bits_of_the_same_arithmetic_in_the_parties_guests(
         assert losses == pytest.approx(rounds(recipe, plain, terms)[1], abs=0.02)
         tested = under[OWNERS[0]].evaluate(state)
         assert tested == inside[OWNERS[0]].evaluate(state)
-        for one in made.values():
-            assert " ".join(one.begun().layers) == LAYERS[name]
-            assert one.spent().products >= terms.rounds * terms.local_steps
+        for case in made.values():
+            assert " ".join(case.begun().layers) == LAYERS[name]
+            assert case.spent().products >= terms.rounds * terms.local_steps
         assert made[OWNERS[0]].session != made[OWNERS[1]].session
 
 
@@ -168,7 +168,7 @@ def test_a_party_gives_no_update_after_an_answer_that_is_not_its_own(
             neighbour.learn(1, start)
         else:
             party.learn(1, start)
-        earlier = [one.clone() for one in kept]
+        earlier = [tensor.clone() for tensor in kept]
         number = 1 if attack in ("another party's", "the same") else 2
         if attack == "lies":
             lie(there)

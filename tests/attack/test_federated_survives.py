@@ -162,7 +162,7 @@ def test_a_lead_that_died_goes_on_bit_for_bit_after_any_round(leads: Leads) -> N
     assert [leads.world.works[name].asked for name in PARTIES] == [[1, 2, 3, 4]] * 3
     entries = leads.world.log.entries
     verify(RUN_ID, entries, head=leads.world.log.head)
-    merges = [one["fields"]["round"] for one in entries if one["event"] == "round.merged"]
+    merges = [entry["fields"]["round"] for entry in entries if entry["event"] == "round.merged"]
     assert merges == [1, 2, 3, 4]
     assert len(list(leads.folder.glob("state-*"))) == 2  # the newest two are kept
 
@@ -257,9 +257,9 @@ def test_a_party_with_anothers_share_opens_nothing_and_waits_for_those_who_do(
     leads.on_refused = comes_later
     leads.lead()
     assert leads.resumed == [2]
-    refused = {one["code"] for one in world.events("party.refused")}
+    refused = {event["code"] for event in world.events("party.refused")}
     assert refused == {"update-refused"}
-    events = [(one["event"], one["fields"].get("party")) for one in world.log.entries]
+    events = [(entry["event"], entry["fields"].get("party")) for entry in world.log.entries]
     resumed = max(at for at, (event, _) in enumerate(events) if event == "party.left")
     after = events[resumed:]
     assert after.index(("party.refused", None)) < after.index(("party.joined", "clinic-c"))
@@ -281,10 +281,10 @@ def test_an_update_of_an_earlier_round_in_place_of_a_new_one_counts_for_nothing(
     leads.dies(after=2)
     leads.lead()
     refused = leads.world.events("update.refused")
-    assert [(one["round"], one["party"], one["code"]) for one in refused] == [
+    assert [(refusal["round"], refusal["party"], refusal["code"]) for refusal in refused] == [
         (number, "clinic-c", "update-refused") for number in (2, 3, 4)
     ]
-    merges = [one["parties"] for one in leads.world.events("round.merged")]
+    merges = [event["parties"] for event in leads.world.events("round.merged")]
     assert merges == [list(PARTIES), *[list(PARTIES[:2])] * 3]
 
 
@@ -303,7 +303,7 @@ def test_a_round_without_enough_parties_waits_for_those_who_come_back(leads: Lea
         thread.start()
         stack.callback(thread.join, 10)
         merged = leads.lead(round_seconds=20, joining_seconds=30)
-    assert [len(one["parties"]) for one in world.events("round.merged")] == [3, 2, 2, 2]
+    assert [len(event["parties"]) for event in world.events("round.merged")] == [3, 2, 2, 2]
     assert values(merged.state) == [2.0 + 3 * 1.5] * 4
 
 
@@ -318,7 +318,7 @@ def test_a_hung_party_is_left_behind_after_its_rounds_time(leads: Leads) -> None
     finally:
         hangs.set()
     assert time.monotonic() - began < 25
-    assert [len(one["parties"]) for one in world.events("round.merged")] == [3, 2, 2, 2]
+    assert [len(event["parties"]) for event in world.events("round.merged")] == [3, 2, 2, 2]
     assert values(merged.state) == [2.0 + 3 * 1.5] * 4
 
 
@@ -362,9 +362,9 @@ def test_the_parties_that_a_strategy_chooses_are_the_same_for_a_resumed_lead(
     leads.merging = lambda: ByStrategy(settings)
     leads.dies(after=2)
     leads.lead(rounds=6)
-    merges = [one["parties"] for one in leads.world.events("round.merged")]
-    assert {len(one) for one in merges} == {2}
-    assert len({tuple(one) for one in merges}) > 1
+    merges = [event["parties"] for event in leads.world.events("round.merged")]
+    assert {len(merge) for merge in merges} == {2}
+    assert len({tuple(merge) for merge in merges}) > 1
     assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 7)]
 
 
@@ -446,7 +446,7 @@ def test_a_resumed_lead_chooses_from_the_parties_that_were_there_in_whatever_ord
     settings = FedAvg(name="FedAvg", fraction_train=0.7, min_train_nodes=2)
     leads.merging = lambda: ByStrategy(settings)
     leads.dies(after=1)
-    (first,) = [one["parties"] for one in leads.world.events("round.merged")]
+    (first,) = [event["parties"] for event in leads.world.events("round.merged")]
     assert set(PARTIES) - set(first) == {"clinic-b"}
 
     def hold(node: int, data: bytes) -> bytes:
@@ -459,16 +459,16 @@ def test_a_resumed_lead_chooses_from_the_parties_that_were_there_in_whatever_ord
     leads.world.relay.there = hold
     leads.lead()
     begun = max(
-        at for at, one in enumerate(leads.world.log.entries)
-        if (one["event"], one["fields"].get("round")) == ("round.begun", 2)
+        at for at, entry in enumerate(leads.world.log.entries)
+        if (entry["event"], entry["fields"].get("round")) == ("round.begun", 2)
     )  # fmt: skip
     joined = [
-        one["fields"]["party"]
-        for one in leads.world.log.entries[:begun]
-        if one["event"] == "party.joined"
+        entry["fields"]["party"]
+        for entry in leads.world.log.entries[:begun]
+        if entry["event"] == "party.joined"
     ]
     assert joined[-1] == late
-    merges = [one["parties"] for one in leads.world.events("round.merged")]
+    merges = [event["parties"] for event in leads.world.events("round.merged")]
     assert merges == [list(ByStrategy(settings).choose(n, PARTIES, START)) for n in range(1, 5)]
 
 

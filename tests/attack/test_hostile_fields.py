@@ -78,7 +78,7 @@ def harmless(urls: Sequence[str], *, steps: Sequence[dict[str, Any]] = ()) -> li
         assert answer["got"][-1] == HARMLESS, where
         assert answer["violations"] == [], where
         own = {urlsplit(url)[:2]}
-        assert {urlsplit(one)[:2] for one in answer["asked"]} == own, where
+        assert {urlsplit(question)[:2] for question in answer["asked"]} == own, where
         assert answer["width"] <= PHONE, where
     return answers
 
@@ -118,8 +118,12 @@ def test_each_field_of_a_manifest_in_a_report(world: ConsoleWorld, tmp_path: Pat
         urls.append(page.as_uri())
     checked = {"until": "document.getElementById('self-check').dataset.verdict"}
     answers = harmless(urls, steps=[checked])
-    assert not [label for (label, _), one in zip(made, answers, strict=True) if not one["got"][0]]
-    assert not [one["url"] for one in answers if "✓ Verified again by this page" in one["text"]]
+    assert not [
+        label for (label, _), answer in zip(made, answers, strict=True) if not answer["got"][0]
+    ]
+    assert not [
+        answer["url"] for answer in answers if "✓ Verified again by this page" in answer["text"]
+    ]
 
 
 def test_each_field_of_a_manifest_in_the_console(world: ConsoleWorld, tmp_path: Path) -> None:
@@ -185,17 +189,17 @@ def test_each_field_of_a_recipe_on_its_page_and_beside_another(
     locked = hostile_locks(tmp_path, world.site.consortium.consortium_id)
     assert len(locked) > 30
     files = []
-    for number, one in enumerate(locked.values()):
-        (tmp_path / f"{number}.json").write_bytes(one.compose_bytes)
+    for number, recipe in enumerate(locked.values()):
+        (tmp_path / f"{number}.json").write_bytes(recipe.compose_bytes)
         files.append(tmp_path / f"{number}.json")
     # The console reads so many that a page answers in time.
-    shown = [one.compose_hash for one in locked.values()]
+    shown = [recipe.compose_hash for recipe in locked.values()]
     with pages(world, deployments=(world.site.deployment, *files), brokers=()) as url:
-        recipes = [f"{url}/consortium/{one}" for one in shown]
-        before = [f"{one}?before={world.compose_hash}" for one in recipes]
+        recipes = [f"{url}/consortium/{text}" for text in shown]
+        before = [f"{recipe}?before={world.compose_hash}" for recipe in recipes]
         there = {"get": "document.body.textContent.includes('<i>')"}
         answers = harmless([f"{url}/consortium", *recipes, *before], steps=[there])
-    assert [one["url"] for one in answers[1:] if not one["got"][0]] == []
+    assert [answer["url"] for answer in answers[1:] if not answer["got"][0]] == []
 
 
 def test_each_field_of_a_deployment_document_that_is_refused(
@@ -315,7 +319,7 @@ def lying(broker: str) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
             if answer.status_code == 200 and body[:1] == b"{":
                 document = json.loads(body)
                 if self.path.startswith("/v1/ledger/search"):
-                    entries = [{"index": n, "entry": one} for n, one in enumerate(ENTRIES)]
+                    entries = [{"index": n, "entry": entry} for n, entry in enumerate(ENTRIES)]
                     body = json.dumps(document := document | {"entries": entries}).encode()
                 answers.append((self.path.partition("?")[0], document))
                 if lie.get("path") == self.path.partition("?")[0]:

@@ -432,7 +432,7 @@ def packed_layout(layout: Path, form: int, **said: str) -> bytes:
     """A tar of a layout; ``said`` is in a PAX header before each file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
-        for path in sorted(one for one in layout.rglob("*") if one.is_file()):
+        for path in sorted(path for path in layout.rglob("*") if path.is_file()):
             head = tar.gettarinfo(path, path.relative_to(layout).as_posix())
             head.pax_headers = said
             with path.open("rb") as content:

@@ -105,7 +105,9 @@ class Running:
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> SealedFolder:
     folder = tmp_path_factory.mktemp("sealed")
-    (folder / "rows.jsonl").write_text(json_lines([{"text": f"row {one}"} for one in range(9)]))
+    (folder / "rows.jsonl").write_text(
+        json_lines([{"text": f"row {number}"} for number in range(9)])
+    )
     return sealed_folder(folder / "rows.jsonl", folder / "rows.sealed")
 
 
@@ -132,7 +134,9 @@ def test_an_owner_who_revokes_stops_a_running_guest_before_its_lease_ends(
     assert re.findall(r"\d+", error.message)[-2:] == [str(running.step), "2"]
     assert "resume" in str(error.hint)
     refusals = running.world.refusals()
-    assert [(one["action"], one["code"]) for one in refusals] == [("renewal", "approval-revoked")]
+    assert [(refusal["action"], refusal["code"]) for refusal in refusals] == [
+        ("renewal", "approval-revoked")
+    ]
 
 
 def test_a_host_that_cuts_the_wire_gets_no_second_more(running: Running) -> None:
@@ -187,7 +191,9 @@ def test_a_broker_killed_during_a_renewal_is_asked_again_for_the_same(
     setattr(running.world.wire, way, lambda _document: None)
     assert not running.train(10)
     assert running.lease_keeper.anchored == 2
-    entries = [one["body"] for one in running.world.ledger.entries() if one["kind"] == "renewal"]
+    entries = [
+        entry["body"] for entry in running.world.ledger.entries() if entry["kind"] == "renewal"
+    ]
     assert len(entries) >= (3 if way == "on_answer" else 2)
     running.seal(3)
     running.train(1)
@@ -299,7 +305,9 @@ def test_a_retention_that_its_owner_ends_early_stops_a_running_guest(running: Ru
     error = running.stopped(RetentionEnded)
     assert (error.exit_code, error.owner) == (3, "hospital-c")
     refusals = running.world.refusals()
-    assert [(one["action"], one["code"]) for one in refusals] == [("renewal", "retention-ended")]
+    assert [(refusal["action"], refusal["code"]) for refusal in refusals] == [
+        ("renewal", "retention-ended")
+    ]
 
 
 def state_retention(world: ReleaseWorld, last: int) -> None:

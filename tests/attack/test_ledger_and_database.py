@@ -540,8 +540,10 @@ def test_an_audit_finds_what_the_database_lacks_of_the_ledger(tmp_path: Path) ->
             auditor = Auditor(world.consortium, signer.public, origin=origin)
             audit_stored(state / "ledger.sqlite", auditor, {"origin": origin})
             report = auditor.finish(read_beside(state / "broker.sqlite").references)
-            assert {one.check for one in report.findings} <= {"database"}
-            return {one.problem.rpartition(" lost ")[2].split()[0] for one in report.findings}
+            assert {finding.check for finding in report.findings} <= {"database"}
+            return {
+                finding.problem.rpartition(" lost ")[2].split()[0] for finding in report.findings
+            }
 
         assert findings() == set()
         with closing(sqlite3.connect(state / "broker.sqlite")) as db:

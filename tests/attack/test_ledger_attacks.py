@@ -217,7 +217,7 @@ def test_a_shorter_tree_over_inner_nodes_is_not_the_log(path: Path) -> None:
     with open_ledger(path) as ledger:
         ledger.append_all(("approval", {}) for _ in range(3))
         root = bytes.fromhex(ledger.root())
-        path_of_first = [bytes.fromhex(one) for one in ledger.proof(0).path]
+        path_of_first = [bytes.fromhex(folder) for folder in ledger.proof(0).path]
         leaf = merkle.leaf_hash(canonical_json(ledger.entry(0)))
     pair = leaf + path_of_first[0]
     with pytest.raises(ProofInvalid, check=carries(check="merkle proof")):

@@ -47,7 +47,7 @@ def watch(
 
 
 def evidence(site: BrokerSite, state: str) -> list[dict[str, Any]]:
-    return [json.loads(one.read_bytes()) for one in site.folder.glob(f"{state}.evidence-*.json")]
+    return [json.loads(path.read_bytes()) for path in site.folder.glob(f"{state}.evidence-*.json")]
 
 
 def run(site: BrokerSite, *words: str) -> Any:
@@ -184,7 +184,7 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
             with pytest.raises(SignatureInvalid):
                 broker.submit_cosignature(text)
         kept_before = broker.ledger_cosigned()
-        assert [int(one.split("\n")[1]) for one in kept_before] == [0, 2]
+        assert [int(text.split("\n")[1]) for text in kept_before] == [0, 2]
         # A second cosignature of the same size by the same owner changes nothing.
         again = _cosigned(note, a, identity(a).signer, at=7)
         assert broker.submit_cosignature(again) == kept_before[1:]
@@ -237,7 +237,7 @@ def test_a_dataset_is_registered_only_where_the_ledger_grew(site: BrokerSite) ->
         first = ("--broker", file, "--out", str(site.folder / "first.sealed"))
         sealed = CliRunner().invoke(app, [*words, *first])
         assert sealed.exit_code == 0, sealed.output
-        assert [one["kind"] for one in broker.ledger_entries()] == ["dataset"]
+        assert [entry["kind"] for entry in broker.ledger_entries()] == ["dataset"]
     site.copy("sealing-older", "sealing")
     with site.serving("sealing", port) as broker:
         second = ("--broker", file, "--out", str(site.folder / "second.sealed"))

@@ -61,7 +61,8 @@ def test_a_hundred_gigabytes_leave_memory_flat(tmp_path: Path) -> None:
         once = sum(batch.length for shard in index.shards for batch in shard.batches)
         times = (100 << 30) // once + 1
         shards = tuple(
-            replace(one, batches=BatchTable(one.batches.packed * times)) for one in index.shards
+            replace(shard, batches=BatchTable(shard.batches.packed * times))
+            for shard in index.shards
         )
         return replace(index, shards=shards, records=24_000 * times)
 

@@ -498,7 +498,9 @@ def test_a_genuine_guest_cannot_conceal_whom_it_did_not_ask_or_what_trained(
 ) -> None:
     def conceal(document: dict[str, Any]) -> None:
         listed = document["predicate"]["limits"]
-        document["predicate"]["limits"] = [one for one in listed if one["id"] != limit]
+        document["predicate"]["limits"] = [
+            each_limit for each_limit in listed if each_limit["id"] != limit
+        ]
 
     data = requoted(careless, careless.manifest(), conceal)
     refusal(careless, data, ClaimContradicted)

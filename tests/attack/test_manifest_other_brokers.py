@@ -25,7 +25,7 @@ from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C93")
 
-NAMED, SECOND, STRANGER = (signer(one) for one in ("broker", "broker b", "nobody's broker"))
+NAMED, SECOND, STRANGER = (signer(name) for name in ("broker", "broker b", "nobody's broker"))
 ROOTS = [Secret(bytes([number]) * 32) for number in (1, 2, 3)]
 KEYS = [signing_key(root, "broker") for root in ROOTS]
 LONG = FINISHED + 600 - RELEASED
@@ -110,15 +110,15 @@ def rotated(world: World, folder: Path, *receipts: tuple[int, ReleaseReceipt]) -
     listed, now = [], 0
     with Ledger.open(path, origin=origin, signer=KEYS[0], clock=lambda: RELEASED) as ledger:
         ledger.append("approval", {"note": "an earlier entry"})
-    for number, one in receipts:
+    for number, receipt in receipts:
         while now < number:
             rotate_key(path, origin, old=ROOTS[now], new=ROOTS[now + 1], now=RELEASED)
             now += 1
         key = KEYS[now]
-        named = one.model_copy(update={"broker_id": broker_id(key.public)})
+        named = receipt.model_copy(update={"broker_id": broker_id(key.public)})
         envelope = sign_receipt(named, key)
         with Ledger.open(path, origin=origin, signer=key, clock=lambda: RELEASED) as ledger:
-            index = ledger.append(one.kind, world.entry(named, envelope))
+            index = ledger.append(receipt.kind, world.entry(named, envelope))
             proof = ledger.proof(index).to_dict()
         listed.append(
             {"receipt": envelope.to_dict(), "proof": proof, "rotations": chain(world, 0, now)}
@@ -152,7 +152,7 @@ ROTATIONS: dict[str, tuple[Callable[[World], list[Any]], str]] = {
     "the last one missing": (lambda world: chain(world, 0, 1), "statement-invalid"),
     "in another order": (lambda world: chain(world, 0, 2)[::-1], "statement-invalid"),
     "one key's signature": (
-        lambda world: [half(one) for one in chain(world, 0, 2)],
+        lambda world: [half(value) for value in chain(world, 0, 2)],
         "signature-invalid",
     ),
     "of another ledger": (lambda _world: elsewhere(), "statement-invalid"),

@@ -113,7 +113,7 @@ def test_an_approval_that_was_held_back_does_not_replace_a_newer_one(served: Ser
         assert mine.hand_in("approval", first) == place
     with world.store.transaction() as transaction:
         decisions = Counting(world.consortium, BrokerLimits()).decisions(transaction)
-    standing = [one for one in decisions if one.decision.target == target][-1]
+    standing = [decision for decision in decisions if decision.decision.target == target][-1]
     assert standing.digest == second.digest
     # Another owner's approval, and one of another recipe, are not held up by it.
     with client(served, A) as theirs:
@@ -190,8 +190,8 @@ def test_what_owners_sign_in_one_consortium_counts_in_no_other(
     tally = here.broker.registry.tally(here.target).tally
     assert (tally["revoked_by"], tally["approved_by"]) == ([], [A, B])
     # What became of them is on record, once each, for whoever asks.
-    refusals = [one["body"] for one in here.ledger.entries(size)]
-    assert [one["code"] for one in refusals] == ["approval-unknown"] * 2
+    refusals = [entry["body"] for entry in here.ledger.entries(size)]
+    assert [refusal["code"] for refusal in refusals] == ["approval-unknown"] * 2
 
 
 def test_a_letter_of_one_kind_is_none_of_another(served: Served) -> None:
@@ -236,8 +236,8 @@ def test_a_webhook_asked_twice_answers_twice_and_records_both(served: Served) ->
     told = [
         httpx2.post(f"{url}/bootAuth/app", content=body, trust_env=False).json() for _ in range(2)
     ]
-    assert [one["isAllowed"] for one in told] == [True, True]
-    assert [one["kind"] for one in world.ledger.entries(size)] == ["boot", "boot"]
+    assert [answer["isAllowed"] for answer in told] == [True, True]
+    assert [entry["kind"] for entry in world.ledger.entries(size)] == ["boot", "boot"]
 
 
 def test_a_client_notices_a_broker_of_another_consortium(

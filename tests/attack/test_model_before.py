@@ -311,7 +311,7 @@ def test_a_stanza_of_data_opens_no_model_and_that_of_a_model_no_data(runs: Runs)
     )
     broker = runs.world.attest()
     _place, stanza = first.wanted.asked_of(broker)
-    datasets = [one.asked for one in runs.world.sealed.values()]
+    datasets = [dataset.asked for dataset in runs.world.sealed.values()]
     datasets[0] = datasets[0]._replace(stanza=stanza)
     runs.assert_refused(NoStanza, "stanza", lambda: runs.obtain(first, datasets=datasets))
 
@@ -354,7 +354,7 @@ def test_withdrawn_data_trains_no_further_model(runs: Runs) -> None:
     first = runs.end(grant)
     second = runs.obtain(first)
     runs.withdraw(OWNERS[2])
-    rest = [one.asked for owner, one in runs.world.sealed.items() if owner != OWNERS[2]]
+    rest = [dataset.asked for owner, dataset in runs.world.sealed.items() if owner != OWNERS[2]]
     with pytest.raises(DatasetWithdrawn):
         runs.obtain(first, datasets=rest)
     with pytest.raises(DatasetWithdrawn):

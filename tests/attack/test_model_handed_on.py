@@ -220,12 +220,12 @@ def test_guests_of_the_next_recipe_open_it_by_two_of_three_brokers(
 @pytest.mark.claim("C140")
 def test_evidence_of_the_operators_machine_gives_it_no_model(world: HandedOn) -> None:
     """The guest's policy for brokers is its operator's, so evidence may name any key."""
-    genuine = {one.named_as: one.key_of(C) for one in world.keys_for()}
-    for wire, one in zip(world.wires, world.quorum.worlds, strict=True):
-        wire.shown = one.parts.collect
+    genuine = {dataset.named_as: dataset.key_of(C) for dataset in world.keys_for()}
+    for wire, each_world in zip(world.wires, world.quorum.worlds, strict=True):
+        wire.shown = each_world.parts.collect
     asking = world.asking(world.quorum.first.locked)
     asking.meet()  # the evidence is believed
-    assert {one.named_as: one.key_of(C) for one in world.keys_for()} == genuine
+    assert {dataset.named_as: dataset.key_of(C) for dataset in world.keys_for()} == genuine
 
 
 def _forged(ask: Callable[..., SignedSealingKey], query: dict[str, str]) -> SignedSealingKey:
@@ -320,8 +320,8 @@ def test_another_recipes_guest_gets_no_key_even_where_all_owners_approve_it(
     world.assert_refused(NoStanza, lambda: world.obtain(made, other))
     of_other = RecipeBinding(other.app_id, other.compose_hash, identity(C).public.owner_id)
     relabelled = [
-        replace(stanza, recipient=BrokerBinding.of(of_other, one.broker_id).recipient)
-        for stanza, one in zip(read_stanzas(world.folder)[1], world.keys_for(), strict=True)
+        replace(stanza, recipient=BrokerBinding.of(of_other, item.broker_id).recipient)
+        for stanza, item in zip(read_stanzas(world.folder)[1], world.keys_for(), strict=True)
     ]
     world.assert_refused(WrongKey, lambda: world.obtain(made, other, stanzas=relabelled))
 
@@ -381,21 +381,21 @@ def test_a_swapped_model_gets_no_key_and_does_not_open(
 @pytest.mark.claim("C142")
 def test_a_withdrawn_model_is_released_to_nobody(world: HandedOn, made: DatasetDescription) -> None:
     world.adopt(made)
-    for one in world.quorum.worlds:
+    for each_world in world.quorum.worlds:
         withdrawal = Withdrawal.of(
             [made.dataset_id],
-            consortium_id=one.consortium.consortium_id,
+            consortium_id=each_world.consortium.consortium_id,
             owner=identity(C).public,
-            signed_at=one.clock(),
+            signed_at=each_world.clock(),
         )
         signed = sign_owned(withdrawal, identity(C).signer)
-        one.broker.registry.hand_in(Withdrawal.entry_kind, document_of(signed))
+        each_world.broker.registry.hand_in(Withdrawal.entry_kind, document_of(signed))
     world.assert_refused(DatasetWithdrawn, lambda: world.obtain(made))
 
 
 @pytest.mark.claim("C142")
 def test_a_revoked_recipe_gets_no_model(world: HandedOn, made: DatasetDescription) -> None:
     world.adopt(made)
-    for one in world.quorum.worlds:
-        one.submit(one.decision(B, revoke=True, target=world.room.target))
+    for each_world in world.quorum.worlds:
+        each_world.submit(each_world.decision(B, revoke=True, target=world.room.target))
     world.assert_refused(ApprovalRevoked, lambda: world.obtain(made))

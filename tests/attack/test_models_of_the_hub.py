@@ -223,7 +223,7 @@ def test_code_and_pickles_are_not_even_downloaded(
 ) -> None:
     hub.files[name] = b"import os"
     lock()
-    assert not [one for one in hub.asked if name in one]
+    assert not [question for question in hub.asked if name in question]
     assert not list(tmp_path.rglob(name))
 
 

@@ -263,8 +263,8 @@ def test_strangers_that_hold_every_place_keep_no_rank_out(proven: str) -> None:
 
     crowding = [threading.Thread(target=crowd, daemon=True) for _ in range(3)]
     held += [socket.create_connection(address, timeout=5) for _ in range(150)]
-    for one in crowding:
-        one.start()
+    for caller in crowding:
+        caller.start()
     late = 0.0 if proven == "before" else 1.5
     try:
         found = in_threads(
@@ -276,12 +276,12 @@ def test_strangers_that_hold_every_place_keep_no_rank_out(proven: str) -> None:
         )
     finally:
         over.set()
-        for one in crowding:
-            one.join(5)
+        for caller in crowding:
+            caller.join(5)
         for sock in held:
             sock.close()
-    assert [type(one) for one in found] == [Wire] * 3
-    in_threads([one.close for one in found])
+    assert [type(value) for value in found] == [Wire] * 3
+    in_threads([item.close for item in found])
 
 
 @pytest.mark.claim("C155")

@@ -101,10 +101,10 @@ def _introduced(world: World, meeting: Lead, stack: ExitStack) -> list[Node]:
     for node in nodes:
         node.welcomed()
     ready = [threading.Thread(target=_introduce, args=(node, stack)) for node in nodes]
-    for one in ready:
-        one.start()
-    for one in ready:
-        one.join(20)
+    for party in ready:
+        party.start()
+    for party in ready:
+        party.join(20)
     return nodes
 
 

@@ -91,10 +91,10 @@ def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path:
                 )
                 for rank in ranks:
                     held = descriptors(rank)
-                    assert [one for one in held if not KINDS.fullmatch(one)] == []
-                    assert sum(one in tcp for one in held) == WORLD - 1
+                    assert [share for share in held if not KINDS.fullmatch(share)] == []
+                    assert sum(share in tcp for share in held) == WORLD - 1
                     # The first forked the other: both ends of its ranks, and a line to the other.
-                    assert sum(one in unix for one in held) == RANKS * CHANNEL + RANKS - 1
+                    assert sum(share in unix for share in held) == RANKS * CHANNEL + RANKS - 1
                     assert not tcp & set(held) & set(descriptors(keeper))
                     assert PLANTED.encode() not in Path(f"/proc/{rank}/environ").read_bytes()
                     status = Path(f"/proc/{rank}/status").read_text()

@@ -108,7 +108,9 @@ def receipts(world: World, **instead: ReleaseReceipt | None) -> Change:
         "one": receipt_of(world, 1, FIRST),
         "two": receipt_of(world, 2, FIRST),
     }
-    return with_receipts(world, [one for one in (usual | instead).values() if one is not None])
+    return with_receipts(
+        world, [receipt for receipt in (usual | instead).values() if receipt is not None]
+    )
 
 
 def of_nodes(folder: Path, brokers: Collection[str] | None = None) -> World:
@@ -134,8 +136,8 @@ def sole(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def verified(world: World, *changes: Change) -> VerifiedManifest:
     def change(facts: dict[str, Any]) -> None:
-        for one in changes:
-            one(facts)
+        for change in changes:
+            change(facts)
 
     return verify_manifest(world.manifest(change), world.trust(), artefacts=None, now=NOW)
 
@@ -168,7 +170,7 @@ def all_of(world: World) -> list[ReleaseReceipt]:
 def test_an_honest_run_of_three_nodes_verifies_and_its_limit_is_shown(world: World) -> None:
     found = verified(world)
     assert len(found.predicate.releases) == NODES
-    assert "nodes-evidence" in {one.id for one in found.predicate.limits}
+    assert "nodes-evidence" in {limit.id for limit in found.predicate.limits}
     examined = examine(world.manifest(), world.trust(), artefacts=None, now=NOW)
     assert "node" in render(examined)
 
@@ -177,19 +179,24 @@ def test_an_interrupted_run_whose_nodes_met_twice_verifies_and_all_are_listed(
     world: World,
 ) -> None:
     def twice(facts: dict[str, Any]) -> None:
-        for one in (told(interrupted()), resumed, with_receipts(world, all_of(world))):
-            one(facts)
+        for answer in (told(interrupted()), resumed, with_receipts(world, all_of(world))):
+            answer(facts)
 
     found = examine(world.manifest(twice), world.trust(), artefacts=None, now=NOW)
     assert found.accepted, found.refusal
     guests = found.to_dict()["guests"]
-    assert [(one["meeting"], one["node"]) for one in guests] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert [(guest["meeting"], guest["node"]) for guest in guests] == [
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+    ]
     log = [entry[1]["nodes"] for entry in interrupted() if entry[0] == "nodes.joined"]
-    assert [{**one, "meeting": None} for one in guests] == [
+    assert [{**guest, "meeting": None} for guest in guests] == [
         {"meeting": None, **node} for nodes in log for node in nodes
     ]
     page = render(found)
-    assert all(one["evidence"] in page and one["key"] in page for one in guests)
+    assert all(guest["evidence"] in page and guest["key"] in page for guest in guests)
 
 
 def test_nodes_are_listed_only_where_their_check_passed(world: World) -> None:
@@ -200,7 +207,7 @@ def test_nodes_are_listed_only_where_their_check_passed(world: World) -> None:
 
 @pytest.mark.parametrize("missing", [1, 2, 4, 5])
 def test_every_node_of_every_session_shows_receipts_of_its_own(world: World, missing: int) -> None:
-    kept = [one for place, one in enumerate(all_of(world)) if place != missing]
+    kept = [value for place, value in enumerate(all_of(world)) if place != missing]
     change = with_receipts(world, kept)
     refused(world, told(interrupted()), resumed, change, by=LeaseStale)
 
@@ -214,8 +221,8 @@ def one_broker(world: World, *changes: Change) -> VerifiedManifest:
     """As a broker that records the manifest sees it: its own receipts, and no leases throughout."""
 
     def change(facts: dict[str, Any]) -> None:
-        for one in changes:
-            one(facts)
+        for change in changes:
+            change(facts)
 
     trust = world.trust(brokers=world.brokers(world.broker, datasets="theirs"))
     return verify_manifest(world.manifest(change), trust, artefacts=None, now=NOW)
@@ -228,7 +235,7 @@ def test_a_broker_misses_a_node_that_never_asked_it(world: World) -> None:
         with pytest.raises(ClaimContradicted, check=carries(check="times")):
             one_broker(world, receipts(world, **{left_out: None}))
     for missing in range(6):
-        kept = [one for place, one in enumerate(all_of(world)) if place != missing]
+        kept = [value for place, value in enumerate(all_of(world)) if place != missing]
         change = with_receipts(world, kept)
         if missing in (0, 3):  # the lead's other release is of the same run
             continue
@@ -530,7 +537,7 @@ def test_a_run_of_nodes_does_not_pass_for_another_kind_or_for_none(world: World)
 
 def test_the_limit_of_nodes_cannot_be_left_out(world: World) -> None:
     def silent(facts: dict[str, Any]) -> None:
-        facts["limits"] = [one for one in facts["limits"] if one["id"] != "nodes-evidence"]
+        facts["limits"] = [limit for limit in facts["limits"] if limit["id"] != "nodes-evidence"]
 
     with pytest.raises(ClaimContradicted, check=carries(check="limits")):
         world.manifest(silent)
@@ -543,7 +550,7 @@ def test_nobody_changes_what_the_lead_signed_of_its_nodes(world: World, field: s
     envelope = document["bundle"]["dsseEnvelope"]
     statement = json.loads(from_base64(envelope["payload"]))
     log = statement["predicate"]["run_log"]["entries"]
-    fields = next(one for one in log if one["event"] == "nodes.joined")["fields"]
+    fields = next(entry for entry in log if entry["event"] == "nodes.joined")["fields"]
     holder = fields if field in fields else fields["nodes"][0]
     kept = holder[field]
     holder[field] = kept + 1 if isinstance(kept, int) else digest("other")[: len(kept)]

@@ -72,8 +72,8 @@ def all_joining(world: World, lead: Lead) -> Iterator[None]:
     with ExitStack() as stack:
         coming = [stack.enter_context(joining(world, node, lead)) for node in range(1, NODES)]
         lead.met()
-        for one in coming:
-            one.ready()
+        for party in coming:
+            party.ready()
         yield
 
 
@@ -341,15 +341,15 @@ def test_a_flood_of_connections_does_not_hold_up_a_meeting(world: World, lead: L
                 pass
 
     flooding = [threading.Thread(target=flood, daemon=True) for _ in range(3)]
-    for one in flooding:
-        one.start()
+    for caller in flooding:
+        caller.start()
     try:
         with all_joining(world, lead):
             pass
     finally:
         over.set()
-        for one in flooding:
-            one.join(5)
+        for caller in flooding:
+            caller.join(5)
 
 
 class Smaller(Node):
@@ -529,7 +529,7 @@ def test_who_waits_for_a_missing_node_is_told_so(world: World, tmp_path: Path) -
         assert waiting.met.wait(10)
     assert isinstance(error, NodeMissing)
     assert (error.got, type(waiting.error)) == ("missing: 2", NodeMissing)
-    assert not [one for one in threading.enumerate() if "_serve" in one.name]
+    assert not [thread for thread in threading.enumerate() if "_serve" in thread.name]
 
 
 def test_a_node_that_says_half_a_message_holds_nothing_up(world: World, tmp_path: Path) -> None:
@@ -641,7 +641,7 @@ def test_a_wait_ends_with_what_the_brokers_refuse_the_lead(
         assert waiting.met.wait(10)
     assert type(error) is refusal
     assert type(waiting.error) in (refusal, NodeLost)
-    assert not [one for one in threading.enumerate() if "_serve" in one.name]
+    assert not [thread for thread in threading.enumerate() if "_serve" in thread.name]
 
 
 @pytest.mark.claim("C270")

@@ -122,7 +122,7 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
         verdict = world.run("verify", out / "manifest.json", "--trust", both.trust())
         assert all(check["outcome"] == "passed" for check in verdict["checks"])
         log = form.read((out / "manifest.json").read_bytes()).predicate.run_log.entries
-        met = [one["fields"]["session"] for one in log if one["event"] == "nodes.joined"]
+        met = [entry["fields"]["session"] for entry in log if entry["event"] == "nodes.joined"]
         assert len(set(met)) == len(met) >= 2
 
 

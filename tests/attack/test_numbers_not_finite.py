@@ -86,7 +86,7 @@ def damaged(base_dir: Path, folder: Path, row: str = COMMON) -> Path:
     from sealtrain.training.models.base import byte_tokenizer
 
     base = base_dir / "base"
-    files = {one.name: one.read_bytes() for one in base.iterdir() if one.is_file()}
+    files = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()}
     weights = load_file(base / "model.safetensors")
     [token] = byte_tokenizer().encode(row, add_special_tokens=False)
     weights[EMBEDDINGS][token] = float("nan")
@@ -263,7 +263,7 @@ def test_a_loop_of_a_script_ends_too(
         resume=None,
     )
     model = torch.nn.Linear(2, 2)
-    train = [one for one in sources_of(recipe, sealed) if one.role == "train"]
+    train = [source for source in sources_of(recipe, sealed) if source.role == "train"]
     loop = RunLoop(
         context,
         RecordStream(train, ["size", "spread"], seed=7),

@@ -202,7 +202,7 @@ def test_captured_gpus_of_a_board_are_not_the_board(shared: Path) -> None:
 def test_a_whole_board_in_two_files_is_accepted_and_in_one_is_not() -> None:
     gpus, switches = EVIDENCE.devices[:4], EVIDENCE.devices[4:]
     found = examined(gpus, Attachments(switches=switches))
-    names = {one.name: one for one in found.submods["gpus"].claims}
+    names = {claim.name: claim for claim in found.submods["gpus"].claims}
     assert names["GPU topology"].outcome == names["NVSwitch topology"].outcome == "equal"
     assert names["GPU mode"].got == "protected_pcie"
     # What only a measured guest can say is nowhere said to hold.
@@ -295,8 +295,8 @@ def test_several_gpus_that_say_nothing_of_how_they_talk_are_refused_from_a_file(
 def test_one_report_by_itself_meets_the_same_comparisons() -> None:
     gpu, *others = EVIDENCE.devices
     chain = tuple(
-        one.public_bytes(Encoding.DER)
-        for one in x509.load_pem_x509_certificates(gpu.certificate_chain.encode())
+        certificate.public_bytes(Encoding.DER)
+        for certificate in x509.load_pem_x509_certificates(gpu.certificate_chain.encode())
     )
     policy = insecure_simulator_policy(
         CPU_ROOT, gpu=GPUS.policy(reference_values="any", gpu_count=1, switch_count="any")

@@ -244,7 +244,9 @@ def test_other_algorithms_are_refused_even_from_a_trusted_signer(changes: dict[s
     )
     chain = PKI.rim_signer
     signed = signer.sign(
-        swid(DRIVER, GOOD), key=chain[0].key, cert=[one.certificate for one in chain]
+        swid(DRIVER, GOOD),
+        key=chain[0].key,
+        cert=[certificate.certificate for certificate in chain],
     )
     refused(etree.tostring(signed))
 
@@ -284,7 +286,9 @@ def test_a_chain_that_does_not_hold_is_refused(name: str) -> None:
             digest_algorithm=DigestAlgorithm.SHA384,
         )
         signed = signer.sign(
-            swid(DRIVER, GOOD), key=chain[0].key, cert=[one.certificate for one in chain]
+            swid(DRIVER, GOOD),
+            key=chain[0].key,
+            cert=[certificate.certificate for certificate in chain],
         )
         refused(etree.tostring(signed))
         return
@@ -318,7 +322,7 @@ def test_a_bare_key_is_no_chain() -> None:
     both = signer.sign(
         swid(DRIVER, GOOD),
         key=PKI.rim_signer[0].key,
-        cert=[one.certificate for one in PKI.rim_signer],
+        cert=[certificate.certificate for certificate in PKI.rim_signer],
         always_add_key_value=True,
     )
     refused(etree.tostring(both))

@@ -210,7 +210,7 @@ def test_one_device_with_two_firmware_keys_is_one_device() -> None:
     certified = builder.sign(boot.key, leaf.signature_hash_algorithm)  # type: ignore[arg-type]
     chain = (replace(twin.chain[0], certificate=certified), *twin.chain[1:])
     evidence = mpt.evidence(NONCE)
-    pem = b"".join(one.certificate.public_bytes(Encoding.PEM) for one in chain)
+    pem = b"".join(certificate.certificate.public_bytes(Encoding.PEM) for certificate in chain)
     forged = GpuDevice.build("HOPPER", evidence.devices[1].report_bytes, pem)
     assert verify_device(forged, simulator_root=mpt.root_der, now=NOW).ueid
     shown = GpuEvidence.build((evidence.devices[0], forged), evidence.claims)
@@ -540,10 +540,10 @@ def test_no_changed_byte_of_a_captured_report_is_accepted(
 def test_no_changed_byte_of_a_captured_chain_is_accepted(shared: Path) -> None:
     (device,) = captured(shared, "hopper_580_mpt")
     chain = x509.load_pem_x509_certificates(device.certificate_chain.encode())
-    ders = [one.public_bytes(Encoding.DER) for one in chain]
+    ders = [certificate.public_bytes(Encoding.DER) for certificate in chain]
     for depth, der in enumerate(ders):
         for forged in flipped(der, 17):
-            text = "".join(_pem(forged if at == depth else one) for at, one in enumerate(ders))
+            text = "".join(_pem(forged if at == depth else der) for at, der in enumerate(ders))
             with pytest.raises(EvidenceRefused):
                 verify_device(
                     device.model_copy(update={"certificate_chain": text}),

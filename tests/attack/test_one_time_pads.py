@@ -347,8 +347,8 @@ def test_a_copied_model_shares_the_place_in_the_stream() -> None:
     matrix, accelerator = random_matrix(), Watched()
     engine = UnderPads(accelerator)
     entries = random_entries(matrix, "forward")
-    for one in (engine, copy.deepcopy(engine), copy.copy(engine)):
-        one.product(matrix, "forward", entries)
+    for item in (engine, copy.deepcopy(engine), copy.copy(engine)):
+        item.product(matrix, "forward", entries)
     assert len(masks_seen(accelerator, entries)) == 3 * len(entries)
     masks = Masks(draw_secret())
     assert copy.deepcopy(masks) is copy.copy(masks) is masks

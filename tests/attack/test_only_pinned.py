@@ -78,9 +78,9 @@ def look():
         except importlib.metadata.PackageNotFoundError:
             continue
         raise AssertionError(name)
-    known = {{one.metadata["Name"].lower() for one in importlib.metadata.distributions()}}
+    known = {{found.metadata["Name"].lower() for found in importlib.metadata.distributions()}}
     assert "torch" in known and "pytest" not in known
-    plugins = {{one.name for one in importlib.metadata.entry_points(group="pytest11")}}
+    plugins = {{plugin.name for plugin in importlib.metadata.entry_points(group="pytest11")}}
     assert not plugins & {{"xdist", "timeout", "hypothesispytest"}}
 
 
@@ -190,7 +190,7 @@ def test_a_process_that_loaded_something_else_gets_no_keys(world: Stage, tmp_pat
     evil_folder(evil)
     folder = world.propose("before", RECIPE | {"name": "before"})
     world.approve(folder, *OWNERS)
-    places = [one for one in sys.path if Path(one).is_dir()]
+    places = [folder for folder in sys.path if Path(folder).is_dir()]
     begin = f"import sys; sys.path += {[*places, str(evil)]!r}; import evil\n"
     begin += "from sealtrain.cli import main; main()"
     words = [str(word) for word in world.train_words(folder, "loaded")]
@@ -227,7 +227,7 @@ def test_an_import_that_fails_says_no_name_of_it(world: Stage) -> None:
 def test_a_script_gets_the_columns_that_owners_approved(world: Stage) -> None:
     columns = {"prompt": "question", "completion": "answer"}
     datasets: list[dict[str, Any]] = [
-        one | {"columns": dict(columns)} for one in RECIPE["datasets"]
+        dataset | {"columns": dict(columns)} for dataset in RECIPE["datasets"]
     ]
     datasets[2] |= {"max_records": 8}
     recipe = RECIPE | {
@@ -239,8 +239,8 @@ def test_a_script_gets_the_columns_that_owners_approved(world: Stage) -> None:
         "release_policy": POLICY,
     }
     sources = {}
-    for one in datasets:
-        key = f"{one['owner']}.{one['name']}"
+    for dataset in datasets:
+        key = f"{dataset['owner']}.{dataset['name']}"
         sources[key] = world.folder / f"columned-{key}.jsonl"
         rows = (
             {"patient": f"p{number}", "prompt": f"q{number}", "completion": " a", "diagnosis": "x"}

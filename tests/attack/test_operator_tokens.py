@@ -183,7 +183,7 @@ def test_the_commands_of_an_operator(tmp_path: Path) -> None:
         assert isinstance(run(*again, "--scope", "status")[1], AlreadyExists)
         assert file.read_text().strip() == token
         code, told = run("token", "list", "--state", str(state))
-        assert [one["name"] for one in told["tokens"]] == ["grafana"]
+        assert [token["name"] for token in told["tokens"]] == ["grafana"]
 
         asked = ("status", "--broker", str(tmp_path / "broker.yaml"))
         assert run(*asked)[1]["operator"] is None

@@ -315,5 +315,5 @@ def test_another_sealing_that_begins_at_any_of_the_last_steps_loses_nothing(
     else:
         pytest.fail("too many steps")
     assert sorted(path.name for path in outputs.iterdir()) == sorted(
-        f"{one}.sealed" for one in range(number)
+        f"{each_number}.sealed" for each_number in range(number)
     )

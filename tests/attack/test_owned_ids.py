@@ -63,7 +63,7 @@ def test_a_tombstone_from_before_the_registration_stops_no_other_owner(
     world.approve(C, datasets=[data.pin])
     world.sealed[C] = data
     grant = world.obtain()
-    assert grant.keys.keys() == {one.dataset_id for one in world.sealed.values()}
+    assert grant.keys.keys() == {dataset.dataset_id for dataset in world.sealed.values()}
     assert renewed(world, grant).keys
     assert world.obtain(run_id=grant.run_id, resume=True).keys
     assert audited(world).holds
@@ -180,7 +180,10 @@ def test_a_guest_refuses_an_entry_that_says_otherwise(world: ReleaseWorld, field
             if field == "submission_id":
                 body = {**body, "submission_id": "ef" * 16}
             else:
-                body = {**body, "datasets": [{**one, field: "ef" * 32} for one in body["datasets"]]}
+                body = {
+                    **body,
+                    "datasets": [{**dataset, field: "ef" * 32} for dataset in body["datasets"]],
+                }
             index = world.ledger.append("release", body)
             document["proof"] = world.ledger.proof(index).to_dict()
 
@@ -206,7 +209,7 @@ def test_an_audit_finds_a_release_of_data_that_its_owner_withdrew_under_a_shared
         name: os.urandom(32).hex() for name in ("lease_id", "receipt_digest", "evidence_digest")
     }
     index = world.ledger.append("release", {**body, **fresh, "run_id": os.urandom(16).hex()})
-    assert [one.index for one in audited(world).findings] == [index]
+    assert [finding.index for finding in audited(world).findings] == [index]
 
 
 @pytest.mark.claim("C450")
@@ -218,7 +221,7 @@ def test_a_renewal_states_no_submission(world: ReleaseWorld) -> None:
     assert audited(world).holds
     stated = {**bodies[1], "submission_id": "cd" * 16, "receipt_digest": os.urandom(32).hex()}
     index = world.ledger.append("renewal", stated)
-    assert [one.index for one in audited(world).findings] == [index]
+    assert [finding.index for finding in audited(world).findings] == [index]
 
 
 @pytest.mark.claim("C450")
@@ -232,7 +235,7 @@ def test_uses_of_a_shared_id_are_told_by_owner(world: ReleaseWorld) -> None:
     uses = Uses([data.dataset_id])
     for index, entry in enumerate(world.ledger.entries()):
         uses.entry(index, entry)
-    by_owner = {one.owner: one for one in uses.found()}
+    by_owner = {use.owner: use for use in uses.found()}
     assert by_owner[C].withdrawn_at is None
     assert [run.run_id for run in by_owner[C].runs] == [grant.run_id]
     assert by_owner[A].withdrawn_at is not None
@@ -264,7 +267,7 @@ def test_an_owner_that_registers_much_hinders_no_run_of_others(tmp_path: Path) -
         junk(world, B, REGISTERED_PAGE + 2)
         target = {"app_id": world.locked.app_id, "compose_hash": world.locked.compose_hash}
         listed = client.series(C, NAME, **target)
-        assert [one.envelope() for one in listed] == [first.envelope, second.envelope]
+        assert [dataset.envelope() for dataset in listed] == [first.envelope, second.envelope]
         own = [world.sealed[owner].owned for owner in OWNERS]
         assert client.registered(own, **target) == set(own)
         stranger = identity(B).public.owner_id
@@ -288,7 +291,9 @@ def test_two_owners_series_of_one_name_are_two(tmp_path: Path) -> None:
         target = {"app_id": world.locked.app_id, "compose_hash": world.locked.compose_hash}
         for owner, members in ((C, [first, second]), (B, [theirs, more])):
             listed = client.series(owner, NAME, **target)
-            assert [one.envelope() for one in listed] == [one.envelope for one in members]
+            assert [dataset.envelope() for dataset in listed] == [
+                member.envelope for member in members
+            ]
         for number, before in ((4, second), (2, theirs), (3, more)):  # a gap, a fork, another's
             with pytest.raises(SeriesMismatch):
                 world.register(sealed_member(world, number, before))
@@ -308,6 +313,6 @@ def test_a_series_of_several_pages_is_read_whole(tmp_path: Path) -> None:
         members.append(follow(world, members[-1], len(members) + 1, mode="replace"))
         rest = world.broker.registry.series(owner=C, name=NAME, after=SERIES_PAGE, **target)
         assert rest.end is None
-        shown = [one.envelope() for one in (*page.members, *rest.members)]
-        assert shown == [one.envelope for one in members]
-        assert [one.envelope() for one in client.series(C, NAME, **target)] == shown
+        shown = [member.envelope() for member in (*page.members, *rest.members)]
+        assert shown == [member.envelope for member in members]
+        assert [member.envelope() for member in client.series(C, NAME, **target)] == shown

@@ -68,14 +68,14 @@ def test_it_does_not_touch_runs_on_other_owners_data(world: ReleaseWorld) -> Non
     put(world, policy(world, appraisal=UNMET))
 
     def without_a(recipe: dict[str, Any]) -> None:
-        recipe["datasets"] = [one for one in recipe["datasets"] if one["owner"] != A]
+        recipe["datasets"] = [dataset for dataset in recipe["datasets"] if dataset["owner"] != A]
 
     world.locked = world.lock(without_a)
     world.sealed = {owner: world.seal(owner) for owner in (B, C)}
     for owner in (B, C):
         world.register(world.sealed[owner])
         world.approve(owner)
-    assert set(world.obtain().keys) == {one.dataset_id for one in world.sealed.values()}
+    assert set(world.obtain().keys) == {dataset.dataset_id for dataset in world.sealed.values()}
 
 
 def test_the_shortest_lease_that_an_owner_of_the_data_allows_counts(world: ReleaseWorld) -> None:
@@ -118,7 +118,7 @@ def test_an_old_policy_does_not_come_back(world: ReleaseWorld) -> None:
         with pytest.raises(StatementInvalid):
             put(world, policy(world, previous=previous))
     in_force = world.broker.registry.policies().policies
-    assert [one.envelope().digest for one in in_force] == [strict]
+    assert [dataset.envelope().digest for dataset in in_force] == [strict]
 
 
 def test_nobody_asks_for_somebody_else(world: ReleaseWorld) -> None:
@@ -131,7 +131,7 @@ def test_nobody_asks_for_somebody_else(world: ReleaseWorld) -> None:
         with pytest.raises(error):
             put(world, envelope)
     assert not world.broker.registry.policies().policies
-    assert {one["code"] for one in world.refusals()} == {
+    assert {refusal["code"] for refusal in world.refusals()} == {
         "dataset-mismatch", "approval-unknown", "signature-invalid",
     }  # fmt: skip
 
@@ -173,10 +173,10 @@ STEPS: Mapping[str, tuple[str, Callable[[ReleaseWorld], object]]] = {
         lambda world: put(world, policy(world, appraisal=UNMET)),
     ),
     "8 another recipe": ("recipe-changed", lambda _world: None),
-    "10 revoked": ("approval-revoked", lambda world: [world.revoke(one) for one in (A, B)]),
+    "10 revoked": ("approval-revoked", lambda world: [world.revoke(owner) for owner in (A, B)]),
 }
 """What refuses a release, in the order of spec/key-release.md §4.2, and its code."""
-PAIRS = [(one, other) for at, one in enumerate(STEPS) for other in [*STEPS][at + 1 :]]
+PAIRS = [(step, other) for at, step in enumerate(STEPS) for other in [*STEPS][at + 1 :]]
 
 
 @pytest.mark.claim("C593")

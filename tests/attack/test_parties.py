@@ -74,8 +74,8 @@ def listed(*parties: dict[str, Any]) -> Change:
 
 def both(*changes: Change) -> Change:
     def change(facts: dict[str, Any]) -> None:
-        for one in changes:
-            one(facts)
+        for change in changes:
+            change(facts)
 
     return change
 
@@ -95,11 +95,11 @@ def without_data_of(owner: str, world: World) -> Change:
 def test_an_honest_run_of_three_parties_verifies_and_is_shown(world: World) -> None:
     found = verified(world)
     assert found.predicate.collaboration is not None
-    assert [one.name for one in found.predicate.collaboration.parties] == list(OWNERS)
+    assert [party.name for party in found.predicate.collaboration.parties] == list(OWNERS)
     page = render(examine(world.manifest(), world.trust(), artefacts=None, now=NOW))
     assert "Training together" in page
     assert party_run_id(RUN_ID, B) in page
-    assert "parties-evidence" in {one.id for one in found.predicate.limits}
+    assert "parties-evidence" in {limit.id for limit in found.predicate.limits}
 
 
 def test_a_party_that_dropped_out_of_three_leaves_two(world: World) -> None:
@@ -239,7 +239,7 @@ def test_the_rules_of_the_kind_decide(world: World, monkeypatch: pytest.MonkeyPa
 
 def test_the_limit_cannot_be_left_out(world: World) -> None:
     def silent(facts: dict[str, Any]) -> None:
-        facts["limits"] = [one for one in facts["limits"] if one["id"] != "parties-evidence"]
+        facts["limits"] = [limit for limit in facts["limits"] if limit["id"] != "parties-evidence"]
 
     with pytest.raises(ClaimContradicted, check=carries(check="limits")):
         world.manifest(silent)

@@ -156,7 +156,7 @@ def test_the_log_of_an_honest_lead_is_accepted_and_tells_no_figure() -> None:
         assert found.hiding.plan.rate == 20 / 300
         assert found.hiding.plan.epsilon <= 9
         given = world.events("update.taken")
-        assert {(one["digest"], one["norm"]) for one in given} == {(None, None)}
+        assert {(argument["digest"], argument["norm"]) for argument in given} == {(None, None)}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_log_whose_epsilon_was_lowered_is_refused() -> None:
     with federated_world() as world:
         ran(world, Lead())
         entries = deepcopy(list(world.log.entries))
-        plan = next(one["fields"] for one in entries if one["event"] == "federation.planned")
+        plan = next(entry["fields"] for entry in entries if entry["event"] == "federation.planned")
         plan["epsilon"] /= 10
         with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 5")):
             judged(entries)
@@ -190,10 +190,12 @@ def test_a_sum_that_its_patients_cannot_have_is_refused_and_the_others_are_merge
     with federated_world() as world:
         world.works["clinic-c"] = Sums(number=1.001, patients=1)
         ran(world, Lead())
-        assert {(one["party"], one["code"]) for one in world.events("update.refused")} == {
+        assert {(event["party"], event["code"]) for event in world.events("update.refused")} == {
             ("clinic-c", "update-refused")
         }
-        assert [one["parties"] for one in world.events("round.merged")] == [list(PARTIES[:2])] * 2
+        assert [event["parties"] for event in world.events("round.merged")] == [
+            list(PARTIES[:2])
+        ] * 2
 
 
 def test_a_party_that_tells_no_patients_or_others_than_before_is_not_let_in() -> None:
@@ -226,9 +228,9 @@ def test_a_party_that_tells_no_patients_or_others_than_before_is_not_let_in() ->
         threading.Thread(target=comes_again, daemon=True).start()
         with pytest.raises(TooFewParties):
             federation.run(encode_state(FORM))
-        assert {one["code"] for one in world.events("party.refused")} == {"update-refused"}
-        assert "clinic-b" not in {one["party"] for one in world.events("party.joined")}
-        assert {one["patients"] for one in world.events("party.joined")} == {100}
+        assert {event["code"] for event in world.events("party.refused")} == {"update-refused"}
+        assert "clinic-b" not in {event["party"] for event in world.events("party.joined")}
+        assert {event["patients"] for event in world.events("party.joined")} == {100}
 
 
 def test_who_comes_after_the_plan_changes_neither_rate_nor_noise() -> None:
@@ -254,7 +256,7 @@ def test_who_comes_after_the_plan_changes_neither_rate_nor_noise() -> None:
         assert found.hiding.plan.patients == dict.fromkeys(PARTIES[:2], 100)
         assert found.hiding.plan.rate == 20 / 200
         assert found.merged[-1] == PARTIES
-        noises = {one["noise_multiplier"] for one in world.events("round.merged")}
+        noises = {event["noise_multiplier"] for event in world.events("round.merged")}
         assert noises == {found.hiding.plan.noise_multiplier}
 
 
@@ -290,7 +292,7 @@ def test_a_party_that_was_killed_gives_the_same_sum_and_no_other(tmp_path: Path)
         learner, sums = party(tmp_path, rows, name=place, dropout=0.2)
         told.append([sums.learn(number, learner.initial(), 0.5) for number in (1, 2)])
     assert told[0] == told[1]
-    other = encode_state({name: one + 0.01 for name, one in learner.form.items()})
+    other = encode_state({name: tensor + 0.01 for name, tensor in learner.form.items()})
     with pytest.raises(PrivacyBroken, check=carries(check="round", got="1")):
         sums.learn(1, other, 0.5)
     strange = NoiseSource(DataKey(bytes(32)))

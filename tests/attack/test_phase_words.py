@@ -149,7 +149,7 @@ class Run:
 def tally(*counts: tuple[int, int, int, int]) -> TallyRecords:
     names = ("whole", "truncated", "filtered", "empty")
     return TallyRecords(
-        datasets=tuple(RecordParts(**dict(zip(names, one, strict=True))) for one in counts)
+        datasets=tuple(RecordParts(**dict(zip(names, count, strict=True))) for count in counts)
     )
 
 
@@ -272,8 +272,10 @@ def test_what_private_training_spent_stays_within_the_recipe() -> None:
     noise = recipe.privacy.noise_multiplier or 1.5
     found = section(spent(most / 2, most, noise=noise))
     assert (found["epsilon"], found["steps"]) == (most, SIGN["steps"])
-    assert [one["records"] for one in found["datasets"]] == [ROWS, ROWS]
-    assert [one["sample_rate"] for one in found["datasets"]] == [found["batch"] / (2 * ROWS)] * 2
+    assert [dataset["records"] for dataset in found["datasets"]] == [ROWS, ROWS]
+    assert [dataset["sample_rate"] for dataset in found["datasets"]] == [
+        found["batch"] / (2 * ROWS)
+    ] * 2
     wrong: list[tuple[Spent | None, dict[str, Any]]] = [
         (None, {}),
         (spent(most, noise=noise), {}),

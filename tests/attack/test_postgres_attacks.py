@@ -314,7 +314,7 @@ def test_an_audit_of_a_doctored_database_says_where(
         )
     code, report = audited(postgres, tmp_path, *statements)
     assert code == 3
-    assert check in {one["check"] for one in report["findings"]}
+    assert check in {finding["check"] for finding in report["findings"]}
 
 
 # What is shown

@@ -60,7 +60,7 @@ def reservations(world: ReleaseWorld) -> list[list[dict[str, Any]]]:
 def test_a_release_reserves_the_whole_epsilon_in_the_ledger(world: ReleaseWorld) -> None:
     world.obtain()
     (reserved,) = reservations(world)
-    assert [(one["owner"], one["epsilon"], one["budget"]) for one in reserved] == [
+    assert [(share["owner"], share["epsilon"], share["budget"]) for share in reserved] == [
         ("hospital-a", 2.0, 5.0),
         ("hospital-b", 2.0, None),
         ("hospital-c", 2.0, None),

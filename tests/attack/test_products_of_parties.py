@@ -256,7 +256,9 @@ def test_pads_that_began_otherwise_than_the_recipe_says_are_refused(
 def test_what_pads_leave_open_cannot_be_concealed(world: World, limit: str) -> None:
     document = json.loads(form.read(telling(world)).signed_statement.payload)
     predicate = document["predicate"]
-    predicate["limits"] = [one for one in predicate["limits"] if one["id"] != limit]
+    predicate["limits"] = [
+        each_limit for each_limit in predicate["limits"] if each_limit["id"] != limit
+    ]
     payload, public = canonical_json(document), world.guest_key.public
     committed = form.commitment(payload, public, predicate["run_log"]["head"])
     evidence = world.evidence(Binding("manifest", committed))

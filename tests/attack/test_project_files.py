@@ -33,7 +33,7 @@ def test_a_guest_of_a_recipe_begins_in_two_ways_and_its_document_starts_one() ->
     beginning = {
         path
         for path, command in all_commands()
-        if {"lock", "--guest"} <= {option for one in command.params for option in one.opts}
+        if {"lock", "--guest"} <= {option for param in command.params for option in param.opts}
     }
     assert beginning == {("guest",), ("train",)}
     roles = [place for kind in KINDS.values() for place in kind.roles.values()]
@@ -189,8 +189,8 @@ def test_commands_that_a_document_starts_read_neither_file_nor_variables(
             monkeypatch.setenv(key.variable, str(tmp_path / "taken"))
     by_path = dict(all_commands())
     for path in MEASURED:
-        assert [one.envvar for one in by_path[path].params if one.envvar] == []
-        if not any(one.required for one in by_path[path].params):
+        assert [param.envvar for param in by_path[path].params if param.envvar] == []
+        if not any(param.required for param in by_path[path].params):
             continue
         result = CliRunner().invoke(app, [*path])
         assert (result.exit_code, "Missing" in result.stderr) == (2, True), path

@@ -63,7 +63,7 @@ def test_both_kinds_of_witness_make_a_quorum(site: BrokerSite) -> None:
             assert done.exit_code == 0, done.output
         [note] = broker.ledger_cosigned()
         lines = SignedNote.from_text(note).signatures[1:]
-        assert sorted(len(one.signature) for one in lines) == [8 + 64, 8 + 2420]
+        assert sorted(len(line.signature) for line in lines) == [8 + 64, 8 + 2420]
         audited = run(site, "log", "audit", "--broker", file, "--quorum", "2", "--json")
         assert audited.exit_code == 0, audited.output
         assert json.loads(audited.stdout)["cosignatures"] == 2

@@ -48,4 +48,4 @@ def test_a_rank_that_misbehaves_ends_the_run_by_name(job: str, code: str, tmp_pa
     assert said["left"] == []
     assert CANARY not in printed
     folders = (tmp_path / "out", tmp_path / "tmp")
-    assert [path for one in folders for path in one.rglob("*") if path.is_file()] == []
+    assert [path for folder in folders for path in folder.rglob("*") if path.is_file()] == []

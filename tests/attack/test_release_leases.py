@@ -44,7 +44,7 @@ def test_a_renewed_lease_ends_later_and_carries_no_key(world: ReleaseWorld) -> N
     later = renewed(world, grant, checkpoint=(1, "aa" * 32))
     assert later.lease_ends == grant.lease_ends + 3000
     assert later.lease_id == grant.lease_id
-    assert [one.receipt.kind for one in later.receipts] == ["release", "renewal"]
+    assert [receipt.receipt.kind for receipt in later.receipts] == ["release", "renewal"]
     assert later.latest_checkpoint is not None
     assert later.latest_checkpoint.counter == 1
     assert world.kinds()[-1] == "renewal"
@@ -254,7 +254,7 @@ def test_of_two_states_of_one_counter_one_is_anchored_however_they_race(
 
     assert at_once(6, renewed_with) == ["checkpoint-refused"] * 5 + ["done"]
     entries: list[Any] = world.ledger.entries()
-    anchors = [one["body"]["checkpoint"] for one in entries if one["kind"] == "renewal"]
+    anchors = [entry["body"]["checkpoint"] for entry in entries if entry["kind"] == "renewal"]
     assert [anchor["counter"] for anchor in anchors] == [5]
 
 
@@ -269,5 +269,5 @@ def test_of_resumes_at_once_one_lease_lives(world: ReleaseWorld) -> None:
 
     assert at_once(5, resume) == ["done"] * 5
     with world.store.reading() as transaction:
-        leases = [transaction.lease(one) for one in (first.lease_id, *granted)]
+        leases = [transaction.lease(value) for value in (first.lease_id, *granted)]
     assert sum(lease is not None and not lease.superseded for lease in leases) == 1

@@ -489,7 +489,7 @@ def test_of_guests_that_ask_for_one_run_at_once_one_gets_keys(world: ReleaseWorl
                 KeyRequest(
                     run_id=run_id,
                     recipe_hash=world.locked.recipe_hash,
-                    datasets=[one.asked for one in world.sealed.values()],
+                    datasets=[dataset.asked for dataset in world.sealed.values()],
                     resume=False,
                 ),
             )
@@ -533,7 +533,7 @@ def test_a_wrong_key_is_told_the_same_way_wherever_it_is_wrong(world: ReleaseWor
         )
         told.append(error.to_dict())
     assert len(told) > 6
-    assert all(one == told[0] for one in told)
+    assert all(answer == told[0] for answer in told)
 
 
 @pytest.mark.negative(63)

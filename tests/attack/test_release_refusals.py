@@ -122,7 +122,7 @@ def test_a_recipe_changed_after_approval(world: ReleaseWorld) -> None:
     error = refused(
         world,
         RecipeChanged,
-        lambda: world.obtain(locked=other, datasets=[one.asked for one in sets]),
+        lambda: world.obtain(locked=other, datasets=[dataset.asked for dataset in sets]),
     )
     assert (error.got, error.expected) == (other.recipe_hash, world.locked.recipe_hash)
 
@@ -495,7 +495,7 @@ def test_a_dataset_id_that_another_owner_registered(world: ReleaseWorld) -> None
     taken = world.seal("hospital-b", dataset_id=world.sealed["hospital-a"].dataset_id)
     world.register(taken)
     assert world.obtain().keys
-    swapped = [taken.asked, *(world.sealed[one].asked for one in ("hospital-b", "hospital-c"))]
+    swapped = [taken.asked, *(world.sealed[name].asked for name in ("hospital-b", "hospital-c"))]
     refused(world, DatasetMismatch, lambda: world.obtain(datasets=swapped))
 
 

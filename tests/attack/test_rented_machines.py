@@ -105,7 +105,9 @@ def quoted_by(
         "message": base64.b64encode(message).decode(),
         "signature": base64.b64encode(signature).decode(),
         "registers": [{"index": i, "value": values[i].hex()} for i in (0, 2, 14)],
-        "certificates": [base64.b64encode(one).decode() for one in tpm.certificates],
+        "certificates": [
+            base64.b64encode(certificate).decode() for certificate in tpm.certificates
+        ],
         "events": [],
     }
 

@@ -41,7 +41,7 @@ from sealtrain.signing.errors import BrokerMismatch, StatementInvalid
 pytestmark = pytest.mark.claim("C68")
 
 OLD, NEW, OTHER = (Secret(bytes([number]) * 32) for number in (1, 2, 3))
-OLD_KEY, NEW_KEY, OTHER_KEY = (signing_key(one, "broker") for one in (OLD, NEW, OTHER))
+OLD_KEY, NEW_KEY, OTHER_KEY = (signing_key(name, "broker") for name in (OLD, NEW, OTHER))
 APP, COMPOSE, OWNER = "a1" * 20, "b1" * 32, "c1" * 32
 
 
@@ -60,7 +60,7 @@ def config_of(site: BrokerSite, root: str, *former: str) -> BrokerConfig:
     return replace(
         site.config("state"),
         root_secret=f"file:{site.folder / root}",
-        former_root_secrets=tuple(f"file:{site.folder / one}" for one in former),
+        former_root_secrets=tuple(f"file:{site.folder / name}" for name in former),
     )
 
 
@@ -203,14 +203,14 @@ def forged(origin: str) -> Iterator[tuple[str, dict[str, Any]]]:
     twice = replace(honest, signatures=(honest.signatures[0],) * 2)
     stranger = dsse.sign(honest.payload, honest.payload_type, OLD_KEY, OTHER_KEY)
     elsewhere = sign_rotation(origin + "0", old=OLD_KEY, new=NEW_KEY, now=0)
-    for name, one in (
+    for name, value in (
         ("old key alone", only_old),
         ("new key alone", only_new),
         ("one key twice", twice),
         ("another key", stranger),
         ("another ledger", elsewhere),
     ):
-        yield name, rotation_entry(one)
+        yield name, rotation_entry(value)
     yield "another digest", rotation_entry(honest) | {"digest": "00" * 32}
     yield "a field more", rotation_entry(honest) | {"more": 1}
 
@@ -230,7 +230,7 @@ def test_an_audit_names_a_rotation_by_nobody(site: BrokerSite) -> None:
         strange = sign_rotation(origin, old=OLD_KEY, new=NEW_KEY, now=0)
         ledger.append("rotation", rotation_entry(strange) | {"digest": "00" * 32})
     report = audited(site, OLD_KEY.public)
-    assert [one.check for one in report.findings] == ["rotation"]
+    assert [finding.check for finding in report.findings] == ["rotation"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_what_was_sealed_before_opens_while_the_old_root_is_held(
         if opens:
             keys = world.obtain().keys
             assert {name: key.reveal() for name, key in keys.items()} == {
-                one.dataset_id: one.key.reveal() for one in world.sealed.values()
+                dataset.dataset_id: dataset.key.reveal() for dataset in world.sealed.values()
             }
             return
         with pytest.raises(NoStanza, check=carries(check="stanza")):

@@ -142,8 +142,8 @@ def test_every_broker_may_rotate_before_owners_rewrap(tmp_path: Path) -> None:
     with quorum_world(tmp_path) as world, ExitStack() as stack:
         run_id = os.urandom(16).hex()
         before = world.obtain(run_id=run_id)
-        for place, one in enumerate(world.worlds):
-            made = rotated(one, old=bytes([place + 1]) * 32, new=NEXT[place])
+        for place, each_world in enumerate(world.worlds):
+            made = rotated(each_world, old=bytes([place + 1]) * 32, new=NEXT[place])
             world.wires[place].broker = stack.enter_context(made)
         after = world.obtain(run_id=run_id, resume=True)
         assert after.data_keys == before.data_keys

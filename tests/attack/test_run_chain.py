@@ -46,7 +46,7 @@ def test_a_whole_chain_holds_in_any_order(world: World, manifests: list[bytes]) 
     assert [link.number for link in chain.links] == [1, 2, 3, 4, 5]
     assert [link.run_id for link in chain.links] == [run_of(day) for day in range(1, DAYS + 1)]
     assert chain.head.digest == sha256_hex(manifests[-1])
-    assert all(one.epsilon is None and one.runs == DAYS for one in chain.spent)
+    assert all(approval.epsilon is None and approval.runs == DAYS for approval in chain.spent)
 
 
 @pytest.mark.parametrize("missing", range(DAYS - 1))
@@ -361,16 +361,22 @@ def test_epsilon_adds_up(tmp_path: Path) -> None:
     )
     manifests = chained(world, 3, dict.fromkeys((1, 2, 3), private(world)))
     chain = verify_chain(reports_of(world, manifests))
-    assert {(one.owner, one.name): one.epsilon for one in chain.spent if one.epsilon} == {
-        (one.owner, one.name): pytest.approx(4.5)
-        for one in world.locked.lock.recipe.datasets
-        if one.role == "train"
+    assert {
+        (approval.owner, approval.name): approval.epsilon
+        for approval in chain.spent
+        if approval.epsilon
+    } == {
+        (dataset.owner, dataset.name): pytest.approx(4.5)
+        for dataset in world.locked.lock.recipe.datasets
+        if dataset.role == "train"
     }
 
 
 def private(world: World) -> Any:
     def change(facts: dict[str, Any]) -> None:
-        train = [one for one in world.locked.lock.recipe.datasets if one.role == "train"]
+        train = [
+            dataset for dataset in world.locked.lock.recipe.datasets if dataset.role == "train"
+        ]
         facts["run"]["metrics"] = {}
         facts["run"]["history"] = []
         facts["privacy"] = {
@@ -386,13 +392,13 @@ def private(world: World) -> Any:
             "steps": 300,
             "datasets": [
                 {
-                    "owner": one.owner,
-                    "name": one.name,
+                    "owner": source.owner,
+                    "name": source.name,
                     "records": 152,
                     "sample_rate": 0.1,
                     "epsilon": 1.5,
                 }
-                for one in train
+                for source in train
             ],
         }
 

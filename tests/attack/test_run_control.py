@@ -72,8 +72,10 @@ def test_a_submission_signed_again_is_the_same_one(control: ControlWorld) -> Non
     control.world.clock.advance(60)
     by_an_owner = control.submit(by="hospital-b", not_after=control.world.clock() + 99)
     assert (first.first, again.first, by_an_owner.first) == (True, False, False)
-    assert {one.submission_id for one in (first, again, by_an_owner)} == {first.submission_id}
-    assert {one.index for one in (first, again, by_an_owner)} == {first.index}
+    assert {submission.submission_id for submission in (first, again, by_an_owner)} == {
+        first.submission_id
+    }
+    assert {entry.index for entry in (first, again, by_an_owner)} == {first.index}
     assert control.events() == ["submission"]
 
 
@@ -83,8 +85,16 @@ def test_simultaneous_copies_are_one_submission(control: ControlWorld) -> None:
     made += [document_of(sign_control(control.submission(), identity(SUBMITTER).signer))] * 4
     with ThreadPoolExecutor(8) as pool:
         posted = list(pool.map(control.broker.submit, made))
-    assert sum(one.first for one in posted) == 1
-    assert len({(one.submission_id, one.index, one.digest) for one in posted}) == 1
+    assert sum(answer.first for answer in posted) == 1
+    assert (
+        len(
+            {
+                (submission.submission_id, submission.index, submission.digest)
+                for submission in posted
+            }
+        )
+        == 1
+    )
     assert control.events() == ["submission"]
 
 
@@ -148,7 +158,7 @@ def test_a_store_that_is_full_records_a_submission_once(
 def test_of_two_runners_one_gets_the_claim(control: ControlWorld) -> None:
     posted = control.submit()
     runners = [control.runner(RUNNER), control.runner(OTHER), control.runner(RUNNER)]
-    claims = [document_of(one.event(posted.submission_id, "claimed")) for one in runners]
+    claims = [document_of(runner.event(posted.submission_id, "claimed")) for runner in runners]
 
     def claim(document: Any) -> str:
         try:

@@ -250,19 +250,19 @@ def test_entries_are_found_by_what_they_name(site: Site) -> None:
     with site.desk() as desk:
         client = desk.client
         of_run = client.ledger_search(run_id=run_id)
-        assert [one.entry["kind"] for one in of_run.entries] == [
+        assert [entry.entry["kind"] for entry in of_run.entries] == [
             "release", "run-event", "manifest", "run-event",
         ]  # fmt: skip
         assert of_run.end is None
-        for one in of_run.entries:
-            [entry] = client.ledger_entries(one.index, 1)
-            assert entry == one.entry
+        for each_entry in of_run.entries:
+            [entry] = client.ledger_entries(each_entry.index, 1)
+            assert entry == each_entry.entry
         events = client.ledger_search(submission_id=shown.submission_id, kind="run-event", limit=2)
-        assert [one.entry["body"]["event"] for one in events.entries] == ["claimed", "started"]
+        assert [entry.entry["body"]["event"] for entry in events.entries] == ["claimed", "started"]
         assert events.end is not None
         rest = client.ledger_search(submission_id=shown.submission_id, kind="run-event",
                                     start=events.end)  # fmt: skip
-        assert [one.entry["body"]["event"] for one in rest.entries] == ["completed"]
+        assert [entry.entry["body"]["event"] for entry in rest.entries] == ["completed"]
         assert len(client.ledger_search(kind="dataset").entries) == 3
         with pytest.raises(DataInvalid):
             client.ledger_search(run_id=run_id, submission_id=shown.submission_id)

@@ -59,8 +59,8 @@ def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
     with release_world(tmp_path) as made:
         made.locked = made.lock(measuring)
         made.sealed = {A: made.seal(A, name="risk"), B: made.seal(B)}
-        for one in made.sealed.values():
-            made.register(one)
+        for dataset in made.sealed.values():
+            made.register(dataset)
         for owner in (A, B):
             made.approve(owner)
         yield made
@@ -75,13 +75,13 @@ def noise(world: ReleaseWorld, grant: Grant, *sealed: SealedSet) -> bytes:
         compose_hash=world.locked.compose_hash,
         run_id=grant.run_id,
     )
-    roots = sorted(f"{one.dataset_id} {one.root}" for one in sealed)
+    roots = sorted(f"{dataset.dataset_id} {dataset.root}" for dataset in sealed)
     return key.derive("training-secret", *roots).reveal()
 
 
 def spent(world: ReleaseWorld) -> float:
-    bodies = [one["body"] for one in world.ledger.entries() if one["kind"] == "release"]
-    return sum(one["epsilon"] for body in bodies for one in body.get("privacy", ()))
+    bodies = [entry["body"] for entry in world.ledger.entries() if entry["kind"] == "release"]
+    return sum(share["epsilon"] for body in bodies for share in body.get("privacy", ()))
 
 
 def sealed_anew(world: ReleaseWorld) -> SealedSet:
@@ -146,8 +146,10 @@ def test_a_rotated_broker_that_lost_its_database_knows_the_data_of_its_runs(
         world.approve(A)
         resumed = world.obtain(wire=wire, attested=found, run_id=grant.run_id, resume=True)
         assert resumed.latest_checkpoint == Anchor(counter=3, digest="ab" * 32)
-        bodies: list[Any] = [one["body"] for one in ledger.entries() if one["kind"] == "release"]
-        assert ["privacy" in one for one in bodies] == [True, False]
+        bodies: list[Any] = [
+            entry["body"] for entry in ledger.entries() if entry["kind"] == "release"
+        ]
+        assert ["privacy" in body for body in bodies] == [True, False]
         assert ledger.entry(bodies[1]["reserved_at"])["body"] == bodies[0]
     store.close()
 
@@ -157,9 +159,9 @@ def test_each_resume_names_the_place_of_the_one_reservation(world: ReleaseWorld)
     grant = world.obtain()
     for _ in range(2):
         world.obtain(run_id=grant.run_id, resume=True)
-    bodies = [one["body"] for one in world.ledger.entries(first)]
-    assert [one.get("reserved_at") for one in bodies] == [None, first, first]
-    assert ["privacy" in one for one in bodies] == [True, False, False]
+    bodies = [entry["body"] for entry in world.ledger.entries(first)]
+    assert [body.get("reserved_at") for body in bodies] == [None, first, first]
+    assert ["privacy" in body for body in bodies] == [True, False, False]
     assert audited(world).holds
     for place in (None, first + 1):  # a broker that hides it, or names another
         body = {k: v for k, v in bodies[-1].items() if k != "reserved_at"}
@@ -173,7 +175,7 @@ def test_every_resume_that_is_let_in_repeats_the_noise(world: ReleaseWorld) -> N
     grant = world.obtain()
     first = noise(world, grant, *world.sealed.values())
     for order in (1, -1):
-        asked = [one.asked for one in world.sealed.values()][::order]
+        asked = [dataset.asked for dataset in world.sealed.values()][::order]
         again = world.obtain(run_id=grant.run_id, resume=True, datasets=asked)
         assert noise(world, again, *world.sealed.values()) == first
     assert spent(world) == BUDGET
@@ -183,7 +185,7 @@ def test_every_resume_that_is_let_in_repeats_the_noise(world: ReleaseWorld) -> N
 def test_more_or_less_data_is_another_run(tmp_path: Path, way: str) -> None:
     with release_world(tmp_path) as world:
         of = {owner: world.sealed[owner] for owner in (A, B)}
-        asked = [one.asked for one in of.values()]
+        asked = [dataset.asked for dataset in of.values()]
         grant = world.obtain(datasets=asked)
         if way == "fewer":
             asked = asked[:1]
@@ -216,8 +218,8 @@ def test_data_that_another_broker_lends_by_now_is_the_same_data(tmp_path: Path) 
 def brokers(tmp_path: Path) -> Iterator[QuorumWorld]:
     """The model's owner and the records' owner have a broker each; a third one takes either."""
     with quorum_world(tmp_path, threshold=None) as made:
-        for one in made.worlds:
-            one.locked = one.lock(measuring)
+        for world in made.worlds:
+            world.locked = world.lock(measuring)
         yield made
 
 
@@ -248,7 +250,7 @@ def owned(world: QuorumWorld, owner: str, name: str, *at: int) -> WantedKey:
 
 
 def epsilon_at(world: QuorumWorld) -> list[float]:
-    return [spent(one) for one in world.worlds]
+    return [spent(each_world) for each_world in world.worlds]
 
 
 def test_the_broker_of_the_records_is_told_of_the_model_that_another_broker_lends(
@@ -292,8 +294,8 @@ def test_a_broker_that_joins_on_resume_begins_the_run_and_counts_it(brokers: Quo
         brokers.obtain(brokers.quorum(2), datasets=[model, records])
     with pytest.raises(RunMismatch):  # it is bound as the others are
         brokers.obtain(brokers.quorum(2), run_id=run_id, resume=True, datasets=[records])
-    for one in (brokers.worlds[0], brokers.worlds[2]):
-        assert audited(one).holds
+    for value in (brokers.worlds[0], brokers.worlds[2]):
+        assert audited(value).holds
 
 
 # A broker that lies
@@ -315,7 +317,7 @@ def test_an_audit_finds_a_resume_on_other_data(world: ReleaseWorld) -> None:
 
         def run(self, run_id: str) -> Any:
             found = self._transaction.run(run_id)
-            data = {one.of_run for one in world.sealed.values()}
+            data = {dataset.of_run for dataset in world.sealed.values()}
             return found and replace(found, data=frozenset(data))
 
     @contextmanager
@@ -325,8 +327,8 @@ def test_an_audit_finds_a_resume_on_other_data(world: ReleaseWorld) -> None:
 
     object.__setattr__(world.store, "transaction", forgetful)
     world.obtain(run_id=grant.run_id, resume=True)
-    problems = [one for one in audited(world).findings if one.check == "release"]
-    assert [one.index for one in problems] == [len(world.kinds()) - 1]
+    problems = [finding for finding in audited(world).findings if finding.check == "release"]
+    assert [problem.index for problem in problems] == [len(world.kinds()) - 1]
     assert "other data" in problems[0].problem
 
 
@@ -336,7 +338,7 @@ def test_an_entry_that_hides_the_data_of_a_run_is_found(world: ReleaseWorld) -> 
     del body["elsewhere"]
     world.ledger.append("release", body | {"run_id": "ab" * 16, "receipt_digest": "cd" * 32})
     findings = audited(world).findings
-    assert [one.index for one in findings] == [len(world.kinds()) - 1]
+    assert [finding.index for finding in findings] == [len(world.kinds()) - 1]
 
 
 def test_a_guest_refuses_an_answer_whose_entry_names_other_data(world: ReleaseWorld) -> None:

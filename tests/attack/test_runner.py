@@ -343,7 +343,7 @@ def test_no_other_place_is_reached_however_it_is_written(
         if field_name == "brokers":
             fine["brokers"][0]["url"] = value
         elif field_name == "data":
-            fine["data"] = [one.format(folder=tmp_path) for one in value]
+            fine["data"] = [item.format(folder=tmp_path) for item in value]
         elif field_name == "models":
             files = {"a": {"size": 1, "sha256": ["00" * 32]}}
             fine["models"] = {"m": {"address": "https://m.example/x", "files": files}}

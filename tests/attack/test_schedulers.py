@@ -100,7 +100,9 @@ class World:
         """State and code of what was submitted for a day."""
         with BrokerClient(load_pin(self.stage.broker).url) as client:
             found = client.submissions(name=name_of(self.recipe_hash, FIRST + day * DAY))
-        return [(one.state, None if one.runner is None else one.runner.code) for one in found]
+        return [
+            (state.state, None if state.runner is None else state.runner.code) for state in found
+        ]
 
     def submitted(self) -> int:
         with BrokerClient(load_pin(self.stage.broker).url) as client:
@@ -132,17 +134,17 @@ class Fresh(World):
         """How each due time stands, oldest first."""
         with BrokerClient(load_pin(self.stage.broker).url) as client:
             found = client.submissions()
-        mine = [one for one in found if read_due_name(one.name, self.recipe_hash) is not None]
+        mine = [item for item in found if read_due_name(item.name, self.recipe_hash) is not None]
         return [
-            (one.state, None if one.runner is None else one.runner.code)
-            for one in sorted(mine, key=lambda one: one.index)
+            (entry.state, None if entry.runner is None else entry.runner.code)
+            for entry in sorted(mine, key=lambda one: one.index)
         ]
 
 
 def test_before_the_owners_approved_a_due_time_is_skipped_by_name(world: World) -> None:
     world.at(0)
     answer = world.stage.run(*world.words("--once"))
-    assert [one["code"] for one in answer["decided"]] == ["approvals-missing"]
+    assert [refusal["code"] for refusal in answer["decided"]] == ["approvals-missing"]
     assert world.of(0) == [("skipped", "approvals-missing")]
     assert answer["next"] == to_rfc3339(FIRST + DAY)
 
@@ -155,7 +157,7 @@ def test_two_schedulers_at_once_submit_once(world: World) -> None:
     assert [process.returncode for process in both] == [0, 0]
     assert world.of(1) == [("waiting", None)]
     assert world.submitted() == 2
-    assert {one["name"] for answer in told for one in answer["decided"]} == {
+    assert {decision["name"] for answer in told for decision in answer["decided"]} == {
         name_of(world.recipe_hash, FIRST + DAY)
     }
 
@@ -292,9 +294,9 @@ def test_what_a_scheduler_decides_by_ends_with_it(world: World) -> None:
         process.wait()
         wait_until(lambda: not runs(deciding), 20)
     finally:
-        for one in found:
-            if runs(one):
-                one.kill()
+        for item in found:
+            if runs(item):
+                item.kill()
         process.kill()
         process.communicate()
 
@@ -304,7 +306,7 @@ def test_of_several_brokers_the_first_alone_keeps_a_schedule(world: World) -> No
     stage = world.stage
     stage.open_broker("second")
     files = (stage.broker, stage.folder / "second.yaml")
-    brokers = {load_pin(one).broker_id: one for one in files}
+    brokers = {load_pin(file).broker_id: file for file in files}
     folder = stage.folder / "at-two"
     folder.mkdir()
     recipe = {**SCHEDULED, "name": "at-two"}
@@ -341,7 +343,7 @@ def test_new_data_is_tried_soon_and_each_refusal_is_a_skip_with_its_reason(fresh
     stage = fresh.stage
     fresh.at(0)
     first = stage.run(*fresh.words("--once"))
-    assert [one["code"] for one in first["decided"]] == ["approvals-missing"]
+    assert [refusal["code"] for refusal in first["decided"]] == ["approvals-missing"]
     for owner in OWNERS[1:]:
         stage.run(
             "approve", "--deployment", fresh.folder / "app-compose.json", "--broker",
@@ -354,12 +356,12 @@ def test_new_data_is_tried_soon_and_each_refusal_is_a_skip_with_its_reason(fresh
     )  # fmt: skip
     fresh.at(0, 3600)
     second = stage.run(*fresh.words("--once"))
-    assert [one["code"] for one in second["decided"]] == ["dataset-withdrawn"]
+    assert [refusal["code"] for refusal in second["decided"]] == ["dataset-withdrawn"]
     assert second["watch"] is None
     fresh.seal(OWNERS[1])
     fresh.at(0, 7200)
     third = stage.run(*fresh.words("--once"))
-    assert [one["code"] for one in third["decided"]] == [None]
+    assert [refusal["code"] for refusal in third["decided"]] == [None]
     skips = [("skipped", "approvals-missing"), ("skipped", "dataset-withdrawn")]
     assert fresh.ends() == [*skips, ("waiting", None)]
     assert third["watch"].startswith(load_pin(stage.broker).url)

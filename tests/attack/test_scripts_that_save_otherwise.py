@@ -65,7 +65,9 @@ def writes_elsewhere(model: Own, folder: Path) -> None:
 def writes_other_weights(model: Own, folder: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file({name: one + 1e-7 for name, one in model.state_dict().items()}, _weights(folder))
+    save_file(
+        {name: tensor + 1e-7 for name, tensor in model.state_dict().items()}, _weights(folder)
+    )
 
 
 def writes_half(model: Own, folder: Path) -> None:

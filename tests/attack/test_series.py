@@ -36,12 +36,12 @@ pytestmark = pytest.mark.claim("C187")
 
 
 def findings(world: ReleaseWorld) -> list[str]:
-    return [one.check for one in audited(world).findings]
+    return [finding.check for finding in audited(world).findings]
 
 
 def run(world: ReleaseWorld, *members: SealedSet, **changed: Any) -> Any:
     asked = [world.sealed[owner].asked for owner in (A, B)]
-    return world.obtain(datasets=[*asked, *(one.asked for one in members)], **changed)
+    return world.obtain(datasets=[*asked, *(member.asked for member in members)], **changed)
 
 
 def refused(world: ReleaseWorld, error: type[SealtrainError], *members: SealedSet) -> None:
@@ -59,8 +59,8 @@ def approve(world: ReleaseWorld, first: SealedSet, runs: int = 9) -> None:
 
 
 def newest_in_ledger(world: ReleaseWorld) -> list[dict[str, Any]]:
-    bodies = [one["body"] for one in world.ledger.entries() if one["kind"] == "release"]
-    return [dict(one) for one in bodies[-1].get("series", [])]
+    bodies = [entry["body"] for entry in world.ledger.entries() if entry["kind"] == "release"]
+    return [dict(member) for member in bodies[-1].get("series", [])]
 
 
 def test_a_run_reads_every_member_and_the_ledger_names_the_newest(world: ReleaseWorld) -> None:
@@ -278,7 +278,7 @@ def test_an_audit_finds_a_run_that_left_the_newest_member_out(world: ReleaseWorl
     first = use_series(world)
     approve(world, first)
     run(world, first)
-    body = next(one["body"] for one in world.ledger.entries() if one["kind"] == "release")
+    body = next(entry["body"] for entry in world.ledger.entries() if entry["kind"] == "release")
     assert isinstance(body, dict)
     follow(world, first, 2)
     use = body["standing"][0]
@@ -379,7 +379,7 @@ def test_members_that_differ_by_a_record_do_not_tell_it_by_private_counts(
         world.approve(owner, **how)
 
     def measured(*members: SealedSet) -> Any:
-        return world.obtain(datasets=[one.asked for one in (world.sealed[A], *members)])
+        return world.obtain(datasets=[dataset.asked for dataset in (world.sealed[A], *members)])
 
     measured(first)
     second = follow(world, first, 2, mode=mode, records=manifest_of(first).records + 1)
@@ -388,7 +388,7 @@ def test_members_that_differ_by_a_record_do_not_tell_it_by_private_counts(
     with pytest.raises(BudgetSpent):
         measured(*members)
     reserved = [
-        [(one["owner"], one["name"], one["epsilon"]) for one in entry["body"]["privacy"]]
+        [(share["owner"], share["name"], share["epsilon"]) for share in entry["body"]["privacy"]]
         for entry in world.ledger.entries()
         if entry["kind"] == "release"
     ]

@@ -30,13 +30,13 @@ def serving(world: World, *served: dict[str, Any], without: str | None = None) -
     told = [
         ("run.started", fields_of("run.started"), START),
         ("keys.released", fields_of("keys.released"), RELEASED),
-        *(("rows.served", one, FINISHED) for one in served),
+        *(("rows.served", fields, FINISHED) for fields in served),
         ("training.finished", fields_of("training.finished"), FINISHED),
     ]
 
     def change(facts: dict[str, Any]) -> None:
         facts["run_log"] = chained(facts["run"]["run_id"], told)
-        facts["limits"] = [one for one in limits_of(facts) if one["id"] != without]
+        facts["limits"] = [limit for limit in limits_of(facts) if limit["id"] != without]
 
     return world.manifest(change)
 

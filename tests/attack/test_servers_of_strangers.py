@@ -362,9 +362,9 @@ def test_one_address_that_brings_matrices_keeps_no_other_address_out() -> None:
                 sock.recv(5 + 32)
         late = RemoteAccelerator(*place)
         late.admit(matrix)
-        for one in (remote, late):
-            one.product(matrix, "forward", random_entries(matrix, "forward"))()
-            one.close()
+        for item in (remote, late):
+            item.product(matrix, "forward", random_entries(matrix, "forward"))()
+            item.close()
 
 
 def test_frames_that_are_announced_have_so_much_memory_together() -> None:

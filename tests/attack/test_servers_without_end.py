@@ -239,7 +239,7 @@ def test_an_answer_that_unpacks_is_refused(
 
     error, heads = attacked(name, serve, tmp_path, monkeypatch)
     assert "compress" in str(error.got)
-    assert all(b"accept-encoding: identity" in one.lower() for one in heads)
+    assert all(b"accept-encoding: identity" in head.lower() for head in heads)
 
 
 @pytest.mark.parametrize("name", ASKERS)

@@ -56,7 +56,7 @@ RULES = {"gpu_count": 8, "mode": ["mpt"], "architectures": ["BLACKWELL"]}
 def test_eight_genuine_b200_are_in_the_mode_that_encrypts(
     eight: tuple[GpuDevice, ...], driver: str
 ) -> None:
-    flags = {parse_report(one.report_bytes).feature_flag for one in eight}
+    flags = {parse_report(device.report_bytes).feature_flag for device in eight}
     assert flags == {FeatureFlag.MPT} == {FeatureFlag(FILES[B200]["feature_flag"])}
     found = judged(eight, BOARD | {"multi_gpu_mode": driver}, **RULES)
     assert (found.mode, len(found.devices), found.simulated) == ("mpt", 8, False)
@@ -110,7 +110,7 @@ def test_gpus_that_are_passed_through_alone_are_no_set(driver: str) -> None:
         evidence = resigned(
             evidence, at, device, lambda parts: parts.with_field(FLAG, struct.pack("<H", 0))
         )
-    flags = {parse_report(one.report_bytes).feature_flag for one in evidence.devices}
+    flags = {parse_report(device.report_bytes).feature_flag for device in evidence.devices}
     assert flags == {FeatureFlag.SPT}
     modes = ["single", "mpt", "protected_pcie"]
     with pytest.raises(GpuModeRefused, check=carries(check="GPU mode")):

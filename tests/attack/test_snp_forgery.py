@@ -340,9 +340,9 @@ def test_the_other_encoding_of_a_signature_is_the_same_report(guest: SimulatedSn
     assert other != raw
     found = [
         verify_report(
-            one, guest.certificates(), simulator_root=guest.root_der, now=NOW
+            value, guest.certificates(), simulator_root=guest.root_der, now=NOW
         ).report.identity
-        for one in (raw, other)
+        for value in (raw, other)
     ]
     assert found[0] == found[1]
 
@@ -459,7 +459,7 @@ class Forge:
         name: str, key: Any, issuer: str, issuer_key: Any, days: tuple[int, int]
     ) -> x509.CertificateBuilder:
         subject, above = (
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one)]) for one in (name, issuer)
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, value)]) for value in (name, issuer)
         )
         moment = datetime.fromtimestamp(NOW, UTC)
         return (

@@ -54,7 +54,7 @@ def judged(guest: SimulatedSnp, raw: bytes | None = None, **changes: Any) -> dic
     report = guest.report(ASKED, COMPOSE) if raw is None else raw
     beside = Attachments(nonce=ASKED, certificates=guest.certificates(), app_compose=COMPOSE)
     found = examine(recognise(report), beside, rules(guest, **changes), NOW)
-    return {one.name: one.outcome for one in found.submods["cpu0"].claims}
+    return {claim.name: claim.outcome for claim in found.submods["cpu0"].claims}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -145,9 +145,9 @@ def test_a_bare_report_meets_required_revocation_with_a_list_beside_it() -> None
     demanding, exhibit = rules(guest, revocation="require"), recognise(guest.report(ASKED, COMPOSE))
     beside = Attachments(certificates=guest.certificates(), crl=guest.revocations(NOW))
     found = examine(exhibit, beside, demanding, NOW)
-    assert {one.outcome for one in found.submods["cpu0"].claims if one.name == "revocation"} == {
-        "equal"
-    }
+    assert {
+        claim.outcome for claim in found.submods["cpu0"].claims if claim.name == "revocation"
+    } == {"equal"}
     kept = recognise(make_bundle(exhibit, beside, demanding, NOW).to_bytes())
     assert (
         examine(*unwrap_bundle(kept, Attachments()), demanding, NOW).identities == found.identities
@@ -220,7 +220,7 @@ def test_lists_as_amd_signs_them_are_read() -> None:
 
     root, issuer = certificate("ARK", 7, key.public_key()), certificate("ASK", 8, key.public_key())
     leaf = certificate("VCEK", 9, ec.generate_private_key(ec.SECP384R1()).public_key())
-    chain = tuple(one.public_bytes(Encoding.DER) for one in (leaf, issuer, root))
+    chain = tuple(certificate.public_bytes(Encoding.DER) for certificate in (leaf, issuer, root))
 
     def listed(*serials: int) -> bytes:
         builder = x509.CertificateRevocationListBuilder(

@@ -119,11 +119,11 @@ def test_an_altered_product_ends_the_run_and_an_honest_machine_goes_on(
     assert report["accepted"]
     predicate = statement_of(played.run)["predicate"]
     entries = predicate["run_log"]["entries"]
-    assert [one["event"] for one in entries].count("run.resumed") == 1
+    assert [entry["event"] for entry in entries].count("run.resumed") == 1
     found = read_pad_use(entries, Pads.model_validate(PADS))
     assert found.beginnings == 2
     assert found.layers["q_proj"] == found.layers["down_proj"] == 1
-    limits = {one["id"] for one in predicate["limits"]}
+    limits = {limit["id"] for limit in predicate["limits"]}
     assert {"base-model-public", "outsourced-shapes", "dealer-apart"} <= limits
     assert CANARY not in json.dumps(predicate)
 

@@ -27,11 +27,11 @@ A, B, C = OWNERS
 
 
 def release_bodies(world: ReleaseWorld) -> list[dict[str, Any]]:
-    return [dict(one["body"]) for one in world.ledger.entries() if one["kind"] == "release"]
+    return [dict(entry["body"]) for entry in world.ledger.entries() if entry["kind"] == "release"]
 
 
 def findings(world: ReleaseWorld) -> list[str]:
-    return [one.check for one in audited(world).findings]
+    return [finding.check for finding in audited(world).findings]
 
 
 def private(recipe: dict[str, Any]) -> None:
@@ -267,7 +267,9 @@ def test_what_a_broker_says_of_an_approval_is_what_runs_used(world: ReleaseWorld
     with_privacy(world, runs=3, epsilon=8.0)
     world.obtain()
     said = world.broker.registry.tally(world.target)
-    assert [(one.owner, one.runs, one.epsilon) for one in said.standing] == [(A, 1, 2.0)]
+    assert [(approval.owner, approval.runs, approval.epsilon) for approval in said.standing] == [
+        (A, 1, 2.0)
+    ]
 
 
 def test_a_broker_of_before_refuses_what_it_would_not_count() -> None:

@@ -275,10 +275,10 @@ def test_every_obstacle_is_named_with_owner_and_dataset(tmp_path: Path) -> None:
         none_registered(world)
         revoked(world)
         found = status(world, url)
-        assert [one.error.code for one in found.obstacles] == ["approval-revoked"] + [
+        assert [obstacle.error.code for obstacle in found.obstacles] == ["approval-revoked"] + [
             "dataset-unknown"
         ] * 3
-        named = {(one.error.owner, one.dataset) for one in found.obstacles[1:]}
+        named = {(obstacle.error.owner, obstacle.dataset) for obstacle in found.obstacles[1:]}
         assert named == {(owner, "biopsies") for owner in (A, B, C)}
 
 
@@ -288,7 +288,7 @@ def test_a_sealing_without_a_key_for_the_broker(tmp_path: Path) -> None:
         assert code(status(world, url, at_hand=at_hand)) == "released"
         other = replace(world.sealed[A].stanza, recipient="00" * 32)
         at_hand[A, "biopsies"] = (wanted(world, A, other),)
-        datasets = [one.asked for one in world.sealed.values()]
+        datasets = [dataset.asked for dataset in world.sealed.values()]
         datasets[0] = datasets[0]._replace(stanza=other)
         found = status(world, url, at_hand=at_hand)
         assert code(found) == released(world, datasets=datasets) == "no-stanza"
@@ -360,7 +360,7 @@ def test_a_broker_that_the_lock_does_not_name(tmp_path: Path) -> None:
 
 def together(needed: int | None, *brokers: Readiness) -> Together:
     return Together(
-        brokers={f"http://{place}": one for place, one in enumerate(brokers)},
+        brokers={f"http://{place}": broker for place, broker in enumerate(brokers)},
         datasets=((A, "biopsies"), (B, "biopsies")),
         threshold=needed,
     )
@@ -450,9 +450,9 @@ class _Altering(BrokerClient):
 
     def ledger_entries(self, start: int = 0, limit: int = 100) -> list[dict[str, JsonValue]]:
         kept = [
-            one
-            for one in super().ledger_entries(start, limit)
-            if type(self).drop is None or one["kind"] != type(self).drop
+            entry
+            for entry in super().ledger_entries(start, limit)
+            if type(self).drop is None or entry["kind"] != type(self).drop
         ]
         for entry in kept:
             type(self).change(entry)

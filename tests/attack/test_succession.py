@@ -49,8 +49,8 @@ def consortium(**changed: Any) -> Consortium:
 def rotated(before: Consortium, owner: str) -> Consortium:
     """The same consortium with other keys of one owner."""
     new = Identity(owner, Secret(bytes([9]) * 32)).public
-    owners = [new if one.name == owner else one for one in before.owners]
-    document = before.to_dict() | {"owners": [one.to_dict() for one in owners]}
+    owners = [new if each_owner.name == owner else each_owner for each_owner in before.owners]
+    document = before.to_dict() | {"owners": [owner.to_dict() for owner in owners]}
     return Consortium.from_dict(document)
 
 
@@ -88,7 +88,7 @@ def test_other_keys_take_as_many_as_members_do() -> None:
 )
 def test_other_rules_take_as_many_as_thresholds_do(changed: dict[str, Any]) -> None:
     before, after = consortium(), consortium(**changed)
-    assert {one.amendment for one in changes_between(before, after)} == {"amend_thresholds"}
+    assert {change.amendment for change in changes_between(before, after)} == {"amend_thresholds"}
     with pytest.raises(ApprovalsMissing):
         signed(before, after, A, B).verified()
     assert signed(before, after, A, B, C).verified().complete
@@ -232,7 +232,7 @@ def test_a_broker_whose_consortium_was_succeeded_lets_nothing_run(world: Release
 
 
 def succeed_again(world: ReleaseWorld, taken: Any) -> Any:
-    entry = next(one for one in world.ledger.entries() if one["kind"] == "succession")
+    entry = next(entry for entry in world.ledger.entries() if entry["kind"] == "succession")
     assert entry["body"]["digest"] == taken.digest
     envelope = dsse.Envelope.from_dict(entry["body"]["envelope"])
     return world.broker.registry.hand_in("succession", document_of(envelope))
@@ -256,12 +256,12 @@ def test_too_few_signatures_an_old_or_a_second_succession_end_nothing(
 @pytest.mark.parametrize("kind", ["release", "renewal", "approval", "dataset"])
 def test_a_broker_that_goes_on_is_found_by_an_audit(world: ReleaseWorld, kind: str) -> None:
     renewed(world, world.obtain())
-    body = next(one["body"] for one in world.ledger.entries() if one["kind"] == kind)
+    body = next(entry["body"] for entry in world.ledger.entries() if entry["kind"] == kind)
     succeed(world, A, B)
     assert audited(world).holds
     world.ledger.append(kind, body | {"receipt_digest": "ab" * 32, "lease_id": "cd" * 32})
-    problems = [one.problem for one in audited(world).findings]
-    assert any("had replaced this consortium" in one for one in problems), problems
+    problems = [finding.problem for finding in audited(world).findings]
+    assert any("had replaced this consortium" in problem for problem in problems), problems
 
 
 # A broker that begins with one.

@@ -244,7 +244,7 @@ from sealtrain.recipe.modelfolder import measure_folder
 folder, private = Path(sys.argv[1]), PrivateFolder()
 opened.clear()
 measure_folder(folder, copies=private.writer)
-print(json.dumps([one for one in opened if one.startswith(sys.argv[1])]))
+print(json.dumps([path for path in opened if path.startswith(sys.argv[1])]))
 """
 
 

@@ -195,11 +195,11 @@ def test_both_verifiers_name_the_same_open_values(tmp_path: Path) -> None:
     ]
     for trust, answer in zip(trusts, second_answers(asked), strict=True):
         ours = left_open(trust, artefacts_checked=True)
-        named = [f"Your trust file accepts any {one['words']}." for one in answer["open"]]
+        named = [f"Your trust file accepts any {pin['words']}." for pin in answer["open"]]
         assert tuple(named) == ours
         fields = [value.field for value in open_values(trust.appraisal)]
         pins = [name for name in ("compose_hash", "app_id") if getattr(trust, name) == "any"]
-        assert [one["field"] for one in answer["open"]] == pins + fields
+        assert [pin["field"] for pin in answer["open"]] == pins + fields
 
 
 def claim(name: object, outcome: object = "any") -> dict[str, object]:
@@ -228,8 +228,8 @@ def test_both_verifiers_name_what_brokers_did_not_compare(tmp_path: Path) -> Non
         )
     first, *others = second_answers(asked)
     assert first["released"] == ["a device", "guest image", "machine"]
-    assert [one["released"] for one in others] == [[]] * len(others)
-    assert [one["verdict"] for one in (first, *others)] == ["verified"] * len(asked)
+    assert [other["released"] for other in others] == [[]] * len(others)
+    assert [verdict["verdict"] for verdict in (first, *others)] == ["verified"] * len(asked)
     ours = [own_answer(question) for question in asked]
     found = [released_open(report.facts.receipts or ()) for report in ours]
     assert found == [tuple(answer["released"]) for answer in (first, *others)]
@@ -240,7 +240,9 @@ def test_both_verifiers_name_what_brokers_did_not_compare(tmp_path: Path) -> Non
 @pytest.mark.claim("C432")
 @pytest.mark.parametrize("name", BARE)
 def test_a_guest_asks_its_platform_for_its_tier(tmp_path: Path, name: str) -> None:
-    socket, compose, state = (tmp_path / one for one in ("guest.sock", "app-compose.json", "state"))
+    socket, compose, state = (
+        tmp_path / name for name in ("guest.sock", "app-compose.json", "state")
+    )
     compose.write_bytes(COMPOSE)
     with running(socket, compose, state, clock=lambda: FINISHED, machine=MACHINES[name]):
         uri = f"file:{state / 'collateral.json'}"

@@ -301,7 +301,9 @@ def test_malformed_chunks_are_refused_and_the_others_go_on() -> None:
         assert list(came.refused.values()).count("clinic-a") == 2
         assert list(came.refused.values()).count("clinic-b") == 2
         assert came.tokens == {"clinic-c": 512}
-        codes = {one["fields"]["code"] for one in log.entries if one["event"] == "trip.refused"}
+        codes = {
+            entry["fields"]["code"] for entry in log.entries if entry["event"] == "trip.refused"
+        }
         assert codes == {"data-invalid"}
 
 
@@ -325,7 +327,9 @@ def _a_weight(program: Program) -> None:
 
 
 def _one_bit_of_a_moment(program: Program) -> None:
-    *_, (name, moment) = (one for one in program.tensors() if one[0].endswith("exp_avg_sq"))
+    *_, (name, moment) = (
+        tensor for tensor in program.tensors() if tensor[0].endswith("exp_avg_sq")
+    )
     moment.view(-1).view(torch.uint8)[-4] ^= 1
     assert name.startswith("optimizer.")
 
@@ -418,7 +422,7 @@ def test_a_fingerprint_of_another_moment_is_found_out(monkeypatch: pytest.Monkey
             orchestrator.run()
         assert caught.value.check == "model"
         assert len(sealed) == 0
-        assert not any(one["event"] == "travel.finished" for one in orchestrator.log.entries)
+        assert not any(entry["event"] == "travel.finished" for entry in orchestrator.log.entries)
 
 
 @pytest.mark.claim("C216")
@@ -475,8 +479,8 @@ def _rewritten_in_place(library: Path) -> None:
 
 def _patched_in_memory(library: Path) -> None:
     line = next(
-        one for one in Path("/proc/self/maps").read_text().splitlines()
-        if one.endswith(str(library)) and "r-xp" in one
+        line for line in Path("/proc/self/maps").read_text().splitlines()
+        if line.endswith(str(library)) and "r-xp" in line
     )  # fmt: skip
     start = int(line.split("-")[0], 16)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -626,9 +630,11 @@ def test_a_chunk_that_was_not_wiped_stops_the_run(
             orchestrator.run()
         assert caught.value.check == "scrub"
         # The half of a chunk whose wipe is not proven is lent to no other holder.
-        lent = [one["fields"] for one in orchestrator.log.entries if one["event"] == "trip.lent"]
+        lent = [
+            entry["fields"] for entry in orchestrator.log.entries if entry["event"] == "trip.lent"
+        ]
         assert len(lent) == 2
-        assert not any(one["event"] == "trip.scrubbed" for one in orchestrator.log.entries)
+        assert not any(entry["event"] == "trip.scrubbed" for entry in orchestrator.log.entries)
 
 
 @pytest.mark.claim("C218")
@@ -897,7 +903,9 @@ def test_reports_come_before_anything_is_trained_on() -> None:
         )
         with orchestrator:
             orchestrator.run()
-        trips = [one["fields"] for one in orchestrator.log.entries if one["event"] == "trip.lent"]
+        trips = [
+            entry["fields"] for entry in orchestrator.log.entries if entry["event"] == "trip.lent"
+        ]
         assert seen == [f"{trip['holder']}:{trip['holder']}" for trip in trips]
 
         def refuses(_name: str, _report: bytes) -> None:
@@ -928,18 +936,20 @@ def _rewritten(
 
 def _first(entries: list[dict[str, Any]], event: str, trip: int = 0) -> dict[str, Any]:
     found = (
-        one["fields"] for one in entries
-        if one["event"] == event and one["fields"].get("trip", trip) == trip
+        entry["fields"] for entry in entries
+        if entry["event"] == event and entry["fields"].get("trip", trip) == trip
     )  # fmt: skip
     return next(found)
 
 
 CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     "a trip left out": lambda entries: [
-        entries.pop(entries.index(one)) for one in list(entries) if one["fields"].get("trip") == 1
+        entries.pop(entries.index(entry))
+        for entry in list(entries)
+        if entry["fields"].get("trip") == 1
     ],
     "a scrub left out": lambda entries: entries.pop(
-        next(at for at, one in enumerate(entries) if one["event"] == "trip.scrubbed")
+        next(at for at, entry in enumerate(entries) if entry["event"] == "trip.scrubbed")
     ),
     "another proof": lambda entries: _first(entries, "trip.scrubbed").update(proof="00" * 32),
     "another holder": lambda entries: _first(entries, "trip.lent").update(holder="nobody"),
@@ -1040,7 +1050,7 @@ def test_nothing_in_the_log_tells_what_a_chunk_holds(honest: list[dict[str, Any]
         for start in range(0, len(data), 256):
             digest = hashlib.sha256(data[start : start + 256]).hexdigest()
             assert digest not in canonical_json(honest).decode()
-    assert not any("loss" in one["fields"] for one in honest)
+    assert not any("loss" in entry["fields"] for entry in honest)
 
 
 def test_no_message_shows_a_secret() -> None:

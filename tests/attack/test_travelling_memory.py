@@ -139,7 +139,7 @@ def test_a_folder_that_was_put_back_or_emptied_is_refused(disk: Disk) -> None:
 
 def test_the_brokers_anchor_the_first_write_and_soon_the_others(disk: Disk) -> None:
     give(disk.process(), 0, 7)
-    assert [one.counter for one in disk.anchors] == [1, 5]
+    assert [anchor.counter for anchor in disk.anchors] == [1, 5]
     disk.process()  # what an earlier process did not have anchored, too
     assert disk.anchors[-1].counter == 9
 

@@ -358,7 +358,9 @@ def test_a_challenge_is_not_known_before_its_range_was_overwritten(
     monkeypatch.setattr(accelerators, "operation", noted)
     with travel_world() as world, world.orchestrator() as orchestrator:
         orchestrator.run()
-    scrubs = [one["fields"] for one in orchestrator.log.entries if one["event"] == "trip.scrubbed"]
+    scrubs = [
+        entry["fields"] for entry in orchestrator.log.entries if entry["event"] == "trip.scrubbed"
+    ]
     assert len(scrubs) == 12
     for scrub in scrubs:
         shown = next(at for at, message in enumerate(seen) if scrub["nonce"].encode() in message)

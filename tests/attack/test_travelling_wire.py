@@ -87,7 +87,7 @@ def test_who_meddles_with_the_control_channel_ends_the_run(meddler: str) -> None
             world.orchestrator(parties=parties) as orchestrator,
         ):
             orchestrator.run()
-        assert not any(one["event"] == "travel.finished" for one in orchestrator.log.entries)
+        assert not any(entry["event"] == "travel.finished" for entry in orchestrator.log.entries)
 
 
 def gone(at: int) -> Meddle:
@@ -183,14 +183,14 @@ def test_two_holders_who_recorded_everything_open_nothing_of_the_third() -> None
             orchestrator.run()
         assert came(orchestrator).tokens == dict.fromkeys(HOLDERS, 512)
         secrets = {capability.id: capability for _, capability in lent}
-        theirs = [one for name, one in lent if name != "clinic-b"]
-        keys = [one.key(way).reveal() for one in theirs for way in ("write", "receipt")]
+        theirs = [trip for name, trip in lent if name != "clinic-b"]
+        keys = [their.key(way).reveal() for their in theirs for way in ("write", "receipt")]
         opened = {True: 0, False: 0}
         plain = {name: tokens.data for name, tokens in world.tokens.items()}
         for there in relay.there:
             wire = bytes(there)
             trip, record = secrets[wire[:16].hex()], wire[16:]
-            owner = next(name for name, one in lent if one.id == trip.id)
+            owner = next(name for name, each_trip in lent if each_trip.id == trip.id)
             head, sealed = record[:5], record[5 : 5 + int.from_bytes(record[1:5], "big")]
             for key in keys:
                 try:
@@ -274,12 +274,14 @@ def test_a_guest_of_another_deployment_takes_no_part(stranger: str) -> None:
                 with world.orchestrator(plan, parties=parties) as orchestrator:
                     orchestrator.run()
                 codes = {
-                    one["fields"]["code"]
-                    for one in orchestrator.log.entries
-                    if one["event"] == "trip.refused"
+                    entry["fields"]["code"]
+                    for entry in orchestrator.log.entries
+                    if entry["event"] == "trip.refused"
                 }
                 assert codes == {"compose-hash-mismatch"}
-                trained = [one for one in orchestrator.log.entries if "trained" in one["event"]]
+                trained = [
+                    entry for entry in orchestrator.log.entries if "trained" in entry["event"]
+                ]
                 assert trained == []
             else:
                 expected = EvidenceRefused if stranger == "accelerator" else SealtrainError

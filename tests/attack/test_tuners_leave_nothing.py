@@ -41,36 +41,38 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def played(left: Remains) -> dict[str, dict[str, Any]]:
-    return {name: one for name, one in left.answer.items() if isinstance(one, dict)}
+    return {name: value for name, value in left.answer.items() if isinstance(value, dict)}
 
 
 @pytest.mark.claim("C23")
 def test_a_resumed_run_is_the_uninterrupted_one(left: Remains) -> None:
-    for name, one in played(left).items():
-        whole, rest = one["history"]
+    for name, play in played(left).items():
+        whole, rest = play["history"]
         assert 0 < len(rest) < len(whole), name
         assert whole[-len(rest) :] == rest, name
         for same in ("weights", "metrics", "rows"):
-            assert one[same][0] == one[same][1], (name, same)
+            assert play[same][0] == play[same][1], (name, same)
 
 
 @pytest.mark.claim("C617")
 def test_axolotl_leaves_out_what_the_other_backends_leave_out(left: Remains) -> None:
-    for one in left.answer.get("judged", ()):
-        assert one["own"] == one["trl"]
-        assert {"whole", "empty"} <= set(one["own"])
+    for item in left.answer.get("judged", ()):
+        assert item["own"] == item["trl"]
+        assert {"whole", "empty"} <= set(item["own"])
 
 
 @pytest.mark.claim("C639")
 def test_unsloth_trains_the_rows_that_are_counted(left: Remains) -> None:
-    for one in left.answer.get("batched", ()):
-        assert one["own"] == one["judge"] != []
-    assert sum(one["left_out"] for one in left.answer.get("batched", ())) or "judged" in left.answer
+    for item in left.answer.get("batched", ()):
+        assert item["own"] == item["judge"] != []
+    assert (
+        sum(item["left_out"] for item in left.answer.get("batched", ())) or "judged" in left.answer
+    )
 
 
 def test_it_learns(left: Remains) -> None:
-    for name, one in played(left).items():
-        losses = [values["loss"] for _, values in one["history"][0] if "loss" in values]
+    for name, play in played(left).items():
+        losses = [values["loss"] for _, values in play["history"][0] if "loss" in values]
         assert losses[-1] < losses[0] - 0.1, name
 
 
@@ -98,7 +100,7 @@ def with_trl(tmp_path_factory: pytest.TempPathFactory) -> Remains:
 
 def test_it_computes_what_trl_does(left: Remains, with_trl: Remains) -> None:
     """The same rows, adapter, optimizer and schedule; only rounding differs."""
-    ours, theirs = (one.answer["pairs"]["history"][0] for one in (with_trl, left))
+    ours, theirs = (item.answer["pairs"]["history"][0] for item in (with_trl, left))
     assert [step for step, _ in ours] == [step for step, _ in theirs]
     for (_, mine), (_, other) in zip(ours, theirs, strict=True):
         assert mine == pytest.approx(other, abs=1e-4)

@@ -120,7 +120,7 @@ def test_a_run_waits_for_its_owners_outlives_a_kill_and_ends_on_another_guest(
     wait_until(lambda: not keeper.exists())  # it ends by itself, and writes into its folder so long
     assert index_of(store)["state"] == "checkpointed"
     shutil.rmtree(world.folder / "first")
-    everything = b"".join(one.read_bytes() for one in store.rglob("*") if one.is_file())
+    everything = b"".join(path.read_bytes() for path in store.rglob("*") if path.is_file())
     assert CANARY.encode() not in everything
 
     # An operator's store that shows an older state gets no run.

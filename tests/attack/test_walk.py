@@ -181,8 +181,10 @@ def test_listing_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     status, answer, _ = told("--list")
     assert status == 0
-    assert [one["switch"] for one in answer["switches"]] == [one.name for one in SWITCHES]
-    assert all(one["promise"] for one in answer["switches"])
+    assert [switch["switch"] for switch in answer["switches"]] == [
+        switch.name for switch in SWITCHES
+    ]
+    assert all(switch["promise"] for switch in answer["switches"])
     assert list(tmp_path.iterdir()) == []
 
 

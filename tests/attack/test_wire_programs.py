@@ -56,7 +56,7 @@ def environment(rank: int, world: int, port: int) -> None:
 
 def listening() -> set[str]:
     """Sockets of this process that listen."""
-    mine = {str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+    mine = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
 

@@ -48,7 +48,7 @@ def uses(world: ReleaseWorld, *datasets: str) -> list[dict[str, object]]:
     found = Uses(datasets)
     for index, entry in enumerate(world.ledger.entries()):
         found.entry(index, entry)
-    return [one.to_dict() for one in found.found()]
+    return [document.to_dict() for document in found.found()]
 
 
 def refused(world: ReleaseWorld, error: type[SealtrainError], envelope: Envelope) -> None:
@@ -65,7 +65,7 @@ def test_no_key_of_it_is_released_again(world: ReleaseWorld) -> None:
     assert (caught.value.owner, caught.value.exit_code) == (C, 3)
     assert world.refusals()[-1]["code"] == "dataset-withdrawn"
     world.assert_no_key_left()
-    rest = [world.sealed[one].asked for one in (A, B)]
+    rest = [world.sealed[owner].asked for owner in (A, B)]
     assert len(world.obtain(datasets=rest).keys) == 2
 
 
@@ -87,12 +87,12 @@ def test_a_run_that_had_it_does_not_go_on_without_it(world: ReleaseWorld) -> Non
         world.obtain(
             run_id=grant.run_id,
             resume=True,
-            datasets=[world.sealed[one].asked for one in (A, B)],
+            datasets=[world.sealed[owner].asked for owner in (A, B)],
         )
 
 
 def test_a_run_without_it_goes_on(world: ReleaseWorld) -> None:
-    grant = world.obtain(datasets=[world.sealed[one].asked for one in (A, B)])
+    grant = world.obtain(datasets=[world.sealed[owner].asked for owner in (A, B)])
     withdraw(world, C)
     assert renewed(world, grant).lease_ends == grant.lease_ends
 
@@ -205,9 +205,9 @@ def test_it_is_told_what_used_the_data(world: ReleaseWorld) -> None:
     assert told["withdrawn_at"]
     (run,) = told["runs"]  # type: ignore[misc]
     assert (run["run_id"], run["renewals"]) == (grant.run_id, 1)
-    assert [one["outputs"] for one in run["manifests"]] == [outputs]
+    assert [manifest["outputs"] for manifest in run["manifests"]] == [outputs]
     (other,) = uses(world, world.sealed[A].dataset_id)
-    assert [one["run_id"] for one in other["runs"]] == [grant.run_id, spared.run_id]  # type: ignore[attr-defined]
+    assert [run["run_id"] for run in other["runs"]] == [grant.run_id, spared.run_id]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("what", ["release", "renewal", "dataset"])
@@ -231,5 +231,5 @@ def test_a_broker_that_ignores_a_withdrawal_is_found_by_an_audit(
         body = body | {"run_id": grant.run_id, "receipt_digest": "ef" * 32}
     assert audited(world).holds
     world.ledger.append(what, body)
-    problems = [one.problem for one in audited(world).findings]
-    assert any(f"although {C} had withdrawn it" in one for one in problems), problems
+    problems = [finding.problem for finding in audited(world).findings]
+    assert any(f"although {C} had withdrawn it" in problem for problem in problems), problems

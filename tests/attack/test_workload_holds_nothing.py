@@ -77,7 +77,7 @@ with open("/proc/self/mem", "rb", 0) as memory:
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, rights, *_, name = (line.split(maxsplit=5) + [""])[:6]
         if rights[:2] == "rw" and not name.startswith("/"):
-            start, end = (int(one, 16) for one in place.split("-"))
+            start, end = (int(bound, 16) for bound in place.split("-"))
             try:
                 memory.seek(start)
                 part = memory.read(end - start)
@@ -103,19 +103,19 @@ for name in ("mem", "environ", "maps", "fd/0", "root/etc/hostname", "cwd/consort
     found["read"][place] = tried(lambda: open(place, "rb").read(8))
 found["listed"][f"/proc/{KEEPER}/fd"] = tried(lambda: os.listdir(f"/proc/{KEEPER}/fd"))
 found["signal"] = tried(lambda: os.kill(KEEPER, 0))
-held = {type(one).__name__ for one in gc.get_objects()}
+held = {type(thing).__name__ for thing in gc.get_objects()}
 found["objects"] = sorted(held & {
     "DataKey", "Secret", "SealedDataset", "SealedFile", "SealedStore", "Quorum", "Grants",
     "Lease", "LeaseKeeper", "Journal", "Recorder", "BrokerClient", "Keeper", "Stanza",
 })
 # The keeper as it was before it asked a broker.
 found["keeper's"] = [
-    sorted(vars(one)) for one in gc.get_objects() if type(one).__name__ == "GuestRun"
+    sorted(vars(thing)) for thing in gc.get_objects() if type(thing).__name__ == "GuestRun"
 ]
 # The pipe to the supervisor, by walking the stack; the terminal and pipes, by number.
 frame, answers = inspect.currentframe(), []
 while frame is not None:
-    answers += [one for one in frame.f_locals.values() if hasattr(one, "send_bytes")]
+    answers += [value for value in frame.f_locals.values() if hasattr(value, "send_bytes")]
     frame = frame.f_back
 found["pipes"] = len(answers)
 for number in map(int, os.listdir("/proc/self/fd")):
@@ -131,7 +131,7 @@ found["ways"] = {
     "quorum": hasattr(run, "quorum"),
     "grant": hasattr(run, "grant"),
 }
-found["columns"] = [list(one.dataset.batch(0).schema.names) for one in run.sources]
+found["columns"] = [list(source.dataset.batch(0).schema.names) for source in run.sources]
 found["sockets"] = {
     str(kind): tried(lambda: ctypes.CDLL(None).socket(*kind)) for kind in ((1, 1), (2, 1), (2, 2))
 }
@@ -195,7 +195,7 @@ def done(world: Stage) -> subprocess.CompletedProcess[str]:
         out / "checkpoints", out / "journal", world.folder / "home", world.folder / "tmp",
         world.folder.parent, "/etc/hostname", "/etc/shadow", "/root", "/home",
     ]  # fmt: skip
-    script = SCRIPT.replace("PATHS", repr([str(one) for one in looked_at]), 2)
+    script = SCRIPT.replace("PATHS", repr([str(place) for place in looked_at]), 2)
     recipe = RECIPE | {
         "name": name,
         "scripts": ["train.py"],
@@ -207,8 +207,9 @@ def done(world: Stage) -> subprocess.CompletedProcess[str]:
     source = world.folder / "notes.jsonl"
     source.write_text(
         "".join(
-            json.dumps({"prompt": f"p{one}", "completion": " a", "ssn": f"078-05-{one:04}"}) + "\n"
-            for one in range(40)
+            json.dumps({"prompt": f"p{number}", "completion": " a", "ssn": f"078-05-{number:04}"})
+            + "\n"
+            for number in range(40)
         )
     )
     folder = world.propose(
@@ -242,17 +243,23 @@ def found(world: Stage, done: subprocess.CompletedProcess[str]) -> dict[str, Any
 
 def test_it_holds_its_channel_its_memory_and_nothing_else(found: dict[str, Any]) -> None:
     kinds = re.compile(r"/dev/null|socket:\[\d+\]|/memfd:\S+ \(deleted\)|/proc/\d+/fd")
-    others = [one for one in found["descriptors"].values() if not kinds.fullmatch(one)]
-    pipes = Counter(one for one in others if one.startswith("pipe:"))
+    others = [
+        descriptor
+        for descriptor in found["descriptors"].values()
+        if not kinds.fullmatch(descriptor)
+    ]
+    pipes = Counter(other for other in others if other.startswith("pipe:"))
     assert set(pipes.values()) <= {
         2
     }  # both ends are here: it ends the ranks, of which there is one
-    others = [one for one in others if one not in pipes]
+    others = [other for other in others if other not in pipes]
     # Its folder in memory is held by a lock on it.
     assert all(
-        re.fullmatch(str(SHARED_MEMORY / "sealtrain-run-[0-9a-f]+"), one) for one in others
+        re.fullmatch(str(SHARED_MEMORY / "sealtrain-run-[0-9a-f]+"), other) for other in others
     ), others
-    assert sum(one.startswith("socket:") for one in found["descriptors"].values()) == 3
+    assert (
+        sum(descriptor.startswith("socket:") for descriptor in found["descriptors"].values()) == 3
+    )
     assert found["objects"] == []
     later = {"quorum", "consortium", "grant", "lease", "lease_keeper", "sealed", "found", "store"}
     assert not [names for names in found["keeper's"] if later & set(names)]

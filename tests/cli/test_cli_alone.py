@@ -59,7 +59,7 @@ def test_only_the_words_and_the_places_of_packages_go_along(tmp_path: Path, evil
     assert prefix == sys.prefix
     assert str(Path(sealtrain.__file__).parents[1]) in places
     assert not {str(evil), str(tmp_path), ""} & set(places)
-    assert all(Path(one).is_absolute() for one in places)
+    assert all(Path(place).is_absolute() for place in places)
 
 
 def test_the_command_runs_there(tmp_path: Path, evil: Path) -> None:

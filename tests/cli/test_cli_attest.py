@@ -80,50 +80,50 @@ def words(shared: Path, one: Real, policy: Path) -> list[str]:
 def test_every_real_file_is_verified_at_its_time_and_refused_outside(
     run: Run, shared: Path, tmp_path: Path
 ) -> None:
-    for one in accepted(shared):
-        typed = words(shared, one, written(tmp_path, one.policy))
-        done = run("verify", *typed, "--at", one.time, "--json")
-        assert (done.code, one.file) == (0, one.file), done.stderr
-        assert done.json["simulated"] == ("mock" in one.file)
+    for real in accepted(shared):
+        typed = words(shared, real, written(tmp_path, real.policy))
+        done = run("verify", *typed, "--at", real.time, "--json")
+        assert (done.code, real.file) == (0, real.file), done.stderr
+        assert done.json["simulated"] == ("mock" in real.file)
         assert done.json["bound"] is False
-        assert done.json["verified_at"] == one.time
+        assert done.json["verified_at"] == real.time
         assert done.stderr  # a person is told too
-        for moment in one.outside:
+        for moment in real.outside:
             late = run("verify", *typed, "--at", to_rfc3339(moment), "--json")
             assert (late.code, list(late.json)) == (3, ["error"])
-            assert late.json["error"]["code"] == one.late
+            assert late.json["error"]["code"] == real.late
 
 
 def test_a_nonce_binds_and_another_one_is_refused(run: Run, shared: Path, tmp_path: Path) -> None:
-    for one in accepted(shared):
-        typed = [*words(shared, one, written(tmp_path, one.policy)), "--at", one.time, "--json"]
-        if one.nonce is not None:
-            done = run("verify", *typed, "--nonce", one.nonce)
+    for real in accepted(shared):
+        typed = [*words(shared, real, written(tmp_path, real.policy)), "--at", real.time, "--json"]
+        if real.nonce is not None:
+            done = run("verify", *typed, "--nonce", real.nonce)
             assert done.code == 0
             assert done.json["bound"] is True
-        length = 64 if one.nonce is None else len(one.nonce)
-        for wrong in ("00" * (length // 2), (one.nonce or "00" * 64)[:-2]):
+        length = 64 if real.nonce is None else len(real.nonce)
+        for wrong in ("00" * (length // 2), (real.nonce or "00" * 64)[:-2]):
             refused = run("verify", *typed, "--nonce", wrong)
-            expected = "gpu-nonce-mismatch" if "nvidia" in one.file else "report-data-mismatch"
+            expected = "gpu-nonce-mismatch" if "nvidia" in real.file else "report-data-mismatch"
             assert (refused.code, refused.json["error"]["code"]) == (3, expected)
 
 
 def test_every_negative_file_is_refused_with_its_code_and_no_partial_verdict(
     run: Run, shared: Path, tmp_path: Path
 ) -> None:
-    for one, code in REFUSED:
-        typed = words(shared, one, written(tmp_path, one.policy))
-        done = run("verify", *typed, "--at", one.time)
-        assert (done.code, done.stdout) == (3, ""), one
+    for real, code in REFUSED:
+        typed = words(shared, real, written(tmp_path, real.policy))
+        done = run("verify", *typed, "--at", real.time)
+        assert (done.code, done.stdout) == (3, ""), real
         assert f"refused [{code}]" in done.stderr
-        asked = run("verify", *typed, "--at", one.time, "--json")
+        asked = run("verify", *typed, "--at", real.time, "--json")
         assert list(asked.json) == ["error"]
 
 
 def test_people_read_each_claim_and_machines_get_it_whole(
     run: Run, shared: Path, tmp_path: Path
 ) -> None:
-    [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
+    [one] = [real for real in accepted(shared) if real.file == "tdx/tdx_quote"]
     typed = [*words(shared, one, written(tmp_path, one.policy)), "--at", one.time]
     people, machine = run("verify", *typed), run("verify", *typed, "--json")
     assert people.stdout.startswith("VERIFIED")
@@ -142,7 +142,7 @@ def test_the_deployment_document_is_compared_where_it_is_named(
     run: Run, shared: Path, tmp_path: Path
 ) -> None:
     file = "dstack/verifier-fixtures/quote-report.json"
-    [one] = [one for one in accepted(shared) if one.file == file]
+    [one] = [real for real in accepted(shared) if real.file == file]
     typed = [*words(shared, one, written(tmp_path, one.policy)), "--at", one.time, "--json"]
     claims = run("verify", *typed).json["submods"]["cpu0"]["claims"]
     [measured] = [claim["got"] for claim in claims if claim["name"] == "compose hash"]
@@ -255,7 +255,7 @@ def test_an_explanation_without_a_policy_or_time_says_so(run: Run, shared: Path)
     assert "MEASUREMENT" in done.stdout
     assert HEX.search(done.stdout) is None
     whole = run("explain", file, "--json").json
-    [measured] = [one for one in whole["fields"] if one["name"] == "MEASUREMENT"]
+    [measured] = [field for field in whole["fields"] if field["name"] == "MEASUREMENT"]
     assert len(measured["value"]) == 96
     refused = run("explain", file, "--policy", "preset:snp-genoa")
     assert (refused.code, refused.stdout) == (2, "")
@@ -386,7 +386,8 @@ def test_collateral_is_fetched_for_one_known_thing(
     run: Run, shared: Path, tmp_path: Path, typed: list[str]
 ) -> None:
     named = [
-        str(shared / "vectors" / one) if "/" in one and ":" not in one else one for one in typed
+        str(shared / "vectors" / word) if "/" in word and ":" not in word else word
+        for word in typed
     ]
     done = run("fetch", *named, "--out", tmp_path / "out.json")
     assert (done.code, done.stdout) == (2, "")
@@ -396,7 +397,7 @@ def test_collateral_is_fetched_for_one_known_thing(
 def test_fetched_collateral_verifies_the_quote_it_was_fetched_for(
     run: Run, shared: Path, tmp_path: Path
 ) -> None:
-    [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
+    [one] = [real for real in accepted(shared) if real.file == "tdx/tdx_quote"]
     file, out = shared / "vectors" / one.file, tmp_path / "collateral.json"
     published = one.beside(shared).collateral
     assert published is not None
@@ -476,7 +477,7 @@ def test_the_policy_and_the_explanation_in_the_guide_are_what_one_writes_and_rea
     page = (repository / "docs/guides/attestation.md").read_text("utf-8")
     [example] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "policy.yaml").write_text(example)
-    [one] = [one for one in accepted(shared) if one.file == "nitro/prod_2022_pcr8.cose"]
+    [one] = [real for real in accepted(shared) if real.file == "nitro/prod_2022_pcr8.cose"]
     typed = [shared / "vectors" / one.file, "--at", one.time, "--policy"]
     refused = run("verify", *typed, tmp_path / "policy.yaml", "--json")
     assert refused.json["error"]["code"] == "measurement-mismatch"

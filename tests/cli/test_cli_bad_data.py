@@ -64,7 +64,7 @@ def test_a_file_that_no_training_can_use_is_refused_as_the_table_says(
     found = row(name, tmp_path)
     if WRITE_TABLE:
         lines = known() | {name: found}
-        TABLE.write_text("\n".join(lines[one] for one in sorted(lines)) + "\n", "utf-8")
+        TABLE.write_text("\n".join(lines[line] for line in sorted(lines)) + "\n", "utf-8")
         return
     assert found.split(" | ")[:5] == known()[name].split(" | ")[:5]
 

@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for owner in owners:
         (folder / f"{owner.name}.public.json").write_bytes(owner.public.to_bytes())
     lab = Consortium.found(
-        name="lab", owners=[one.public for one in owners], approve=2, own_data_consent=False
+        name="lab", owners=[owner.public for owner in owners], approve=2, own_data_consent=False
     )
     (folder / "lab.json").write_bytes(lab.to_bytes())
     done = sealtrain(

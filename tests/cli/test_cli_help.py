@@ -109,7 +109,7 @@ def test_every_command_that_answers_offers_json() -> None:
         if path
         and not isinstance(command, click.Group)
         and path[-1] not in talks_only
-        and "--json" not in [name for one in command.params for name in one.opts]
+        and "--json" not in [name for param in command.params for name in param.opts]
     ]
     assert without == []
 

@@ -46,7 +46,9 @@ def test_a_sample_gives_a_recipe_that_parses(tmp_path: Path, phase: str) -> None
     assert (answer["phase"], answer["kept"]) == (phase, [])
     recipe = load_recipe(tmp_path / "recipe.yaml")
     assert recipe.phase == phase
-    assert [(one.owner, one.name) for one in recipe.datasets] == [("clinic-a", "my-records")]
+    assert [(dataset.owner, dataset.name) for dataset in recipe.datasets] == [
+        ("clinic-a", "my-records")
+    ]
     private = tmp_path / "keys/clinic-a.identity.json"
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     project = load_project(tmp_path / "sealtrain.toml")
@@ -190,7 +192,9 @@ def test_with_other_owners_it_founds_their_consortium(tmp_path: Path) -> None:
     assert consortium.thresholds.approve == 2
     assert consortium.own_data_consent
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert [(one.owner, one.name) for one in recipe.datasets] == [(one, "notes") for one in owners]
+    assert [(dataset.owner, dataset.name) for dataset in recipe.datasets] == [
+        (owner, "notes") for owner in owners
+    ]
     assert recipe.release_policy.model.recipients == ("clinic-a",)
     batch = recipe.trainer.per_device_train_batch_size * recipe.trainer.gradient_accumulation_steps
     assert recipe.trainer.max_steps == 3 * 3 * 64 // batch

@@ -127,7 +127,7 @@ CALL = re.compile(r"sealtrain ((?:[a-z][a-z-]* ?)+)([^;`]*)")
 def options_of(command: click.Command) -> set[str]:
     return {
         "--help",
-        *(name for one in command.params for name in (*one.opts, *one.secondary_opts)),
+        *(name for param in command.params for name in (*param.opts, *param.secondary_opts)),
     }
 
 
@@ -146,7 +146,7 @@ def sentences() -> Iterator[tuple[str, str]]:
 
 
 def test_hints_and_docstrings_name_options_that_there_are() -> None:
-    known = OTHERS.keys() | {name for one in by_path().values() for name in options_of(one)}
+    known = OTHERS.keys() | {name for value in by_path().values() for name in options_of(value)}
     wrong = []
     for place, text in sentences():
         wrong += [f"{place} {name}" for name in OPTION.findall(text) if name not in known]
@@ -230,7 +230,7 @@ def test_a_duration_has_a_unit_and_a_bare_number_the_options_own(
 
 
 def test_an_approval_may_hold_for_hours() -> None:
-    [days] = [one for one in by_path()["approve"].params if "--valid-for" in one.opts]
+    [days] = [param for param in by_path()["approve"].params if "--valid-for" in param.opts]
     assert days.type.convert("2h", None, None) == pytest.approx(2 / 24)
     assert days.type.convert("30", None, None) == 30
     with pytest.raises(click.BadParameter):

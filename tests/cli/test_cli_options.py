@@ -46,7 +46,7 @@ def test_fields_are_options_in_the_place_of_the_object() -> None:
         """Run."""
 
     _, command = program(run)
-    assert [(one.name, one.opts, one.required) for one in command.params] == [
+    assert [(param.name, param.opts, param.required) for param in command.params] == [
         ("lock", ["lock"], True),
         ("guest", ["--guest"], True),
         ("platform", ["--on"], False),

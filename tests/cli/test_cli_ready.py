@@ -34,7 +34,9 @@ def ran(*words: str) -> Result:
 
 
 def test_every_ready_recipe_is_listed_with_its_phase_and_what_it_is_for() -> None:
-    listed = {one["name"]: one for one in json.loads(ran("recipes", "--json").stdout)["recipes"]}
+    listed = {
+        recipe["name"]: recipe for recipe in json.loads(ran("recipes", "--json").stdout)["recipes"]
+    }
     assert set(listed) == {path.stem for path in (REPOSITORY / "recipes").glob("*.yaml")}
     for name, told in listed.items():
         recipe = yaml.safe_load((REPOSITORY / f"recipes/{name}.yaml").read_text())
@@ -62,7 +64,11 @@ def test_an_error_is_explained_by_its_page_and_a_misspelt_one_by_its_neighbours(
 
 def test_every_code_can_be_explained() -> None:
     def codes(kind: type[SealtrainError]) -> set[str]:
-        below = [one for one in kind.__subclasses__() if one.__module__ == kind.__module__]
+        below = [
+            each_kind
+            for each_kind in kind.__subclasses__()
+            if each_kind.__module__ == kind.__module__
+        ]
         return {kind.code}.union(*map(codes, below))
 
     assert {code for code in codes(SealtrainError) if ran("explain", code).exit_code} == set()

@@ -113,7 +113,7 @@ def test_everything_that_is_wrong_is_listed_at_once(desk: Path) -> None:
         f"--records=clinic-y.notes={desk / 'book.xlsx'}",
     )  # fmt: skip
     assert done.exit_code == RecipeInvalid.exit_code
-    wrong = {one["about"]: one for one in json.loads(done.stdout)["wrong"]}
+    wrong = {fault["about"]: fault for fault in json.loads(done.stdout)["wrong"]}
     assert set(wrong) == {
         "datasets", "release_policy.model.recipients", "release_policy.metrics",
         "data clinic-y.notes",
@@ -129,7 +129,7 @@ def test_data_alone_exits_as_data_does(desk: Path) -> None:
     (desk / "rows.jsonl").write_text('{"prompt": "case"}\n')
     done = check(desk, f"--records=hospital-a.biopsies={desk / 'rows.jsonl'}")
     assert done.exit_code == 5
-    assert [one["code"] for one in json.loads(done.stdout)["wrong"]] == ["schema-mismatch"]
+    assert [refusal["code"] for refusal in json.loads(done.stdout)["wrong"]] == ["schema-mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -246,10 +246,12 @@ def test_a_review_says_by_which_rule_epochs_become_steps(desk: Path) -> None:
     write(desk, RECIPE | {"trainer": RECIPE["trainer"] | epochs})
     assert lock(desk).exit_code == 0
     locked = load_lock(desk / "locked" / "recipe.lock.json")
-    trained = [one for one in locked.recipe.datasets if one.role == "train"]
+    trained = [dataset for dataset in locked.recipe.datasets if dataset.role == "train"]
     registered = [
-        SimpleNamespace(owner=one.owner, name=one.name, records=13, series=None, data_use=None)
-        for one in locked.recipe.datasets
+        SimpleNamespace(
+            owner=dataset.owner, name=dataset.name, records=13, series=None, data_use=None
+        )
+        for dataset in locked.recipe.datasets
     ]
     steps = -(-2 * 13 * len(trained) // 8)
     untold = dict(facts(locked, (), ()))["trains"]
@@ -310,4 +312,4 @@ def test_preferences_in_conversations_need_a_template_at_the_desk(desk: Path) ->
     (desk / "rows.jsonl").write_text(json.dumps(turns) + "\n")
     done = check(desk, f"--records={OWNERS[0]}.biopsies={desk / 'rows.jsonl'}")
     assert done.exit_code == RecipeInvalid.exit_code, done.output
-    assert "columns.prompt" in [one.get("field") for one in json.loads(done.stdout)["wrong"]]
+    assert "columns.prompt" in [fault.get("field") for fault in json.loads(done.stdout)["wrong"]]

@@ -38,7 +38,7 @@ def engineer(site: BrokerSite) -> Path:
     folder = site.folder / "engineer"
     write_base(folder / "base", LLAMA)
     recipe = copy.deepcopy(RECIPE) | {"model": {"path": "base"}, "peft": None}
-    recipe["datasets"] = [one for one in recipe["datasets"] if one["role"] == "train"]
+    recipe["datasets"] = [dataset for dataset in recipe["datasets"] if dataset["role"] == "train"]
     recipe["trainer"]["max_length"] = 48
     recipe["release_policy"]["metrics"] = ["loss"]
     locked = locked_in(

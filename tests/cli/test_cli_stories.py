@@ -58,7 +58,7 @@ def test_ctrl_c_ends_every_part_and_says_what_stays(name: str, tmp_path: Path) -
             if "locking" in line:  # broker and simulator run
                 break
         started = below(played.pid)
-        assert any("broker" in " ".join(one.cmdline()) for one in started)
+        assert any("broker" in " ".join(process.cmdline()) for process in started)
         os.killpg(played.pid, signal.SIGINT)  # as a terminal does
         _, said = played.communicate(timeout=_WITHIN_S)
     finally:
@@ -102,7 +102,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_runs_on(name: str, small: Path)
     began = time.monotonic()
     started: dict[int, psutil.Process] = {}
     while played.poll() is None and time.monotonic() - began < _WITHIN_S:
-        started |= {one.pid: one for one in below(played.pid)}
+        started |= {process.pid: process for process in below(played.pid)}
         time.sleep(0.05)
     printed, said = played.communicate(timeout=_WITHIN_S)
     assert played.returncode == 4

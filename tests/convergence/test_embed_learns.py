@@ -21,7 +21,7 @@ WIDE = BERT | {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads"
 
 def write_faults(folder: Path) -> dict[str, Path]:
     """Two parts in words, and the same two by the letters of a code the encoder does not know."""
-    pairs = [(one, other) for one in PARTS for other in PARTS if one != other]
+    pairs = [(part, other) for part in PARTS for other in PARTS if part != other]
     random.Random(4).shuffle(pairs)  # noqa: S311 - test records
     shares = {
         "hospital-a.records": pairs[:35],

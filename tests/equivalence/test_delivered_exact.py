@@ -145,8 +145,8 @@ def test_it_loads_and_generates_as_the_model_that_save_pretrained_saved(
     assert generated(ours) == generated(theirs)  # sampled at the base's temperature
     assert generated(ours, do_sample=False) == generated(theirs, do_sample=False)
     turns = [{"role": "user", "content": "how?"}]
-    tokenizers = [AutoTokenizer.from_pretrained(one) for one in (delivered[way], base)]
-    written = [one.apply_chat_template(turns, tokenize=False) for one in tokenizers]
+    tokenizers = [AutoTokenizer.from_pretrained(value) for value in (delivered[way], base)]
+    written = [tokenizer.apply_chat_template(turns, tokenize=False) for tokenizer in tokenizers]
     assert written[0] == written[1] == "user: how?\n"
     assert tokenizers[0].special_tokens_map == tokenizers[1].special_tokens_map
     assert tokenizers[0].padding_side == tokenizers[1].padding_side == "left"

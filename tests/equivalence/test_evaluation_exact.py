@@ -200,8 +200,8 @@ def test_the_best_weights_are_the_result(
     (name,) = (name for name in whole.trained.files if name.endswith(".safetensors"))
     result = load_weights(whole.trained.files[name])
     assert all(
-        torch.equal(one, weights[name.replace(".weight", ".default.weight") if peft else name])
-        for name, one in result.items()
+        torch.equal(value, weights[name.replace(".weight", ".default.weight") if peft else name])
+        for name, value in result.items()
     )
     for stop_at in (best, best + 1):
         first, second = halves(recipe, sealed, tmp_path / str(stop_at), stop_at=stop_at)

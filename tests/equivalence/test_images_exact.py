@@ -119,8 +119,8 @@ def test_sealed_training_is_training_in_the_clear(
 ) -> None:
     recipe = RECIPES[name]()
     clear = {
-        key: PlainDataset([one.batch(number) for number in range(len(one.batch_rows))])
-        for key, one in sealed.items()
+        key: PlainDataset([dataset.batch(number) for number in range(len(dataset.batch_rows))])
+        for key, dataset in sealed.items()
     }
     over_clear = run(recipe, sources_of(recipe, clear), checkpoint_store(tmp_path))
     assert measured(over_clear) == measured(whole(name))

@@ -51,7 +51,7 @@ def in_parts(recipe: Recipe, sealed: dict[str, Any], folder: Path, stops: list[i
 
 
 def told(parts: list[Ran]) -> list[tuple[int, dict[str, float | None]]]:
-    return [one for part in parts for one in part.history]
+    return [logged for part in parts for logged in part.history]
 
 
 @pytest.mark.claim("C23")

@@ -65,7 +65,7 @@ def run(
         resume=resume,
         lease_keeper=lease_keeper,
     )
-    train = [one for one in sources_of(RECIPE, datasets) if one.role == "train"]
+    train = [source for source in sources_of(RECIPE, datasets) if source.role == "train"]
     torch.manual_seed(5)
     model = torch.nn.Sequential(
         torch.nn.Linear(2, 8), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2)
@@ -94,15 +94,15 @@ def run(
         pass
     finally:
         context.close()
-    weights = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     return hashlib.sha256(weights).hexdigest(), released, loop
 
 
 @pytest.mark.claim("C24")
 def test_sealed_records_train_as_plain_ones(sealed: dict[str, Any], tmp_path: Path) -> None:
     plain = {
-        key: PlainDataset([one.batch(number) for number in range(one.num_batches)])
-        for key, one in sealed.items()
+        key: PlainDataset([dataset.batch(number) for number in range(dataset.num_batches)])
+        for key, dataset in sealed.items()
     }
     first, losses, loop = run(sealed, checkpoint_store(tmp_path / "sealed"))
     second, same, _ = run(plain, checkpoint_store(tmp_path / "plain"))
@@ -121,7 +121,7 @@ def test_a_resumed_loop_is_the_uninterrupted_one(sealed: dict[str, Any], tmp_pat
     assert ref is not None
     resumed, after, loop = run(sealed, store, resume=ref)
     assert resumed == whole
-    assert [one for one in before if one[0] <= ref.step] + after == losses
+    assert [logged for logged in before if logged[0] <= ref.step] + after == losses
     assert (loop.steps, loop.rows) == (9, 36)
 
 

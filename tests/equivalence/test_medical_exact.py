@@ -77,8 +77,11 @@ def test_records_of_a_central_way_come_up_equally_often_however_they_were_dealt_
     sizes = [len(task.rows[name]) for name in task.names]
     assert max(sizes) > min(sizes)
     sources = task.sources(*task.names)
-    order = Order([one.dataset.batch_rows for one in sources], [one.weight for one in sources],
-                  seed=1)  # fmt: skip
+    order = Order(
+        [source.dataset.batch_rows for source in sources],
+        [source.weight for source in sources],
+        seed=1,
+    )
     assert order.epoch_rows() == len(records.train)
 
 

@@ -187,7 +187,7 @@ def run(
 
     released: list[Any] = []
     context = context_of(store, released, stop_at, resume, lease_keeper)
-    train = [one for one in sources_of(RECIPE, datasets) if one.role == "train"]
+    train = [source for source in sources_of(RECIPE, datasets) if source.role == "train"]
     stream = Positioned(RecordStream(train, ["size", "spread", "finding"], seed=7))
     loader = DataLoader(as_iterable_dataset(stream), batch_size=4, collate_fn=collate)
     model, counted = perceptron(), None
@@ -197,7 +197,7 @@ def run(
         pass
     finally:
         context.close()
-    weights = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     return hashlib.sha256(weights).hexdigest(), released, counted
 
 
@@ -207,8 +207,8 @@ def test_sealed_records_train_as_plain_ones(
     way: Way, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
     plain = {
-        key: PlainDataset([one.batch(number) for number in range(one.num_batches)])
-        for key, one in sealed.items()
+        key: PlainDataset([dataset.batch(number) for number in range(dataset.num_batches)])
+        for key, dataset in sealed.items()
     }
     first, losses, counted = run(way, sealed, checkpoint_store(tmp_path / "sealed"))
     second, same, _ = run(way, plain, checkpoint_store(tmp_path / "plain"))
@@ -229,7 +229,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     ref = newest(store, None)
     assert ref is not None
     resumed, after, counted = run(way, sealed, store, resume=ref)
-    assert [one for one in before if one[0] <= ref.step] + after == losses
+    assert [logged for logged in before if logged[0] <= ref.step] + after == losses
     assert resumed == whole
     assert (counted.steps, counted.rows) == (9, 36)
 
@@ -253,7 +253,7 @@ def test_a_loader_whose_place_in_the_data_nothing_knows_is_refused(
 ) -> None:
     from torch.utils.data import DataLoader
 
-    train = [one for one in sources_of(RECIPE, sealed) if one.role == "train"]
+    train = [source for source in sources_of(RECIPE, sealed) if source.role == "train"]
     stream = Positioned(RecordStream(train, ["size", "spread", "finding"], seed=7))
     data: Any = as_iterable_dataset(stream) if wrong == "workers" else [{"size": 1}]
     loader = DataLoader(data, batch_size=4, num_workers=2 if wrong == "workers" else 0)

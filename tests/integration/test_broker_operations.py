@@ -268,7 +268,9 @@ def assert_all_is_recorded(site: ProcessSite, told: Acknowledged) -> None:
     finally:
         store.close()
     receipts = {
-        one["body"]["receipt_digest"]: one["body"] for one in entries if one["kind"] == "release"
+        entry["body"]["receipt_digest"]: entry["body"]
+        for entry in entries
+        if entry["kind"] == "release"
     }
     for grant in told.grants:
         found = receipts[receipt_digest(grant.receipts[-1].envelope)]
@@ -370,16 +372,16 @@ def test_killed_during_a_renewal_it_takes_the_same_again_and_nothing_older(tmp_p
         finally:
             process.end()
         assert cut
-        assert {one.lease_id for one in told} == {grant.lease_id}
+        assert {lease.lease_id for lease in told} == {grant.lease_id}
         meta = {"origin": attested.origin, "key_id": world.keyring.signer.key_id}
         store = LedgerStore(site.state / "ledger.sqlite", meta)
         try:
             entries: list[Any] = [parse_json(data) for data in store.read(0, store.recompute())]
         finally:
             store.close()
-        recorded = {one["body"].get("receipt_digest") for one in entries}
-        assert {receipt_digest(one.receipts[-1].envelope) for one in told} <= recorded
-        renewals = [one["body"]["lease_id"] for one in entries if one["kind"] == "renewal"]
+        recorded = {entry["body"].get("receipt_digest") for entry in entries}
+        assert {receipt_digest(answer.receipts[-1].envelope) for answer in told} <= recorded
+        renewals = [entry["body"]["lease_id"] for entry in entries if entry["kind"] == "renewal"]
         assert set(renewals) == {grant.lease_id}
         # Each moment's was taken at most once before the kill, and once after it.
         assert len(moments) <= len(renewals) <= 2 * len(moments)

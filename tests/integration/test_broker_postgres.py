@@ -89,7 +89,7 @@ def test_no_key_is_in_the_database(world: ReleaseWorld, postgres: Server) -> Non
     ).stdout
     assert world.consortium.consortium_id.encode() in dump
     assert world.sealed["hospital-a"].pin.dataset_id.encode() in dump
-    for key in [one.key.reveal() for one in world.sealed.values()] + [ROOT]:
+    for key in [dataset.key.reveal() for dataset in world.sealed.values()] + [ROOT]:
         for form in (key, key.hex().encode(), to_base64(key).encode()):
             assert form not in dump
 
@@ -259,7 +259,7 @@ def test_a_database_that_ends_under_load_loses_nothing_acknowledged(
         world.ledger.audit([grant.receipts[-1].proof.checkpoint for grant in load.grants])
         entries = [entry for entry in world.ledger.entries() if entry["kind"] == "release"]
         recorded = {entry["body"]["receipt_digest"] for entry in entries}
-        assert {receipt_digest(one.receipts[-1].envelope) for one in load.grants} <= recorded
+        assert {receipt_digest(grant.receipts[-1].envelope) for grant in load.grants} <= recorded
         with world.store.transaction() as transaction:
             for grant in load.grants:
                 assert transaction.run(grant.run_id) is not None

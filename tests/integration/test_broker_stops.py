@@ -58,10 +58,10 @@ def test_releases_that_were_begun_are_answered_before_it_stops(
             assert gate.reached_by(3)
             threading.Timer(0.5, gate.opened.set).start()
         # The block was left at once; the answers came after that.
-        grants = [one.result(timeout=20) for one in asked]
+        grants = [future.result(timeout=20) for future in asked]
         assert gate.opened.is_set()
         assert len({grant.run_id for grant in grants}) == 3
-        assert [one["kind"] for one in world.ledger.entries(size)] == ["release"] * 3
+        assert [entry["kind"] for entry in world.ledger.entries(size)] == ["release"] * 3
         with pytest.raises(BrokerUnreachable), BrokerClient(url, timeout=2.0) as client:
             client.health()
 

@@ -114,11 +114,11 @@ def decide_on_the_chain(
     written = json.loads(Path(first).read_bytes())
     assert Path(first).read_bytes() == canonical_json(written)
     [entry] = [
-        one["body"]["envelope"]["payload"]
-        for one in world.ledger.entries()
-        if one["kind"] == "approval"
-        and one["body"]["owner"] == OWNERS[0]
-        and one["body"]["compose_hash"] == locked.compose_hash
+        entry["body"]["envelope"]["payload"]
+        for entry in world.ledger.entries()
+        if entry["kind"] == "approval"
+        and entry["body"]["owner"] == OWNERS[0]
+        and entry["body"]["compose_hash"] == locked.compose_hash
     ]
     assert canonical_json(written["decision"]) == from_base64(entry)
     assert written["not_after"] == ends

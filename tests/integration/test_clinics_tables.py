@@ -112,7 +112,7 @@ def check() -> list[str]:
 
 
 COMMANDS = [
-    *(["sealtrain", "keygen", f"clinic-{one}", "--out", one] for one in "bc"),
+    *(["sealtrain", "keygen", f"clinic-{value}", "--out", value] for value in "bc"),
     [
         *("sealtrain", "init", "--owner-name", "clinic-a", "--sample", "a.csv", *FEATURES),
         *("--label", "dringend", "--with", "b/clinic-b.public.json"),

@@ -56,7 +56,11 @@ def faults_of(answer: dict[str, Any]) -> list[str]:
 
     Its advice to offer RS256 for passkeys too is not taken.
     """
-    return [one for one in answer["faults"] if "404" not in one and "pubKeyCredParams" not in one]
+    return [
+        fault
+        for fault in answer["faults"]
+        if "404" not in fault and "pubKeyCredParams" not in fault
+    ]
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -71,7 +75,7 @@ def test_every_page_is_whole_and_accessible(width: int, dark: bool, world: Conso
         assert faults_of(answer) == [], where
         assert answer["width"] <= width, where
         own = urlsplit(world.url).netloc
-        assert {urlsplit(one).netloc for one in answer["asked"]} == {own}, where
+        assert {urlsplit(question).netloc for question in answer["asked"]} == {own}, where
 
 
 def test_the_judge_of_pages_finds_what_is_wrong(world: ConsoleWorld) -> None:
@@ -82,7 +86,7 @@ def test_the_judge_of_pages_finds_what_is_wrong(world: ConsoleWorld) -> None:
     visit = {"url": world.url + "/runs", "width": 390, "dark": False, "steps": [{"get": spoil}]}
     [answer] = visited([visit], judged=True)
     assert answer["got"] == [None]  # the page's policy kept the script from running
-    assert {"image-alt", "html-has-lang"} <= {one["id"] for one in answer["breaches"]}
+    assert {"image-alt", "html-has-lang"} <= {breach["id"] for breach in answer["breaches"]}
     assert answer["violations"] != []
 
 
@@ -91,17 +95,17 @@ def test_every_control_is_reached_by_keyboard_and_shows_it(path: str, world: Con
     url = world.url + path.format(hash=world.compose_hash, live=LIVE_ID)
     [answer] = visited([{"url": url, "width": 1280, "dark": False, "tabs": 60}])
     controls = {"A", "BUTTON", "SELECT", "INPUT", "SUMMARY"}
-    reached = [one for one in answer["focus"] if one["tag"] in controls]
+    reached = [element for element in answer["focus"] if element["tag"] in controls]
     assert reached[0]["text"] == "Skip to the page"
     # Once round: the browser begins again behind the last one.
     again = next(
-        (n for n, one in enumerate(reached) if n and one["text"] == "Skip to the page"),
+        (n for n, item in enumerate(reached) if n and item["text"] == "Skip to the page"),
         len(reached),
     )
     assert again == answer["reachable"]
-    for one in reached[:again]:
-        assert one["seen"], one
-        assert not one["outline"].startswith("none"), one
+    for item in reached[:again]:
+        assert item["seen"], item
+        assert not item["outline"].startswith("none"), item
 
 
 def test_a_change_of_recipe_is_read_on_its_page(world: ConsoleWorld, tmp_path: Path) -> None:

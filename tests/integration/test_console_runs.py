@@ -73,7 +73,7 @@ def test_a_completed_run_shows_what_became_of_its_records(world: ConsoleWorld) -
     assert status == 200
     said = read_stated(form.read(world.audited.manifest()).predicate)
     assert text.count('data-label="records"') == len(said.datasets) > 0
-    assert all(one.words in text for one in said.datasets)
+    assert all(dataset.words in text for dataset in said.datasets)
     assert 'data-limit="records-not-counted"' in text
     assert 'data-label="records"' not in got(world.url, f"/runs/{LIVE_ID}")[1]
 

@@ -83,7 +83,9 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
                 except SealtrainError as error:
                     done[owner] = error
 
-            threads = [threading.Thread(target=serve, args=(one,), daemon=True) for one in OWNERS]
+            threads = [
+                threading.Thread(target=serve, args=(owner,), daemon=True) for owner in OWNERS
+            ]
             for thread in threads:
                 thread.start()
             answer = server.ended(within=WITHIN_S)
@@ -93,28 +95,30 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
         report = verify_manifest(
             manifest, at.trust(), artefacts=tmp_path / "run", now=system_clock()
         )
-        sent = {owner: one for owner, one in done.items() if isinstance(one, Sent)}
+        sent = {owner: answer for owner, answer in done.items() if isinstance(answer, Sent)}
         assert sorted(sent) == list(OWNERS), done
-        assert all(one.manifest.read_bytes() == manifest and one.bytes for one in sent.values())
-        assert all(one.run_id == answer["run_id"] for one in sent.values())
+        assert all(
+            answer.manifest.read_bytes() == manifest and answer.bytes for answer in sent.values()
+        )
+        assert all(run.run_id == answer["run_id"] for run in sent.values())
     outcomes = {check.name: check.outcome for check in report.checks}
     assert set(outcomes.values()) == {"passed"}
     predicate = form.read(manifest).predicate
     assert predicate.collaboration is not None
-    assert [one.name for one in predicate.collaboration.parties] == list(OWNERS)
+    assert [party.name for party in predicate.collaboration.parties] == list(OWNERS)
     assert not predicate.releases
-    limits = {one.id for one in predicate.limits}
+    limits = {limit.id for limit in predicate.limits}
     assert {"activations-reveal", "clients-word"} <= limits
     assert "records-not-counted" not in limits
-    entries = [(one["event"], one["fields"]) for one in predicate.run_log.entries]
+    entries = [(entry["event"], entry["fields"]) for entry in predicate.run_log.entries]
     (counted,) = [fields for event, fields in entries if event == "data.counted"]
     sent = {
         fields["dataset_id"]: fields["rows"] for event, fields in entries if event == "cut.received"
     }
     assert set(counted) <= set(sent)
-    for dataset_id, one in counted.items():
-        assert sent[dataset_id] <= one["whole"] + one["truncated"] <= one["records"]
-    files = {one.name for one in predicate.outputs.files}
+    for dataset_id, item in counted.items():
+        assert sent[dataset_id] <= item["whole"] + item["truncated"] <= item["records"]
+    files = {file.name for file in predicate.outputs.files}
     assert {"model/adapter_model.safetensors.sealed", "model/sparse.safetensors.sealed"} <= files
 
 
@@ -130,7 +134,7 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
         with SideProgram("server", at.folder, words, start=starting(SHARED)) as server:
             _, port = host_and_port(server.place("cut server ready", within=WITHIN_S))
             inside = psutil.Process(server.pid).children(recursive=True)
-            (run,) = (one for one in inside if port in listening(one))
+            (run,) = (process for process in inside if port in listening(process))
             run.kill()
             server.line("paused [rank-lost]", within=WITHIN_S)
             wait_until(
@@ -142,5 +146,9 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
 
 def listening(process: psutil.Process) -> set[int]:
     with suppress(psutil.NoSuchProcess):  # short-lived ones come and go around a run
-        return {one.laddr.port for one in process.net_connections() if one.status == "LISTEN"}
+        return {
+            connection.laddr.port
+            for connection in process.net_connections()
+            if connection.status == "LISTEN"
+        }
     return set()

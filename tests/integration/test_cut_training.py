@@ -66,7 +66,7 @@ def test_a_guest_learns_from_activations_of_two_owners(phase: str) -> None:
     assert trained.steps == 6
     assert "accuracy" in trained.metrics
     # Six batches of four are less than a round of records, so no message was asked for twice.
-    assert all(0 < one.sent < 1_000_000 for one in owners)
+    assert all(0 < owner.sent < 1_000_000 for owner in owners)
     adapter = load(trained.files["adapter_model.safetensors"])
     layer = "layer" if phase == "classify" else "layers"
     assert adapter
@@ -183,7 +183,7 @@ def test_messages_that_come_at_once_are_kept_in_no_more_room_than_there_is() -> 
     room.both = threading.Barrier(2)
     with site(recipe, kept_bytes=room) as at:
         sources = _joined(at)
-        threads = [threading.Thread(target=one.dataset.batch, args=(0,)) for one in sources]
+        threads = [threading.Thread(target=source.dataset.batch, args=(0,)) for source in sources]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -198,7 +198,7 @@ def _joined(at: Any) -> list[Any]:
     """A source of each owner."""
     at.joining(*(at.client(name) for name in PARTIES))
     at.clients.joined(within=60)
-    return list({one.owner: one for one in at.clients.sources()}.values())
+    return list({source.owner: source for source in at.clients.sources()}.values())
 
 
 def _asked_once(at: Any, source: Any) -> int:

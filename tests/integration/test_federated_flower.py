@@ -65,10 +65,10 @@ def test_a_killed_supernode_ends_no_run(tmp_path: Path) -> None:
         state = world.federation(plan).run(START).state
         thread.join(60)
         assert values(state) == [4.5] * 4
-        assert [one["parties"] for one in world.events("round.merged")] == [list(PLACES)] * 3
+        assert [event["parties"] for event in world.events("round.merged")] == [list(PLACES)] * 3
         lost = world.events("party.left")
-        assert {one["party"] for one in lost} == {PLACES[0]}
-        assert {one["code"] for one in lost} == {"peer-unreachable"}
+        assert {loss["party"] for loss in lost} == {PLACES[0]}
+        assert {refusal["code"] for refusal in lost} == {"peer-unreachable"}
 
 
 @pytest.mark.flower
@@ -100,8 +100,8 @@ def test_a_killed_superlink_ends_no_run(tmp_path: Path, moves: bool) -> None:
         thread.join(60)
         assert killed == [1, 2]
         assert values(state) == [6.0] * 4
-        assert [one["parties"] for one in world.events("round.merged")] == [list(PLACES)] * 4
-        assert {one["code"] for one in world.events("party.left")} <= {"peer-unreachable"}
+        assert [event["parties"] for event in world.events("round.merged")] == [list(PLACES)] * 4
+        assert {event["code"] for event in world.events("party.left")} <= {"peer-unreachable"}
 
 
 @contextmanager

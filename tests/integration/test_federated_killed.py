@@ -108,10 +108,10 @@ def test_a_killed_lead_is_resumed_at_another_address_and_ends_in_the_same_bits(
             outcome = made.ended(lead)
             assert outcome["run_id"] == run_id
             entries = verified(made, outcome)
-            merges = [one["fields"] for one in entries if one["event"] == "round.merged"]
-            assert [len(one["parties"]) for one in merges] == [asked] * 6
-            states[name] = [(one["state"], one["parties"]) for one in merges]
-            resumes = [one for one in entries if one["event"] == "run.resumed"]
+            merges = [entry["fields"] for entry in entries if entry["event"] == "round.merged"]
+            assert [len(merge["parties"]) for merge in merges] == [asked] * 6
+            states[name] = [(merge["state"], merge["parties"]) for merge in merges]
+            resumes = [entry for entry in entries if entry["event"] == "run.resumed"]
             assert len(resumes) == len(killed[1:])
             for owner in OWNERS:
                 made.ended(owner)
@@ -165,13 +165,13 @@ def test_a_party_that_hangs_for_longer_than_a_round_is_waited_for_once_and_comes
         entries = verified(made, made.ended("lead"))
         for owner in OWNERS:
             made.ended(owner)
-    merges = [one["fields"] for one in entries if one["event"] == "round.merged"]
+    merges = [entry["fields"] for entry in entries if entry["event"] == "round.merged"]
     assert len(merges) == 12
-    counts = [len(one["parties"]) for one in merges]
+    counts = [len(merge["parties"]) for merge in merges]
     assert counts[:4].count(2) >= 2
     assert counts[-1] == 3
-    lost = [one["fields"] for one in entries if one["event"] == "party.left"]
-    assert {(one["party"], one["code"]) for one in lost} <= {(OWNERS[-1], "peer-unreachable")}
+    lost = [entry["fields"] for entry in entries if entry["event"] == "party.left"]
+    assert {(loss["party"], loss["code"]) for loss in lost} <= {(OWNERS[-1], "peer-unreachable")}
 
 
 @pytest.mark.nightly
@@ -199,6 +199,6 @@ def test_a_lead_killed_in_the_middle_of_sealing_goes_on_from_the_state_before(
         entries = verified(made, made.ended("lead-again"))
         for owner in OWNERS:
             made.ended(owner)
-    merges = [one["fields"]["round"] for one in entries if one["event"] == "round.merged"]
+    merges = [entry["fields"]["round"] for entry in entries if entry["event"] == "round.merged"]
     assert merges == [1, 2, 3, 4, 5, 6]
-    assert len([one for one in entries if one["event"] == "run.resumed"]) == 1
+    assert len([entry for entry in entries if entry["event"] == "run.resumed"]) == 1

@@ -74,8 +74,8 @@ def verified(made: Stage, pads: str) -> list[Mapping[str, Any]]:
 
 
 def merges(entries: list[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    fields = [one["fields"] for one in entries if one["event"] == "round.merged"]
-    return [(one["state"], one["parties"]) for one in fields]
+    fields = [entry["fields"] for entry in entries if entry["event"] == "round.merged"]
+    return [(field["state"], field["parties"]) for field in fields]
 
 
 def ends_with(made: Stage, name: str, error: type[SealtrainError]) -> None:
@@ -161,10 +161,10 @@ def test_each_role_dies_or_lies_and_rounds_end_in_the_same_bits(tmp_path: Path) 
         made.ended("again")
         entries = verified(made, "dealer")
         states["killed"] = merges(entries)
-        codes = {one["fields"]["code"] for one in entries if one["event"] == "party.left"}
+        codes = {entry["fields"]["code"] for entry in entries if entry["event"] == "party.left"}
         assert {"product-altered", "accelerator-unreachable"} <= codes
-        given = [one["fields"] for one in entries if one["event"] == "update.taken"]
-        sessions = {(one["party"], one["products"]["session"]) for one in given}
+        given = [entry["fields"] for entry in entries if entry["event"] == "update.taken"]
+        sessions = {(argument["party"], argument["products"]["session"]) for argument in given}
         assert len({session for _party, session in sessions}) == len(sessions) >= 2 * len(OWNERS)
     assert states["killed"] == states["whole"]
     assert [parties for _state, parties in states["whole"]] == [list(OWNERS)] * ROUNDS

@@ -61,8 +61,8 @@ def visits(owner: str) -> str:
     whose = [f"{owner} {number % 5}" for number in range(10)] + [f"{owner} 5"] * 5
     name = "pid" if owner == OWNERS[0] else "whose"
     rows = (
-        {"note": f"visit {number}", "finding": ("benign", "malignant")[number % 2], name: one}
-        for number, one in enumerate(whose)
+        {"note": f"visit {number}", "finding": ("benign", "malignant")[number % 2], name: owner}
+        for number, owner in enumerate(whose)
     )
     return "".join(json.dumps(row) + "\n" for row in rows)
 
@@ -97,12 +97,12 @@ def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path)
         details = {check.name: check.detail for check in found.checks}
         assert "for one patient of one party" in details["collaboration"]
         entries = form.read(manifest.read_bytes()).predicate.run_log.entries
-        given = [one["fields"] for one in entries if one["event"] == "update.taken"]
+        given = [entry["fields"] for entry in entries if entry["event"] == "update.taken"]
         assert given
-        assert {(one["digest"], one["norm"]) for one in given} == {(None, None)}
+        assert {(argument["digest"], argument["norm"]) for argument in given} == {(None, None)}
         assert "loss" not in json.dumps(entries)
         # Records were judged, and no exact count of them is told.
-        (counted,) = [one["fields"] for one in entries if one["event"] == "data.counted"]
+        (counted,) = [entry["fields"] for entry in entries if entry["event"] == "data.counted"]
         assert len(counted) == len(privacy["parties"])
         assert set(counted.values()) == {None}
 
@@ -127,8 +127,10 @@ def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Pa
         )
         assert found.predicate.collaboration is not None
         entries = form.read(manifest.read_bytes()).predicate.run_log.entries
-        merges = [one["fields"]["parties"] for one in entries if one["event"] == "round.merged"]
-        left = [one["fields"]["party"] for one in entries if one["event"] == "party.left"]
+        merges = [
+            entry["fields"]["parties"] for entry in entries if entry["event"] == "round.merged"
+        ]
+        left = [entry["fields"]["party"] for entry in entries if entry["event"] == "party.left"]
         assert len(merges) == 6
         assert merges[0] == list(OWNERS)
         assert left == [lost]

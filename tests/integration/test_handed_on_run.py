@@ -184,9 +184,13 @@ def test_the_first_run_verifies_and_names_the_recipe_that_comes_after(
     html = world.folder / "handed-on.html"
     world.run("report", *words, "--out", html)
     locked = world.run("recipe", "show", world.folder / "training" / "recipe.lock.json")
-    pinned = {one["path"]: one for one in locked["changes"] if one["path"].startswith("handed_on")}
+    pinned = {
+        change["path"]: change
+        for change in locked["changes"]
+        if change["path"].startswith("handed_on")
+    }
     assert pinned["handed_on.owner"]["after"] == "clinic-c"
-    assert {one["severity"] for one in pinned.values()} == {"critical"}
+    assert {finding["severity"] for finding in pinned.values()} == {"critical"}
     assert pinned["handed_on.compose_hash"]["after"] in html.read_text()
 
 

@@ -20,7 +20,7 @@ IMPORTED = program("imported")
 
 def test_modules_are_told_apart_by_all_installed_records() -> None:
     modules = {"json": json, "sealtrain.errors": sealtrain.errors, "yaml": yaml, "pytest": pytest}
-    files = {name: str(one.__file__) for name, one in modules.items()}
+    files = {name: str(module.__file__) for name, module in modules.items()}
     found = IMPORTED.owners_of(files | {"stray": "/somewhere/stray.py"})
     assert found == {
         "yaml": "pyyaml",

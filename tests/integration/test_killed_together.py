@@ -26,7 +26,7 @@ def test_a_federation_outlives_each_of_its_roles(repository: Path, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout)
-    assert {one["role"] for one in told["killed"]} >= {"lead", "supernode", "superlink"}
+    assert {killed["role"] for killed in told["killed"]} >= {"lead", "supernode", "superlink"}
     assert told["codes"] == ["peer-unreachable"]
 
 
@@ -75,5 +75,5 @@ def test_a_run_together_outlives_its_roles_or_says_what_died(
     )
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout)
-    assert {one["role"] for one in told["killed"]} == roles
+    assert {killed["role"] for killed in told["killed"]} == roles
     assert told["held"]

@@ -28,12 +28,13 @@ def written_down(released: ReleaseWorld, grants: list[Grant], folder: Path) -> W
         broker=released.keyring.signer,
         guest=released.guest(),
         guest_key=signer("guest"),
-        datasets={one.owner: one.envelope for one in released.sealed.values()},
+        datasets={dataset.owner: dataset.envelope for dataset in released.sealed.values()},
         pins={},
         approvals={
-            str(index): Envelope.from_dict(one.to_dict()) for index, one in enumerate(decisions)
+            str(index): Envelope.from_dict(decision.to_dict())
+            for index, decision in enumerate(decisions)
         },
-        releases=[one.to_dict() for grant in grants for one in grant.receipts],
+        releases=[receipt.to_dict() for grant in grants for receipt in grant.receipts],
         artefacts=folder,
         model=sealed_outputs(folder, released.consortium.consortium_id),
     )
@@ -65,7 +66,7 @@ def test_a_run_released_renewed_and_resumed_by_a_broker_verifies(tmp_path: Path)
         }
     ]
     verified = verify_manifest(world.manifest(), world.trust(), artefacts=world.artefacts, now=NOW)
-    assert [one["receipt"] is not None for one in world.facts["releases"]] == [True] * 3
+    assert [release["receipt"] is not None for release in world.facts["releases"]] == [True] * 3
     assert verified.predicate.run.resumes[0].counter == 1
 
 

@@ -61,7 +61,7 @@ def test_owners_and_auditors_need_nothing_that_only_linux_has(
             "--broker", made.broker, "--out", "trust.yaml",
         )  # fmt: skip
         verified = made.run("verify", "out/manifest.json", "--trust", "trust.yaml")
-        assert all(one["outcome"] != "failed" for one in verified["checks"])
+        assert all(check["outcome"] != "failed" for check in verified["checks"])
         made.run("report", "out/manifest.json", "--trust", "trust.yaml", "--out", "report.html")
         me = ("--identity", made.identity("clinic-a"))
         made.run("open", "out/model", *me, "--out", "model")

@@ -77,7 +77,7 @@ def begun(at: JointSite, name: str, run_id: str, out: str, *, resume: bool = Fal
 
 
 def texts(party: PartyRun) -> set[str]:
-    rows = [row for one in party.sources for row in one.dataset.batch(0).to_pylist()]
+    rows = [row for source in party.sources for row in source.dataset.batch(0).to_pylist()]
     return {row["prompt"].split(" ")[0] for row in rows}
 
 
@@ -98,8 +98,8 @@ def trained(files: dict[str, bytes]) -> Trained:
 def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> None:
     lead = LeadRun.begin(at.settings("lead"), UNTOLD)
     parties = [begun(at, name, lead.run_id, f"whole-{name}") for name in OWNERS]
-    assert [texts(one) for one in parties] == [{name} for name in OWNERS]
-    shares = {one.name: one.share("test-state") for one in parties}
+    assert [texts(party) for party in parties] == [{name} for name in OWNERS]
+    shares = {party.name: party.share("test-state") for party in parties}
     assert len(set(shares.values())) == 3
     key = lead.joint_key("test-state", shares)
     lead.record("federation.begun", fields_of("federation.begun", parties=list(OWNERS)))
@@ -113,31 +113,31 @@ def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> 
     assert lead.joint_key("test-state", shares | {B: parties[1].share("test-state")}) == key
 
     until = system_clock()
-    reports = [PartyReport.from_bytes(one.report(until).to_bytes()) for one in parties]
-    assert [len(one.releases) for one in reports] == [1, 3, 1]
+    reports = [PartyReport.from_bytes(party.report(until).to_bytes()) for party in parties]
+    assert [len(report.releases) for report in reports] == [1, 3, 1]
     trained_on = [
-        one.manifest.dataset_id
+        dataset.manifest.dataset_id
         for party in parties
-        for one in party.sealed_datasets
-        if one.role == "train"
+        for dataset in party.sealed_datasets
+        if dataset.role == "train"
     ]
     counts = {
-        dataset_id: said for one in reports for dataset_id, said in (one.counts or {}).items()
+        dataset_id: said for report in reports for dataset_id, said in (report.counts or {}).items()
     }
     assert counts == dict.fromkeys(trained_on)  # the recipe's logs let no exact count out
     outcome = close_joint(lead, trained({"adapter.bin": b"weights"}), reports)
-    for one in parties:
-        one.close()
+    for each_party in parties:
+        each_party.close()
 
     data = outcome.manifest.read_bytes()
     found = verify_manifest(data, at.trust(), artefacts=outcome.manifest.parent, now=system_clock())
     together = found.predicate.collaboration
     assert together is not None
-    assert [(one.name, one.run_id) for one in together.parties] == [
+    assert [(party.name, party.run_id) for party in together.parties] == [
         (name, party_run_id(lead.run_id, name)) for name in OWNERS
     ]
     entries = found.predicate.run_log.entries
-    assert [one["fields"] for one in entries if one["event"] == "data.counted"] == [counts]
+    assert [entry["fields"] for entry in entries if entry["event"] == "data.counted"] == [counts]
     assert "records-not-counted" not in {limit.id for limit in found.predicate.limits}
     _recorded_for_all(at, data, lead.run_id)
 
@@ -146,10 +146,10 @@ def _recorded_for_all(at: JointSite, manifest: bytes, run_id: str) -> None:
     """Each owner finds the model that its data went into."""
     entries = at.client.ledger_entries(0, 100)
     ids = {
-        one["dataset_id"]
+        dataset["dataset_id"]
         for e in entries
         if e["kind"] == "release"
-        for one in e["body"]["datasets"]
+        for dataset in e["body"]["datasets"]
     }
     uses = Uses(ids)
     for index, entry in enumerate(entries):
@@ -158,8 +158,8 @@ def _recorded_for_all(at: JointSite, manifest: bytes, run_id: str) -> None:
     assert recorded["manifest_digest"] == sha256_hex(manifest)
     assert set(recorded["parties"]) == {party_run_id(run_id, name) for name in OWNERS}
     assert len(uses.found()) == 4
-    for one in uses.found():
-        assert [len(run.manifests) for run in one.runs] == [1], one.name
+    for use in uses.found():
+        assert [len(run.manifests) for run in use.runs] == [1], use.name
 
 
 def test_the_broker_gives_no_guest_data_of_two_owners(at: JointSite) -> None:
@@ -283,13 +283,13 @@ def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None
     begun(at, A, run_id, "same").close()
     anew = at.folder / "sealed anew"
     anew.mkdir()
-    for one in at.locked.lock.recipe.datasets:
-        if one.owner == A:
+    for dataset in at.locked.lock.recipe.datasets:
+        if dataset.owner == A:
             typed(
-                "seal", at.folder / f"{A}.{one.name}.jsonl", "--name", one.name,
+                "seal", at.folder / f"{A}.{dataset.name}.jsonl", "--name", dataset.name,
                 "--identity", at.folder / f"{A}.identity.json",
                 "--deployment", at.folder / "app-compose.json", "--broker", at.broker,
-                "--out", anew / f"{A}.{one.name}.sealed",
+                "--out", anew / f"{A}.{dataset.name}.sealed",
             )  # fmt: skip
     changed = replace(at.settings("same"), data=(anew,))
     with pytest.raises(RunMismatch) as caught:
@@ -375,8 +375,8 @@ def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
     for data in (b"{}", b" " + report.to_bytes(), b"[" * 100):
         with pytest.raises(ClaimContradicted):
             PartyReport.from_bytes(data)
-    for one in (mine, theirs, foreign):
-        one.close()
+    for entry in (mine, theirs, foreign):
+        entry.close()
     lead.close()
 
 

@@ -99,9 +99,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Founded, a broker in its simulated guest, locked and sealed; nobody approved."""
     folder = tmp_path_factory.mktemp("face")
     identities = {name: Identity.generate(name) for name in OWNERS}
-    private = {name: one.save_pair(folder / name)[0] for name, one in identities.items()}
+    private = {name: identity.save_pair(folder / name)[0] for name, identity in identities.items()}
     consortium = sealtrain.Consortium.found(
-        name="face", owners=[one.public for one in identities.values()], approve=2
+        name="face", owners=[identity.public for identity in identities.values()], approve=2
     )
     consortium.save(folder / "consortium.json")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(SHORT))
@@ -121,9 +121,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             },
         )
         made.sealed.mkdir()
-        for one in SHORT["datasets"]:
-            key = f"{one['owner']}.{one['name']}"
-            made.ids[key] = made.seal(one["owner"], one["name"], made.sealed / f"{key}.sealed")
+        for dataset in SHORT["datasets"]:
+            key = f"{dataset['owner']}.{dataset['name']}"
+            made.ids[key] = made.seal(
+                dataset["owner"], dataset["name"], made.sealed / f"{key}.sealed"
+            )
         made.said += [identities, made.locked, made.owners]
         yield made
 
@@ -255,7 +257,7 @@ def test_a_run_verifies_and_says_so_by_its_contents(
         assert verified.lock == world.locked.lock
         assert len(verified.predicate.datasets) == len(SHORT["datasets"])
         world.said.append(verified)
-    assert [one.step for one in trained.checkpoints()] == [4, 2]
+    assert [checkpoint.step for checkpoint in trained.checkpoints()] == [4, 2]
 
 
 def test_a_changed_output_is_refused_and_its_report_is_written(
@@ -464,7 +466,7 @@ def test_no_value_log_or_print_of_the_library_shows_a_record_or_a_key(
     assert (printed.out, printed.err) == ("", "")
     told = [repr(world.said), str(world.said), caplog.text, *map(str, errors), *map(repr, errors)]
     told += [repr(vars(error)) for error in errors]
-    seeds = [json.loads(one.identity.read_text())["seed"] for one in world.owners.values()]
+    seeds = [json.loads(owner.identity.read_text())["seed"] for owner in world.owners.values()]
     assert CANARY in source.read_text()
     assert len(set(seeds)) == len(OWNERS)
     for secret in (CANARY, *seeds):
@@ -640,11 +642,11 @@ def test_a_run_that_was_killed_goes_on_from_its_sealed_checkpoint(
     recipe = sealtrain.Recipe.load(tmp_path / "recipe.yaml")
     locked = recipe.lock(world.consortium, world.simulation.brokers)
     (tmp_path / "sealed").mkdir()
-    for one in SHORT["datasets"]:
+    for dataset in SHORT["datasets"]:
         source = tmp_path / "records.jsonl"
-        source.write_text(records(one["owner"]))
-        out = tmp_path / "sealed" / f"{one['owner']}.{one['name']}.sealed"
-        world.owners[one["owner"]].seal(source, out, name=one["name"], locked=locked)
+        source.write_text(records(dataset["owner"]))
+        out = tmp_path / "sealed" / f"{dataset['owner']}.{dataset['name']}.sealed"
+        world.owners[dataset["owner"]].seal(source, out, name=dataset["name"], locked=locked)
     for owner in world.owners.values():
         owner.approve(locked, expecting=locked.recipe_hash)
     begun = len(world.simulation.runs)
@@ -681,7 +683,9 @@ def test_a_run_that_was_killed_goes_on_from_its_sealed_checkpoint(
 
 
 def _anchored(run: sealtrain.Run) -> bool:
-    return run.state == "interrupted" and any(one.anchored for one in run.checkpoints())
+    return run.state == "interrupted" and any(
+        checkpoint.anchored for checkpoint in run.checkpoints()
+    )
 
 
 def _inside(folder: Path) -> list[int]:

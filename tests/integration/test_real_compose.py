@@ -33,9 +33,11 @@ def as_here(compose: Compose, folder: Path) -> Compose:
     changed = copy.deepcopy(compose)
     (service,) = changed["services"].values()
     service["image"] = IMAGE
-    service["devices"] = [f"/dev/null:{one.split(':')[1]}" for one in service.get("devices", ())]
+    service["devices"] = [
+        f"/dev/null:{device.split(':')[1]}" for device in service.get("devices", ())
+    ]
     service["volumes"] = [
-        f"{folder}{one}" if one.startswith("/") else one for one in service["volumes"]
+        f"{folder}{volume}" if volume.startswith("/") else volume for volume in service["volumes"]
     ]
     return changed
 
@@ -87,12 +89,12 @@ def require_as_written(name: str, service: dict[str, Any], there: dict[str, Any]
     assert host["ReadonlyRootfs"] is True, name
     assert (host["CapDrop"], host["CapAdd"], host["Privileged"]) == (["ALL"], None, False), name
     assert host["SecurityOpt"] == ["no-new-privileges:true"], name
-    assert {one["Destination"] for one in there["Mounts"]} == {
-        one.split(":")[1] for one in service["volumes"]
+    assert {mount["Destination"] for mount in there["Mounts"]} == {
+        volume.split(":")[1] for volume in service["volumes"]
     }, name
-    ports = {f"{one.split(':')[1]}/tcp" for one in service.get("ports", ())}
+    ports = {f"{port.split(':')[1]}/tcp" for port in service.get("ports", ())}
     assert set(host["PortBindings"] or ()) == ports, name
-    gpus = [one["Driver"] for one in host["DeviceRequests"] or ()]
+    gpus = [devicerequest["Driver"] for devicerequest in host["DeviceRequests"] or ()]
     assert gpus == (["nvidia"] if "deploy" in service else []), name
 
 
@@ -105,7 +107,9 @@ def test_a_file_that_compose_should_write_into_the_container_is_refused(
     compose = as_here(compose_in(document), engine.folder)
     (service,) = compose["services"].values()
     service["read_only"] = read_only
-    service["configs"] = [{"source": one, "target": f"/run/{one}"} for one in compose["configs"]]
+    service["configs"] = [
+        {"source": config, "target": f"/run/{config}"} for config in compose["configs"]
+    ]
     done = engine.create(f"{name}-{'ro' if read_only else 'rw'}", compose)
     with capsys.disabled():
         print(f"\ntemplate 2, read_only {read_only}: {done.stderr.splitlines()[-1]}")

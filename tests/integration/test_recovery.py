@@ -232,7 +232,7 @@ def test_an_owner_gets_other_keys_and_the_data_stays(people: People) -> None:
 
 def test_the_old_broker_is_at_its_end_and_says_so(people: People) -> None:
     section = commands("An owner's keys are lost, stolen or due to be changed")
-    for words in section[: next(i for i, one in enumerate(section) if one[0] == "broker")]:
+    for words in section[: next(i for i, words in enumerate(section) if words[0] == "broker")]:
         people.run(*words)
     people.refused(
         ConsortiumMismatch, "approve", "--deployment", "before/app-compose.json",
@@ -350,7 +350,7 @@ def test_a_proposal_about_another_history_is_not_signed(people: People) -> None:
 def test_too_few_owners_begin_anew(people: People) -> None:
     people.follow("Too few owners are left")
     two = Consortium.load(Path("two.json"))
-    assert [one.name for one in two.owners] == [A, B]
+    assert [owner.name for owner in two.owners] == [A, B]
     people.serve(consortium="two.json", state="anew")
     people.refused(
         SignatureInvalid, "log", "witness", "--broker", "broker.yaml",

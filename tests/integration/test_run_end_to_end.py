@@ -429,7 +429,9 @@ def test_a_guest_obeys_no_other_broker_than_the_locks_whatever_its_broker_file_s
     world: Stage, engineer: Path, finished: Path, second: Path
 ) -> None:
     def started(broker: Path, out: str) -> Any:
-        words = [broker if one == world.broker else one for one in world.train_words(engineer, out)]
+        words = [
+            broker if word == world.broker else word for word in world.train_words(engineer, out)
+        ]
         return world.try_run(*words)
 
     answer = started(second, "astray")

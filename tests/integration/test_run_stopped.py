@@ -87,8 +87,8 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
             wait_until(lambda: any((out / "checkpoints").glob("checkpoint-*")) or training.gone)
             processes = family(training.pid)
             assert len(processes) >= 5  # supervisor, keeper, opener, rank 0, rank 1
-            [keeper] = {parent(one) for one in processes if begun_anew(one)} - {
-                one for one in processes if begun_anew(one)
+            [keeper] = {parent(process) for process in processes if begun_anew(process)} - {
+                process for process in processes if begun_anew(process)
             }
             assert {training.pid, keeper} <= set(group(training.pid))
             assert peak_bytes(keeper) <= MOST_OF_A_KEEPER
@@ -97,7 +97,7 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
             status = training.wait(within=DEADLINE_SECONDS)
             assert (status, json.loads(training.printed())["error"]["code"]) == (143, "run-stopped")
             assert group(training.pid) == []
-            assert not [one for one in processes if Path(f"/proc/{one}").exists()]
+            assert not [process for process in processes if Path(f"/proc/{process}").exists()]
         assert newest(out) > before
         assert not (out / "manifest.json").exists()
 

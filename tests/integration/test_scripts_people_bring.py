@@ -49,7 +49,9 @@ def module(path: Path) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_at_most_four_lines_of_a_script_change(name: str) -> None:
-    before, after = ((EXAMPLES / name / f"{one}.py").read_text() for one in ("before", "train"))
+    before, after = (
+        (EXAMPLES / name / f"{each_name}.py").read_text() for each_name in ("before", "train")
+    )
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
     changed = [line[0] for line in list(lines)[2:] if line[0] in "+-"]
     assert 0 < max(changed.count("+"), changed.count("-")) <= 4
@@ -243,8 +245,8 @@ model = LlamaForCausalLM(LlamaConfig(
 train = sealtrain.unwrap_dataset(map_style=True)
 second = sealtrain.unwrap_dataset(("clinic-b", "notes"), map_style=True)
 test = sealtrain.unwrap_dataset(role="test")
-for one in (train, second, test):
-    assert one.column_names == ["prompt", "completion"], one.column_names
+for view in (train, second, test):
+    assert view.column_names == ["prompt", "completion"], view.column_names
 assert {row["prompt"][:8] for row in second} == {"clinic-b"}
 try:
     sealtrain.unwrap_dataset(("clinic-b", "notes"), role="test")

@@ -98,7 +98,7 @@ def test_the_open_model_lies_nowhere(
     world.run("open", trained, "--identity", world.identity("clinic-a"), "--out", tmp_path / "open")
     weights = (tmp_path / "open" / "model.safetensors").read_bytes()
     needles = [weights[at : at + 24] for at in range(len(weights) // 2, len(weights) - 24, 997)]
-    needles = [one for one in needles if len(set(one)) > 12]
+    needles = [needle for needle in needles if len(set(needle)) > 12]
     assert len(needles) > 10
     held = [path for path in world.folder.rglob("*") if path.is_file()]
     assert held

@@ -92,8 +92,8 @@ def test_the_honest_manifest_is_verified_with_every_check_in_order(
     asked = Question(label="honest", manifest=honest, trust=trust, artefacts=out, now=NOW)
     (answer,) = second_answers([asked])
     assert answer["verdict"] == "verified"
-    assert [one["name"] for one in answer["checks"]] == [name for name, _, _ in CHECKS]
-    assert {one["outcome"] for one in answer["checks"]} == {"passed"}
+    assert [check["name"] for check in answer["checks"]] == [name for name, _, _ in CHECKS]
+    assert {check["outcome"] for check in answer["checks"]} == {"passed"}
 
 
 def test_a_sample_of_mutants_ends_alike(
@@ -323,7 +323,7 @@ def test_the_vectors_of_data_use_end_as_they_say(tmp_path: Path) -> None:
     )
     cases = json.loads(vectors.read_text())["cases"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        [one["outcome"], one.get("data_use")] for one in cases
+        [case["outcome"], case.get("data_use")] for case in cases
     ]
 
 
@@ -391,7 +391,7 @@ console.log(JSON.stringify({{ verdict, check, code, checks }}));
         "signature",
         None,
     )
-    outcomes = {one["name"]: one["outcome"] for one in answer["checks"]}
+    outcomes = {check["name"]: check["outcome"] for check in answer["checks"]}
     assert outcomes["signature"] == outcomes["datasets"] == "not-checked"
     assert "failed" not in outcomes.values()
 

@@ -500,9 +500,9 @@ def test_questions_of_the_other_tests_end_alike(
     )
     assert done.returncode == 0, done.stdout[-2000:]
     seen = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    asked = [(f"{one['kind']} {at}", one) for at, one in enumerate(seen)]
+    asked = [(f"{event['kind']} {at}", event) for at, event in enumerate(seen)]
     counted = agreed(asked, capsys, lambda question: question["code"])
-    assert {one["kind"] for one in seen} == {"gpus", "revocation", "file", "reference"}
+    assert {event["kind"] for event in seen} == {"gpus", "revocation", "file", "reference"}
     assert len(seen) > 200
     assert len(counted) > 12
     assert counted["not-checked"] < 10

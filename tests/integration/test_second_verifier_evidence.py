@@ -463,7 +463,7 @@ def test_registers_by_value_and_by_log_end_alike(
         registers = (quote.mrtd, *quote.rtmr)
         image = dict(zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), registers, strict=False))
         for first in (image["rtmr0"], "log", "any", None):
-            for changed in ({}, *({one: "11" * 48} for one in image)):
+            for changed in ({}, *({register: "11" * 48} for register in image)):
                 rules = copy.deepcopy(trusting)
                 rules["cpu"]["measurements"] = [image | {"rtmr0": first} | changed]
                 label = f"{shape}, rtmr0 {first!r:.8}, another {next(iter(changed), 'none')}"
@@ -492,13 +492,13 @@ def real(shared: Path) -> Iterator[EvidenceQuestion]:
 
     No real machine measured our deployment document: what holds is refused for that alone.
     """
-    for one in (*accepted(shared), *(refused for refused, _ in REFUSED)):
-        data = (shared / "vectors" / one.file).read_bytes()
-        if one.file.startswith("nitro/") and one.file.endswith(".cose"):
+    for real in (*accepted(shared), *(refused for refused, _ in REFUSED)):
+        data = (shared / "vectors" / real.file).read_bytes()
+        if real.file.startswith("nitro/") and real.file.endswith(".cose"):
             cpu: dict[str, Any] = {"document": base64.b64encode(data).decode()}
             document = evidence_of("nitro", cpu)
-        elif one.file.startswith("sev-snp/") and len(one.certificates) == 2:
-            chain = ders_of(shared, one.certificates)
+        elif real.file.startswith("sev-snp/") and len(real.certificates) == 2:
+            chain = ders_of(shared, real.certificates)
             cpu = {
                 "report": base64.b64encode(data).decode(),
                 "certificates": [base64.b64encode(der).decode() for der in chain],
@@ -507,10 +507,14 @@ def real(shared: Path) -> Iterator[EvidenceQuestion]:
             document = evidence_of("snp", cpu)
         else:
             continue
-        policies = [one.rules().to_dict(), preset("nitro").to_dict(), preset("snp-genoa").to_dict()]
-        for now in {one.at, *one.outside, NOW}:
+        policies = [
+            real.rules().to_dict(),
+            preset("nitro").to_dict(),
+            preset("snp-genoa").to_dict(),
+        ]
+        for now in {real.at, *real.outside, NOW}:
             for place, policy in enumerate(policies):
-                label = f"{one.file} policy {place} at {now}"
+                label = f"{real.file} policy {place} at {now}"
                 yield EvidenceQuestion(label=label, document=document, policy=policy, now=now)
 
 

@@ -60,7 +60,7 @@ KINDS = {
     ),
     "a chain file": (b"version: 1\nchain_id: 8453\nrpc: [https://one.example/]\n", "chain-file"),
     "hashes of blocks": ("\n".join(HASHES).encode(), "hashes"),
-    "hashes of blocks in JSON": (as_bytes([f"0x{one}" for one in HASHES]), "hashes"),
+    "hashes of blocks in JSON": (as_bytes([f"0x{digest}" for digest in HASHES]), "hashes"),
     "the error of a command": (b'{"error": {"code": "signature-invalid"}}', "error"),
     "a sealed file": (b"SEALTRN\x01" + bytes(80), "sealed-file"),
     "a ledger": (b"SQLite format 3\x00" + bytes(80), "database"),

@@ -139,7 +139,9 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def theirs(documents: Sequence[bytes]) -> list[bool]:
-    return judge(DRIVER, (base64.b64encode(one).decode() for one in documents), seconds=900)
+    return judge(
+        DRIVER, (base64.b64encode(document).decode() for document in documents), seconds=900
+    )
 
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -164,7 +166,7 @@ def rule_of(data: bytes, refusal: SealtrainError) -> str:
     except ValidationError as invalid:
         problems = invalid.errors(include_url=False, include_input=False)
         # Whatever a schema can say, the second verifier has to refuse.
-        assert {one["type"] for one in problems} == {"value_error"}, refusal
+        assert {problem["type"] for problem in problems} == {"value_error"}, refusal
         place = [str(part) for part in problems[0]["loc"] if not isinstance(part, int)]
         return ".".join(["recipe", *place])
     return f"lock: {refusal.check}"
@@ -224,7 +226,7 @@ def told(found: dict[str, list[Mutant]], asked: int, capsys: pytest.CaptureFixtu
 
 def test_every_valid_lock_is_one_to_both(valid: dict[str, Any]) -> None:
     written = [canonical_json(document) for document in valid.values()]
-    assert [one for one in written if ours(one)] == []
+    assert [text for text in written if ours(text)] == []
     assert dict(zip(valid, theirs(written), strict=True)) == dict.fromkeys(valid, True)
     kinds = [kind_of(document) for document in valid.values()]
     assert {phase for phase, _ in kinds} == PHASES.keys()
@@ -239,7 +241,7 @@ def test_a_sample_of_changed_locks_ends_alike_but_for_named_rules(
     found = unlike(asked)
     told(found, len(asked), capsys)
     assert unnamed(found) == []
-    refused = [one for one in asked if ours(canonical_json(one.document))]
+    refused = [question for question in asked if ours(canonical_json(question.document))]
     assert len(refused) > SAMPLE / 2
     assert sum(map(len, found.values())) < len(refused) / 10
 
@@ -265,7 +267,7 @@ def schemas(values: Sequence[tuple[Any, Any]]) -> list[Any]:
 KEYWORDS: tuple[dict[str, Any], ...] = (
     *({"type": kind} for kind in ("null", "boolean", "integer", "number", "string", "array")),
     {"type": "object"},
-    *({"const": one} for one in (1, True, None, "x", [1], {"a": 1}, [], {}, 0, False)),
+    *({"const": value} for value in (1, True, None, "x", [1], {"a": 1}, [], {}, 0, False)),
     {"enum": [1, "x", None, [1]]},
     {"minimum": 1},
     {"maximum": 1},
@@ -395,6 +397,6 @@ def test_what_is_said_of_one_field_is_held_where_no_schema_can_say_it(
         changed = copy.deepcopy(valid["ranks"])
         changed["recipe"]["backend"] |= {"resume_ranks": numbers}
         ranks.append(changed)
-    asked = [canonical_json(one) for one in (tabular, twice, image, parts, *ranks)]
+    asked = [canonical_json(value) for value in (tabular, twice, image, parts, *ranks)]
     assert theirs(asked) == [False] * 6 + [True]
-    assert [ours(one) is None for one in asked] == [False] * 6 + [True]
+    assert [ours(question) is None for question in asked] == [False] * 6 + [True]

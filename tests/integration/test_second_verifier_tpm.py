@@ -50,7 +50,7 @@ def shown_of(
         "message": to_base64(message),
         "signature": to_base64(signature),
         "registers": [{"index": i, "value": values[i].hex()} for i in sorted(values)],
-        "certificates": [to_base64(one) for one in chain],
+        "certificates": [to_base64(certificate) for certificate in chain],
         "events": [],
     }
 
@@ -73,12 +73,12 @@ def compare(asked: list[tuple[str, Shown, bytes | None, int]]) -> Counter[str]:
     theirs = judge(DRIVER, lines, seconds=240)
     said = [ours(shown, root, now) for _, shown, root, now in asked]
     differ = [
-        (asked[i][0], one, other)
-        for i, (one, other) in enumerate(zip(said, theirs, strict=True))
-        if one != other
+        (asked[i][0], value, other)
+        for i, (value, other) in enumerate(zip(said, theirs, strict=True))
+        if value != other
     ]
     assert differ == []
-    return Counter(one.partition(" ")[0] for one in said)
+    return Counter(text.partition(" ")[0] for text in said)
 
 
 def altered(shown: Shown, step: int) -> Iterator[tuple[str, Shown]]:
@@ -118,7 +118,7 @@ def asked_of(
         ("before", shown, root, 1),
         ("after", shown, root, 10_000_000_000),
         ("under another root", shown, other if root is None else None, NOW),
-        *((label, one, root, NOW) for label, one in altered(shown, step)),
+        *((label, case, root, NOW) for label, case in altered(shown, step)),
     ]
 
 
@@ -131,7 +131,10 @@ def test_real_quotes_of_google_end_alike(tee: str) -> None:
         struct.pack(">H", 32) + half.to_bytes(32, "big") for half in halves
     )
     pem = document["attestation"]["gcp"]["ak_cert_chain"].encode("ascii")
-    chain = tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(pem))
+    chain = tuple(
+        certificate.public_bytes(Encoding.DER)
+        for certificate in x509.load_pem_x509_certificates(pem)
+    )
     values = {int(i): bytes.fromhex(value) for i, value in document["pcrs"]["sha256"].items()}
     shown = shown_of(bytes.fromhex(part["attest_data"]), signature, values, chain)
     counted = compare(asked_of(shown, None, 9))
@@ -250,13 +253,16 @@ def test_a_real_machine_of_azure_ends_alike(
     """Chip, paravisor's key and quote hold; its nonce is of no conversation of ours."""
     shown: Any = recognise(published(f"an Azure machine with SEV-SNP, {product}"))
     authorities = x509.load_pem_x509_certificates(published(f"AMD's authorities of {product}"))
-    chain = [*shown.inside, *(one.public_bytes(Encoding.DER) for one in authorities[:2])]
+    chain = [
+        *shown.inside,
+        *(authority.public_bytes(Encoding.DER) for authority in authorities[:2]),
+    ]
     policy: Any = preset("azure-snp").to_dict()
     policy["cpu"]["revocation"] = "any"
     cpu = {
         "tee": "azure-snp",
         "report": to_base64(shown.report.raw),
-        "certificates": [to_base64(one) for one in chain],
+        "certificates": [to_base64(certificate) for certificate in chain],
         "crl": None,
         "runtime": shown.runtime.text.decode("ascii"),
         "tpm": shown.tpm.to_dict(),

@@ -100,12 +100,12 @@ def compared(texts: Iterable[str | bytes]) -> int:
     theirs = asked_of("second_yaml.mjs", map(to_base64, data))
     assert len(theirs) == len(data)
     read = 0
-    for one, said in zip(data, theirs, strict=True):
-        mine = ours(one)
-        assert mine == said, one
+    for item, said in zip(data, theirs, strict=True):
+        mine = ours(item)
+        assert mine == said, item
         if mine is not None:
             read += 1
-            assert generals(one) == mine, one
+            assert generals(item) == mine, item
     return read
 
 

@@ -129,10 +129,12 @@ def trust(world: Stage, engineer: Path) -> Path:
 def test_each_run_reads_what_the_series_hold_and_says_so(
     world: Stage, begun: Path, grown: Path, trust: Path
 ) -> None:
-    found = [{one["owner"]: one for one in predicate(run)["series"]} for run in (begun, grown)]
-    assert [len(one[A]["members"]) for one in found] == [1, 2]
-    assert [len(one[B]["members"]) for one in found] == [1, 1]
-    assert [len(one[B]["former"]) for one in found] == [0, 1]
+    found = [
+        {member["owner"]: member for member in predicate(run)["series"]} for run in (begun, grown)
+    ]
+    assert [len(value[A]["members"]) for value in found] == [1, 2]
+    assert [len(value[B]["members"]) for value in found] == [1, 1]
+    assert [len(value[B]["former"]) for value in found] == [0, 1]
     for run in (begun, grown):
         report = world.run("verify", run / "manifest.json", "--trust", trust)
         assert {check["outcome"] for check in report["checks"]} == {"passed"}
@@ -168,7 +170,7 @@ def test_the_third_run_gets_no_key_and_everybody_sees_why(
 ) -> None:
     words = ("--deployment", engineer / "app-compose.json", "--broker", world.broker)
     shown = world.run("approvals", "status", *words, "--consortium", "consortium.json")
-    (used,) = (one for one in next(iter(shown["standing"].values())) if one["owner"] == A)
+    (used,) = (share for share in next(iter(shown["standing"].values())) if share["owner"] == A)
     assert (used["runs_used"], used["runs"], used["until"]) == (2, 2, "2100-01-31T23:59:59Z")
     told = world.try_run("status", *words)
     assert (told.code, told.data["code"]) == (3, "approval-spent")

@@ -150,7 +150,7 @@ def test_a_folder_that_is_not_there_is_no_place_to_seal_to(three: Three) -> None
 def test_an_approval_reaches_every_broker(three: Three) -> None:
     answer = three.decide("approve", OWNERS[0])
     assert list(answer["brokers"]) == list(three.urls.values())
-    assert {one["progress"] for one in answer["brokers"].values()} == {1}
+    assert {broker["progress"] for broker in answer["brokers"].values()} == {1}
 
 
 def test_every_ledger_is_witnessed_and_each_has_a_memory_of_its_own(three: Three) -> None:
@@ -193,7 +193,7 @@ def test_a_broker_that_is_away_keeps_nobody_from_stopping(three: Three) -> None:
     three.stop("south")
     answer = three.decide("revoke", OWNERS[1], code=4)
     assert answer["failed"] == [three.urls["south"]]
-    assert {one["revoked_by"][0] for one in answer["brokers"].values()} == {OWNERS[1]}
+    assert {broker["revoked_by"][0] for broker in answer["brokers"].values()} == {OWNERS[1]}
     assert len(answer["brokers"]) == 2
     alone = three.run("revoke", "--deployment", three.site.deployment, *three.mine(OWNERS[2]),
                       *three.brokers("south"), "--yes")  # fmt: skip

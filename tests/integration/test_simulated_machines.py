@@ -49,10 +49,12 @@ def test_an_honest_machine_is_accepted(park: MachinePark, name: str) -> None:
     accelerators += [f"gpu{number}" for number in range(machine.gpus)]
     accelerators += [f"switch{number}" for number in range(machine.switches)]
     assert list(verdict.submods) == ["cpu0", *accelerators]
-    assert all(one.claims for one in verdict.submods.values())
+    assert all(submod.claims for submod in verdict.submods.values())
     assert verdict.simulated
     assert "SIMULATED" in verdict.label
-    assert all(verdict.submods[one].eat["ueid"] for one in verdict.submods if one != "gpus")
+    assert all(
+        verdict.submods[submod].eat["ueid"] for submod in verdict.submods if submod != "gpus"
+    )
 
 
 @pytest.mark.parametrize("name", MACHINES)

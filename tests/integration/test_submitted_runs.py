@@ -78,7 +78,7 @@ def runner(world: Stage, folder: Path, server: Server, place: str = "runner") ->
 
 def shown(world: Stage, name: str) -> Any:
     listed = world.run("run", "list", "--all")["data"]["submissions"]
-    return next(one for one in listed if one["name"] == name)
+    return next(listing for listing in listed if listing["name"] == name)
 
 
 def test_from_submit_to_a_verified_model_with_one_word_each(world: Stage, server: Server) -> None:
@@ -104,8 +104,8 @@ def test_from_submit_to_a_verified_model_with_one_word_each(world: Stage, server
 
     lines = world.try_run("run", "logs", "nightly")
     logged = [json.loads(line) for line in lines.stdout.splitlines()]
-    assert {one["from"] for one in logged} == {"runner", "broker", "submitter", "store"}
-    kinds = [one.get("event", one["kind"]) for one in logged]
+    assert {item["from"] for item in logged} == {"runner", "broker", "submitter", "store"}
+    kinds = [thing.get("event", thing["kind"]) for thing in logged]
     for kind in ("submission", "claimed", "started", "release", "manifest", "completed"):
         assert kind in kinds
 

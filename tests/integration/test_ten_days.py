@@ -34,5 +34,5 @@ def test_ten_days_end_as_their_owners_decided(
     found = sealtrain.verify_chain([tmp_path / "runner"], trust, database=str(ledger))
     assert [(due.state, due.code) for due in found.due or ()] == ended
     assert found.chain.begins_with == "last"
-    series = [one for one in found.chain.spent if one.name == "biopsies"]
-    assert {one.runs for one in series} == {7}
+    series = [share for share in found.chain.spent if share.name == "biopsies"]
+    assert {member.runs for member in series} == {7}

@@ -63,7 +63,7 @@ def test_an_accelerator_ends_with_what_started_it() -> None:
         beside += below(process)
         assert len(beside) == 1
         process.kill()
-        wait_until(lambda: not any(runs(one) for one in beside), 20)
+        wait_until(lambda: not any(runs(process) for process in beside), 20)
 
 
 @pytest.mark.flower
@@ -79,4 +79,4 @@ def test_flowers_processes_and_theirs_end_with_what_started_them() -> None:
         wait_until(lambda: len(below(process)) >= 4)
         beside += below(process)
         process.kill()
-        wait_until(lambda: not any(runs(one) for one in beside), 20)
+        wait_until(lambda: not any(runs(process) for process in beside), 20)

@@ -150,7 +150,7 @@ def asked(url: str, body: dict[str, Any]) -> Any:
 
 def at_mlflow(url: str) -> list[dict[str, Any]]:
     found = asked(f"{url}/api/2.0/mlflow/experiments/search", {"max_results": 100})["experiments"]
-    (study,) = [one["experiment_id"] for one in found if one["name"] == "study"]
+    (study,) = [item["experiment_id"] for item in found if item["name"] == "study"]
     body = {"experiment_ids": [study], "max_results": 100}
     runs: list[dict[str, Any]] = asked(f"{url}/api/2.0/mlflow/runs/search", body).get("runs", [])
     return runs

@@ -44,10 +44,10 @@ def test_a_run_that_changed_hands_ends_with_one_manifest_that_verifies(
     assert answer["trips"]["tokens"] == dict(zip(HOLDERS, (49_152, 49_152, 32_768), strict=True))
     assert answer["trips"]["takeovers"] == 1
     assert answer["trained"]["steps"] == 256
-    losses = [one["loss"] for one in answer["trained"]["history"]]
+    losses = [logged["loss"] for logged in answer["trained"]["history"]]
     assert losses[-1] < losses[0] - 1
-    checks = {one["name"]: one for one in answer["verified"]["checks"]}
-    assert not any(one["outcome"] == "failed" for one in checks.values())
+    checks = {check["name"]: check for check in answer["verified"]["checks"]}
+    assert not any(check["outcome"] == "failed" for check in checks.values())
     assert "taken over 1 times" in checks["collaboration"]["detail"]
     assert (Path(answer["model"]) / "model.safetensors").is_file()
     for name in HOLDERS:

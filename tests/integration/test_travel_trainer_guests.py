@@ -59,5 +59,5 @@ def test_an_adapter_is_trained_by_guests_and_changes_hands(
     assert came.takeovers == 1
     assert came.steps == done["trained"]["steps"] == 40
     assert came.tokens[HOLDERS[2]] == 1280
-    assert not any(one["outcome"] == "failed" for one in done["verified"]["checks"])
+    assert not any(check["outcome"] == "failed" for check in done["verified"]["checks"])
     assert (Path(done["model"]) / "adapter_model.safetensors").is_file()

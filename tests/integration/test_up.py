@@ -180,12 +180,12 @@ def test_several_recipes_have_guests_and_trust_files_of_their_own(
 @pytest.mark.claim("C628")
 def test_recipes_of_one_name_are_refused_before_anything_starts(tmp_path: Path) -> None:
     site = Site(out=tmp_path / "up", words=(), brokers=1, port=1)
-    places = [tmp_path / one / "app-compose.json" for one in ("a", "locked-b", "c")]
+    places = [tmp_path / name / "app-compose.json" for name in ("a", "locked-b", "c")]
     recipes = site.recipes(places)
-    assert [one.socket.name for one in recipes] == [
+    assert [recipe.socket.name for recipe in recipes] == [
         "guest.sock", "guest-locked-b.sock", "guest-c.sock",
     ]  # fmt: skip
-    assert len({one.trust for one in recipes} | {one.socket for one in recipes}) == 6
+    assert len({recipe.trust for recipe in recipes} | {recipe.socket for recipe in recipes}) == 6
     with pytest.raises(UsageError, check=carries(check="--also")):
         site.recipes([*places, tmp_path / "x/locked_b/app-compose.json"])
 
@@ -193,7 +193,7 @@ def test_recipes_of_one_name_are_refused_before_anything_starts(tmp_path: Path) 
 def serving_below(pid: int, word: str) -> list[int]:
     """Processes below another one that run ``sealtrain … serve`` with this word."""
     found, below = [], {pid}
-    for process in sorted(int(one.name) for one in Path("/proc").glob("[0-9]*")):
+    for process in sorted(int(path.name) for path in Path("/proc").glob("[0-9]*")):
         try:
             stat = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
             words = Path(f"/proc/{process}/cmdline").read_bytes().decode().split("\0")

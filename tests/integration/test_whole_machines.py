@@ -42,8 +42,8 @@ def inside(world: Stage) -> tuple[Any, Any]:
     """Predicate and evidence of the run's manifest."""
     manifest = json.loads((world.folder / "run/manifest.json").read_bytes())
     statement, evidence = (
-        json.loads(base64.b64decode(one["payload"]))
-        for one in (manifest["bundle"]["dsseEnvelope"], manifest["evidence"])
+        json.loads(base64.b64decode(item["payload"]))
+        for item in (manifest["bundle"]["dsseEnvelope"], manifest["evidence"])
     )
     return statement["predicate"], evidence
 
@@ -71,7 +71,7 @@ def test_a_box_of_eight_gpus_meets_the_rules_of_its_preset(
         assert report["accepted"]
         assert report["simulated"]
         _, evidence = inside(world)
-        kinds = [one["kind"] for one in evidence["gpu"]["devices"]]
+        kinds = [device["kind"] for device in evidence["gpu"]["devices"]]
         assert (kinds.count("gpu"), kinds.count("switch")) == (8, 4)
 
 
@@ -117,6 +117,6 @@ def test_a_locked_down_run_asks_the_kernel_for_every_report(tmp_path: Path, tee:
         predicate, evidence = inside(world)
         asked = list(folder.iterdir())
         assert len(asked) >= 3  # a release, a renewal at least, the final quote
-        assert all((one / "outblob").exists() for one in asked)
+        assert all((question / "outblob").exists() for question in asked)
         assert len(predicate["releases"]) >= 2
         assert evidence["cpu"]["tee"] == tee

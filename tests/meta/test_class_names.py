@@ -1,11 +1,12 @@
 """A name means one thing: a class in its distribution or folder, a loop variable in its loop.
 
-A loop variable says what it holds: ``for dataset in datasets``, never ``for one in datasets``.
+A loop variable says what it holds: ``for dataset in datasets``, and is never called ``one``.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 from source_tree import source_modules
 
 REPOSITORY = Path(__file__).parents[2]
+
+# A loop over ``one``, and ``one`` as the last of several variables of a loop.
+LOOP = re.compile(r"\bfor (?:\w+, |\(\w+, )*one\)? in ")
 
 # The recipe as a document, and the recipe of the Python face, which people import by that name.
 TWICE = {("sealtrain", "Recipe")}
@@ -62,5 +66,16 @@ def test_no_loop_variable_is_called_one() -> None:
         for path, _, variables in named()
         for line, name in variables
         if name == "one"
+    ]
+    assert found == []
+
+
+def test_no_loop_of_a_test_or_a_tool_holds_one() -> None:
+    """By the text: parsing every test would take longer than this catches."""
+    found = [
+        path.relative_to(REPOSITORY).as_posix()
+        for folder in ("tests", "tools", "benchmarks", "examples")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if LOOP.search(path.read_text())
     ]
     assert found == []

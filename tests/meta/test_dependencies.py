@@ -147,7 +147,7 @@ def test_an_auditors_installation_is_small() -> None:
             continue
         wanted.add(name)
         lines = [Requirement(line) for line in importlib.metadata.requires(name) or ()]
-        pending += [one.name for one in lines if one.marker is None or one.marker.evaluate()]
+        pending += [line.name for line in lines if line.marker is None or line.marker.evaluate()]
     sizes = {
         name: sum(file.size or 0 for file in importlib.metadata.files(name) or ())
         for name in wanted - {"sealtrain"}

@@ -63,7 +63,7 @@ def test_a_panel_asks_for_what_is_served(
         assert name in served
         labels = set(LABEL.findall(inside))
         labels |= {
-            one.strip() for group in GROUPED.findall(target["expr"]) for one in group.split(",")
+            word.strip() for group in GROUPED.findall(target["expr"]) for word in group.split(",")
         }
         labels |= set(re.findall(r"\{\{([a-z]+)\}\}", target["legendFormat"]))
         assert labels <= served[name] | OF_EVERY_TARGET

@@ -215,8 +215,8 @@ def test_contributing_says_of_every_file_with_nightly_tests_why(
             (repository / path).read_text("utf-8"),
         )
     } - {Path(__file__).name}
-    assert [name for name in marked if not any(fnmatchcase(name, one) for one in named)] == []
-    assert [one for one in named if not any(fnmatchcase(name, one) for name in marked)] == []
+    assert [name for name in marked if not any(fnmatchcase(name, value) for value in named)] == []
+    assert [value for value in named if not any(fnmatchcase(name, value) for name in marked)] == []
 
 
 # --- The record -----------------------------------------------------------------------------------

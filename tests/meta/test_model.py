@@ -27,7 +27,7 @@ def test_assertions_name_claims_that_stand() -> None:
 def test_page_and_searches_have_every_fault() -> None:
     faults = set(re.findall(r"\bFAULT_[A-Z]+\b", TEXT))
     assert set(re.findall(r"\bFAULT_[A-Z]+\b", PAGE)) == faults
-    assert {word for one in FAULTS for word in one.words if word.startswith("FAULT_")} == faults
+    assert {word for fault in FAULTS for word in fault.words if word.startswith("FAULT_")} == faults
 
 
 @pytest.mark.needs("spin", "compiler")

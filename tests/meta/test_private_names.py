@@ -86,7 +86,11 @@ def names_in(tree: ast.AST) -> Names:
                 names.reached.append((node.lineno, ast.unparse(node), None))
         elif isinstance(node, ast.Call):
             if getattr(node.func, "attr", getattr(node.func, "id", None)) in BY_NAME:
-                words = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+                words = [
+                    argument.value
+                    for argument in node.args[:2]
+                    if isinstance(argument, ast.Constant)
+                ]
                 parts = [
                     part for word in words if isinstance(word, str) for part in word.split(".")
                 ]

@@ -39,7 +39,7 @@ class Page(HTMLParser):
         if tag == "a" and "href" in named:
             self.links.append(named["href"])
         if tag in {"script", "img", "iframe", "source", "object"}:
-            self.fetched.extend(named[one] for one in ("src", "data") if one in named)
+            self.fetched.extend(named[name] for name in ("src", "data") if name in named)
         if tag == "link" and named.get("rel") not in {
             "index",
             "search",
@@ -88,14 +88,14 @@ def test_every_link_leads_to_a_page_and_a_heading_of_it(
 
 def test_no_page_asks_another_server_for_anything(site: Path, pages: dict[Path, Page]) -> None:
     assert [
-        (path.relative_to(site), one)
+        (path.relative_to(site), value)
         for path, page in pages.items()
-        for one in page.fetched
-        if ADDRESS.match(one)
+        for value in page.fetched
+        if ADDRESS.match(value)
     ] == []
     styles = "\n".join(path.read_text("utf-8") for path in site.rglob("*.css"))
     assert [
-        one for one in re.findall(r"url\(\s*[\"']?([^)\"']+)", styles) if ADDRESS.match(one)
+        found for found in re.findall(r"url\(\s*[\"']?([^)\"']+)", styles) if ADDRESS.match(found)
     ] == []
     assert "@import" not in styles
 
@@ -161,9 +161,11 @@ def test_errors_commands_and_fields_are_two_clicks_away(
     commands = re.findall(r"^## (sealtrain .+)$", reference, re.MULTILINE)
     page = (site / "docs/reference/cli.html").resolve()
     assert len(commands) > 50
-    assert {one for one in commands if (page, one.replace(" ", "-")) not in near} == set()
+    assert {
+        command for command in commands if (page, command.replace(" ", "-")) not in near
+    } == set()
     parts = {path.stem for path in (site / "recipe-fields").glob("*.html")} - {"index"}
     assert {"SftRecipe", "Lora", "ReleasePolicy"} <= parts
     assert {
-        one for one in parts if ((site / f"recipe-fields/{one}.html").resolve(), "") not in near
+        part for part in parts if ((site / f"recipe-fields/{part}.html").resolve(), "") not in near
     } == set()

@@ -181,13 +181,13 @@ def wrapped(exhibit: Exhibit, beside: Attachments, platform: str = "simulator") 
     if isinstance(exhibit, Quote):
         parts = {"tee": "tdx", "quote": to_base64(exhibit.raw)}
     elif isinstance(exhibit, DstackQuote):
-        log = [one.to_dict() for one in exhibit.log]
+        log = [entry.to_dict() for entry in exhibit.log]
         parts = {"tee": "dstack", "quote": to_base64(exhibit.quote.raw), "event_log": log}
         parts["vm_config"] = None
     elif isinstance(exhibit, Nitro):
         parts = {"tee": "nitro", "document": to_base64(exhibit.raw)}
     elif isinstance(exhibit, Snp):
-        ders = [to_base64(one) for one in beside.certificates]
+        ders = [to_base64(certificate) for certificate in beside.certificates]
         crl = None if beside.crl is None else to_base64(beside.crl)
         parts = {"tee": "snp", "report": to_base64(exhibit.raw), "certificates": ders, "crl": crl}
     document = beside.app_compose or COMPOSE
@@ -488,6 +488,6 @@ def test_real_files_that_are_accepted_break_no_rule_of_a_brokers(shared: Path) -
         assert decided in UNNAMED, (one.file, decided)
         seen.add(rules.cpu.tee)
 
-    for one in accepted(shared):
-        judge(one)
+    for real in accepted(shared):
+        judge(real)
     assert seen == set(TEES)

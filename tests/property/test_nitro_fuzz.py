@@ -201,9 +201,9 @@ def test_hostile_cbor_is_refused_in_bounded_time_and_memory(name: str) -> None:
     tracemalloc.start()
     started = time.thread_time()
     try:
-        for one in (data, forged):
+        for value in (data, forged):
             with pytest.raises(EvidenceMalformed):
-                verified(one)
+                verified(value)
         if name not in ("wide", "map as a key", "array as a key"):
             with pytest.raises(EvidenceMalformed):
                 decode(data, "value")

@@ -87,7 +87,7 @@ def test_any_signed_fields_verify_to_themselves_or_are_refused(
 ) -> None:
     """A genuine device with hostile firmware signs whatever it likes."""
     parts = take_apart(REPORT)
-    kept = tuple(one for one in parts.fields if one[0] not in dict(fields))
+    kept = tuple(field for field in parts.fields if field[0] not in dict(fields))
     told = replace(parts, blocks=tuple(blocks), fields=(*kept, *fields))
     raw = put_together(told, GPUS.gpu_devices[0].key)
     device = EVIDENCE.devices[0].model_copy(update={"report": to_base64(raw)})

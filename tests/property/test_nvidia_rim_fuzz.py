@@ -26,7 +26,7 @@ from sealtrain.attest.nvidia.rim import parse_rim, verify_rim
 ROOT = PKI.rim_signer[-1].der
 GENUINE = rim("590.12", {3: [digest("a")], 5: [digest("b"), digest("c")]})
 VALUES = parse_rim(GENUINE).measurements
-CHAIN = tuple(one.der for one in PKI.device("GH100", 0).chain)
+CHAIN = tuple(certificate.der for certificate in PKI.device("GH100", 0).chain)
 SIGNERS = PKI.device("GH100", 0).chain
 ANSWERS = [answer(SIGNERS[at].certificate, SIGNERS[at + 1]) for at in (1, 2, 3)]
 SERVICE = Service()

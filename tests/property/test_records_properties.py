@@ -237,8 +237,8 @@ def test_a_run_log_with_any_entry_changed_is_refused(
     fields: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     log = RunLog("0a" * 16)
-    for one in fields:
-        log.append("keys.released", one, 1_772_366_400)
+    for field in fields:
+        log.append("keys.released", field, 1_772_366_400)
     entries = parse_json(canonical_json(log.entries))
     assert runlog.verify("0a" * 16, entries, head=log.head) == log.head
     at = data.draw(st.integers(0, len(entries) - 1))
@@ -314,18 +314,20 @@ def test_a_tally_counts_as_a_plain_reading_of_the_rules_does(
     approving = set()
     for name in [owner.name for owner in OWNERS]:
         mine = [
-            one.decision
-            for one in given_decisions
-            if one.owner.name == name and one.decision.target == TARGETS[0]
+            decision.decision
+            for decision in given_decisions
+            if decision.owner.name == name and decision.decision.target == TARGETS[0]
         ]
         revoked = any(decision.decision == "revoke" for decision in mine)
-        last = next((one for one in reversed(mine) if one.decision == "approve"), None)
+        last = next(
+            (decision for decision in reversed(mine) if decision.decision == "approve"), None
+        )
         if not revoked and last is not None and last.ends is not None and now <= last.ends:
             approving.add(name)
     stopped = {
-        one.owner.name
-        for one in given_decisions
-        if one.decision.decision == "revoke" and one.decision.target == TARGETS[0]
+        decision.owner.name
+        for decision in given_decisions
+        if decision.decision.decision == "revoke" and decision.decision.target == TARGETS[0]
     }
     counted = tally(given_decisions, FOUR, TARGETS[0], now, needs=NEEDS)
     assert set(counted.approved_by) == approving
@@ -393,9 +395,13 @@ vetoing = st.lists(
 def test_consent_on_own_data_is_what_a_plain_reading_says(
     given_decisions: list[SignedDecision], needs: Needs
 ) -> None:
-    revoked = {one.owner.name for one in given_decisions if one.decision.decision == "revoke"}
-    stating = [one for one in given_decisions if one.decision.needs == needs]
-    ends = {one.owner.name: one.decision.ends or 0 for one in stating}
+    revoked = {
+        decision.owner.name
+        for decision in given_decisions
+        if decision.decision.decision == "revoke"
+    }
+    stating = [decision for decision in given_decisions if decision.decision.needs == needs]
+    ends = {decision.owner.name: decision.decision.ends or 0 for decision in stating}
     approving = {name for name, end in ends.items() if name not in revoked and end >= NOW}
     thresholds = VETO.thresholds.to_dict()
     open_ = (

@@ -121,7 +121,7 @@ def recorded(world: ReleaseWorld) -> tuple[Recorded, dict[str, Any], bytes]:
         "asked": KeyRequest(
             run_id="cd" * 16,
             recipe_hash=world.locked.recipe_hash,
-            datasets=[one.asked for one in world.sealed.values()],
+            datasets=[dataset.asked for dataset in world.sealed.values()],
             resume=False,
         ),
         "random": lambda size: bytes(size),
@@ -141,13 +141,13 @@ anchors = st.builds(
 def test_an_anchor_never_goes_back_and_never_changes_its_digest(offered: list[Anchor]) -> None:
     anchored: Anchor | None = None
     digests: dict[int, str] = {}
-    for one in offered:
+    for item in offered:
         before = anchored
         try:
-            anchored = advance_anchor(anchored, one)
+            anchored = advance_anchor(anchored, item)
         except CheckpointRefused:
             assert before is not None
-            assert one.counter <= before.counter
+            assert item.counter <= before.counter
             continue
         assert anchored is not None
         assert before is None or anchored.counter >= before.counter

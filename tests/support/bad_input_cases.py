@@ -117,7 +117,9 @@ def cases(
             if isinstance(word, Ticket):
                 replaced = _retold(folder / word.path, bad, places)
             for name, value in replaced:
-                words = [value if at == place else _good(one) for at, one in enumerate(call.words)]
+                words = [
+                    value if at == place else _good(word) for at, word in enumerate(call.words)
+                ]
                 field, _, name = name.rpartition(": ")
                 typed = (*(call.command or command).split(), *_filled(words, places))
                 yield Case(command, f"{given} {field}".rstrip(), name, typed)

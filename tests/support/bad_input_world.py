@@ -93,9 +93,9 @@ def desk(folder: Path) -> Iterator[World]:
     foreign = Stage(_folder_of_foreign(folder))
     foreign.meet()
     _desk(folder)
-    for one in (made, foreign):
-        one.inputs.mkdir()
-        (one.inputs / "clinic-a.notes.jsonl").write_text(records("clinic-a"))
+    for case in (made, foreign):
+        case.inputs.mkdir()
+        (case.inputs / "clinic-a.notes.jsonl").write_text(records("clinic-a"))
     with _full_disk(folder / "disk") as disk:
         yield World(made, {"taken": "0"}, disk)
 
@@ -111,12 +111,12 @@ def _enclave(folder: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(data))
     documents = json.loads((vectors / "recipe/compose.json").read_text())["cases"]
-    (document,) = (one["compose"] for one in documents if one["name"] == "nitro")
+    (document,) = (document["compose"] for document in documents if document["name"] == "nitro")
     (folder / "nitro.json").write_text(document)
     named = json.dumps({"ImageName": f"sha256:{'5a' * 32}"}).encode()
     (folder / "nitro.eif").write_bytes(enclave(b"init", b"root", metadata=named))
     tickets = json.loads((vectors / "deployment/tickets.json").read_text())["cases"]
-    ticket = json.loads(next(one["ticket"] for one in tickets if one["name"] == "train"))
+    ticket = json.loads(next(ticket["ticket"] for ticket in tickets if ticket["name"] == "train"))
     kept = {name: ticket[name] for name in ("version", "role", "brokers")}
     places = {"data": ["https://data.example/a"], "store": "https://store.example/out"}
     (folder / "nitro.ticket.json").write_text(json.dumps({**kept, **places}))
@@ -144,7 +144,7 @@ def _desk(folder: Path) -> None:
         + "".join(f"{row['prompt']},{row['completion']},{40 + n}\n" for n, row in enumerate(notes))
     )
     platform = json.loads((REPOSITORY / "vectors/recipe/adopted.json").read_text())
-    (case,) = (one for one in platform["cases"] if one["name"] == "the script alone")
+    (case,) = (case for case in platform["cases"] if case["name"] == "the script alone")
     adopted = case["compose"].replace("@@", platform["locks"][case["lock"]]["runs"])
     (folder / "platform.json").write_text(adopted)
     ours = {name: value for name, value in json.loads(adopted).items() if "script" not in name}

@@ -88,7 +88,9 @@ def _changed(good: Path, path: Path) -> None:
     """Another byte in the middle: of a letter or digit, so that the form stays."""
     if good.is_dir():
         shutil.copytree(good, path)
-        good = path = max((one for one in path.rglob("*") if one.is_file()), key=_size)
+        good = path = max(
+            (each_path for each_path in path.rglob("*") if each_path.is_file()), key=_size
+        )
     data = bytearray(good.read_bytes())
     for at in range(len(data) // 2, len(data)):
         if chr(data[at]).isalnum():
@@ -104,7 +106,9 @@ def _size(path: Path) -> int:
 def _cut(good: Path, path: Path) -> None:
     if good.is_dir():
         shutil.copytree(good, path)
-        good = path = max((one for one in path.rglob("*") if one.is_file()), key=_size)
+        good = path = max(
+            (each_path for each_path in path.rglob("*") if each_path.is_file()), key=_size
+        )
     data = good.read_bytes()
     path.write_bytes(data[: len(data) // 2])
 

@@ -59,7 +59,7 @@ def rankings(patients: list[tuple[str, int]]) -> list[dict[str, Any]]:
 def write_split(make: Any, folder: Path) -> dict[str, Path]:
     """JSONL by ``owner.name`` of what ``make`` says about each owner's patients."""
     patients = _patients()
-    known = [one for index, one in enumerate(patients) if index % 4]
+    known = [patient for index, patient in enumerate(patients) if index % 4]
     split = {
         f"{OWNERS[0]}.records": known[::2],
         f"{OWNERS[1]}.records": known[1::2],

@@ -41,7 +41,7 @@ def googles_firmware() -> bytes:
         (0, 0, 0x800000, 0x6000, 3, 0),
     ]
     listed = struct.pack("<4sIII", b"TDVF", 208, 1, 6)
-    listed += b"".join(struct.pack("<IIQQII", *one) for one in sections)
+    listed += b"".join(struct.pack("<IIQQII", *section) for section in sections)
     made[0x110 : 0x110 + len(listed)] = listed
     put(
         end + 66,
@@ -79,7 +79,12 @@ def enclave(
     metadata: bytes = b"{}",
     signature: bytes | None = None,
 ) -> bytes:
-    sections = [(1, kernel), (2, b"reboot=k"), (5, metadata), *((3, one) for one in ramdisks)]
+    sections = [
+        (1, kernel),
+        (2, b"reboot=k"),
+        (5, metadata),
+        *((3, ramdisk) for ramdisk in ramdisks),
+    ]
     sections += [] if signature is None else [(4, signature)]
     offsets, sizes, at = [0] * 32, [0] * 32, 548
     for number, (_, content) in enumerate(sections):
@@ -87,7 +92,7 @@ def enclave(
         at += 12 + len(content)
     fields = (b".eif", 4, 0, 1 << 30, 2, 0, len(sections), *offsets, *sizes, 0)
     head = struct.pack(">4sHHQQHH32Q32QI", *fields)
-    body = b"".join(struct.pack(">HHQ", kind, 0, len(one)) + one for kind, one in sections)
+    body = b"".join(struct.pack(">HHQ", kind, 0, len(value)) + value for kind, value in sections)
     return head + struct.pack(">I", zlib.crc32(body, zlib.crc32(head))) + body
 
 

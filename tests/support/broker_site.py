@@ -211,7 +211,9 @@ def start(
             )
         return subprocess.Popen([sys.executable, *words], stdout=stdout, stderr=stderr)
 
-    name = next(f"broker-{one}" for one in count() if not (folder / f"broker-{one}.log").exists())
+    name = next(
+        f"broker-{number}" for number in count() if not (folder / f"broker-{number}.log").exists()
+    )
     part = SideProgram(name, folder, (), answers=False, start=begin)
     try:
         return part, part.place(READY, within=_STARTS_WITHIN_S)

@@ -211,8 +211,8 @@ def hexed(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"0x{bytes(value).hex()}"
     if isinstance(value, list | tuple):
-        return [hexed(one) for one in value]
-    return {name: hexed(one) for name, one in dict(value).items()}
+        return [hexed(each_value) for each_value in value]
+    return {name: hexed(each_value) for name, each_value in dict(value).items()}
 
 
 def new_chain() -> TestChain:
@@ -280,7 +280,7 @@ def chain_file(chain: TestChain, contract: str, *urls: str, **changed: Any) -> C
 def served_by(chain: TestChain, *lies: dict[str, Lie] | None) -> Iterator[list[str]]:
     """Several nodes, each with its lies; yields their URLs."""
     with ExitStack() as stack:
-        yield [stack.enter_context(served(chain, one)) for one in lies]
+        yield [stack.enter_context(served(chain, lie)) for lie in lies]
 
 
 def contract_of(chain: TestChain, where: str) -> Any:

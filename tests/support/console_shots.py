@@ -102,7 +102,7 @@ def taken(
         for width in WIDTHS
         for dark in (False, True)
     ]
-    unsettled = [one["url"] for one in visited(visits) if not one["settled"]]
+    unsettled = [link["url"] for link in visited(visits) if not link["settled"]]
     if unsettled:
         sys.exit(f"pages did not come to rest: {', '.join(unsettled)}")
     return [Path(visit["shot"]) for visit in visits]

@@ -61,7 +61,7 @@ class ConsoleWorld:
     def pages(self) -> list[str]:
         """Every page, whole."""
         recipe = f"/consortium/{self.compose_hash}"
-        runs = [f"/runs/{one}" for one in (RUN_ID, LIVE_ID, FORGED_ID)]
+        runs = [f"/runs/{name}" for name in (RUN_ID, LIVE_ID, FORGED_ID)]
         paths = ["/consortium", recipe, "/runs", *runs, compared_path(), "/nowhere"]
         return [self.url + path for path in paths]
 

@@ -244,7 +244,7 @@ def rewritten(
     index = json.loads((layout / "index.json").read_bytes())
     told = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_bytes())
     runs = json.loads((blobs / told["config"]["digest"][7:]).read_bytes())
-    tars = layers([(blobs / one["digest"][7:]).read_bytes() for one in told["layers"]])
+    tars = layers([(blobs / layer["digest"][7:]).read_bytes() for layer in told["layers"]])
     runs["rootfs"]["diff_ids"] = [f"sha256:{hashlib.sha256(tar).hexdigest()}" for tar in tars]
     config(runs)
     kind = "application/vnd.oci.image.layer.v1.tar" + ("+gzip" if packed else "")

@@ -94,7 +94,7 @@ def trained(
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses of one step on each batch, without dropout, and what was trained, by name."""
     model.eval()
-    weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    weights = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     optimizer = torch.optim.AdamW(list(weights.values()), lr=rate)
     losses = []
     for batch in inputs:
@@ -103,7 +103,7 @@ def trained(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return losses, {name: one.detach().clone() for name, one in weights.items()}
+    return losses, {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 # -- parties ----------------------------------------------------------------------------------
@@ -156,7 +156,9 @@ class Site:
             "consortium_id": self.consortium.consortium_id,
             "signer": identity(owner).signer,
             "target": self.target,
-            "datasets": [own_dataset(one) for one in self.recipe.datasets if one.owner == owner],
+            "datasets": [
+                own_dataset(dataset) for dataset in self.recipe.datasets if dataset.owner == owner
+            ],
             "reading": Reading.of(self.recipe, self.base_dir),
             "rows": self.clients.rows,
             "share": lambda _run_id: sha256_hex(f"share of {owner}".encode()).encode()[:32],
@@ -185,7 +187,9 @@ class Site:
             except BaseException as error:
                 self.failures.append(error)
 
-        threads = [threading.Thread(target=serve, args=(one,), daemon=True) for one in clients]
+        threads = [
+            threading.Thread(target=serve, args=(client,), daemon=True) for client in clients
+        ]
         for thread in threads:
             thread.start()
         return threads

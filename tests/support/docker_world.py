@@ -69,7 +69,9 @@ class Docker:
         """What the engine holds of every container, by its project."""
         found = self.run("docker", "ps", "--all", "--quiet").stdout.split()
         answers = json.loads(self.run("docker", "inspect", *found).stdout)
-        return {one["Config"]["Labels"]["com.docker.compose.project"]: one for one in answers}
+        return {
+            answer["Config"]["Labels"]["com.docker.compose.project"]: answer for answer in answers
+        }
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def _ders(data: bytes) -> list[bytes]:
     if not data.startswith(b"-----"):
         return [data]
     found = x509.load_pem_x509_certificates(data)
-    return [one.public_bytes(Encoding.DER) for one in found]
+    return [certificate.public_bytes(Encoding.DER) for certificate in found]
 
 
 def _window(ders: tuple[bytes, ...]) -> tuple[int, int]:
@@ -100,8 +100,8 @@ def _window(ders: tuple[bytes, ...]) -> tuple[int, int]:
     with quiet():
         found = [x509.load_der_x509_certificate(der) for der in ders]
     return (
-        max(int(one.not_valid_before_utc.timestamp()) for one in found),
-        min(int(one.not_valid_after_utc.timestamp()) for one in found),
+        max(int(item.not_valid_before_utc.timestamp()) for item in found),
+        min(int(item.not_valid_after_utc.timestamp()) for item in found),
     )
 
 

@@ -93,8 +93,8 @@ class Mean(Merging):
         return document
 
     def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> tuple[bytes, Any]:
-        weights = [one.records for one in taken]
-        mean = np.average([one.value for one in taken], axis=0, weights=weights)
+        weights = [update.records for update in taken]
+        mean = np.average([turn.value for turn in taken], axis=0, weights=weights)
         return bytes(mean.astype("<f4").tobytes()), {}
 
 
@@ -119,7 +119,7 @@ class ByStrategy(Mean):
         def given(one: Taken) -> PartyUpdate:
             return PartyUpdate(party=one.party, records=one.records, arrays={"x": one.value})
 
-        merged = self.strategy.merge(number, [given(one) for one in taken])
+        merged = self.strategy.merge(number, [given(turn) for turn in taken])
         return bytes(merged["x"].tobytes()), {}
 
 
@@ -338,7 +338,7 @@ class FederatedWorld:
         return Federation(replace(plan or rounds(), again_after=0.2), self.carrier, **fields)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        return [one["fields"] for one in self.log.entries if one["event"] == name]
+        return [entry["fields"] for entry in self.log.entries if entry["event"] == name]
 
 
 @contextmanager
@@ -365,4 +365,4 @@ def noting(codes: list[str]) -> Iterator[None]:
 
 
 def values(state: bytes) -> list[float]:
-    return [float(one) for one in np.frombuffer(state, "<f4")]
+    return [float(value) for value in np.frombuffer(state, "<f4")]

@@ -113,7 +113,7 @@ def main() -> None:
             rounds=2, min_parties=2, round_seconds=240, joining_seconds=600, parties=PLACES
         )
         state = world.federation(plan).run(START).state
-        merged = [one["parties"] for one in world.events("round.merged")]
+        merged = [event["parties"] for event in world.events("round.merged")]
     lines = [(out / f"line-{number}").read_bytes() for number in (1, 2, 3)]
     told = {
         "merged": merged,

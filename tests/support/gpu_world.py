@@ -45,7 +45,7 @@ class Parts:
     )
 
     def with_field(self, kind: int, value: bytes | None) -> Parts:
-        rest = tuple(one for one in self.fields if one[0] != kind)
+        rest = tuple(field for field in self.fields if field[0] != kind)
         return replace(self, fields=rest if value is None else (*rest, (kind, value)))
 
 

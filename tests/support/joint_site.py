@@ -104,14 +104,14 @@ def joint_site(
         site.locked = locked
         broker = site.broker_file(client)
         (folder / "sealed").mkdir()
-        for one in locked.lock.recipe.datasets:
-            source = folder / f"{one.owner}.{one.name}.jsonl"
-            source.write_text(rows(one.owner))
+        for dataset in locked.lock.recipe.datasets:
+            source = folder / f"{dataset.owner}.{dataset.name}.jsonl"
+            source.write_text(rows(dataset.owner))
             typed(
-                "seal", source, "--name", one.name,
-                "--identity", folder / f"{one.owner}.identity.json",
+                "seal", source, "--name", dataset.name,
+                "--identity", folder / f"{dataset.owner}.identity.json",
                 "--deployment", folder / "app-compose.json", "--broker", broker,
-                "--out", folder / "sealed" / f"{one.owner}.{one.name}.sealed",
+                "--out", folder / "sealed" / f"{dataset.owner}.{dataset.name}.sealed",
             )  # fmt: skip
         for owner in OWNERS[:2]:
             site.decide(client, owner)

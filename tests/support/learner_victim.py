@@ -61,7 +61,7 @@ def preferences(folder: Path) -> Answer:
         "reward": preferring("reward", trainer=short),
     }
     ran = played(folder, recipes, write_preferences)
-    return {"weights": {name: one.weights for name, one in ran}}
+    return {"weights": {name: item.weights for name, item in ran}}
 
 
 def answers(folder: Path) -> Answer:
@@ -93,7 +93,7 @@ def answers(folder: Path) -> Answer:
         "ppo-scored": rlhf("ppo", trainer=short, model=model),
     }
     ran = played(folder, recipes, write_said)
-    return {"metrics": {name: one.trained.metrics for name, one in ran}}
+    return {"metrics": {name: item.trained.metrics for name, item in ran}}
 
 
 def talkative_model(folder: Path) -> None:

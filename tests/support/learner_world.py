@@ -107,4 +107,4 @@ def party(
 
 
 def norm(state: dict[str, torch.Tensor]) -> float:
-    return float(sum(one.double().square().sum() for one in state.values()) ** 0.5)
+    return float(sum(item.double().square().sum() for item in state.values()) ** 0.5)

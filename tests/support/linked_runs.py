@@ -62,7 +62,7 @@ def chained(
 def reports_of(world: World, manifests: Sequence[bytes]) -> list[Report]:
     """Each examined by itself, without its outputs."""
     now = NOW + 400 * DAY
-    return [examine(one, world.trust(), artefacts=None, now=now) for one in manifests]
+    return [examine(manifest, world.trust(), artefacts=None, now=now) for manifest in manifests]
 
 
 def _facts(world: World, number: int, later: int, before: bytes | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ FURTHER: dict[str, dict[str, Any]] = {
             },
             "init_seed": 1,
         },
-        "datasets": [one for one in RECIPE["datasets"] if one["role"] == "train"],
+        "datasets": [dataset for dataset in RECIPE["datasets"] if dataset["role"] == "train"],
         "columns": {"tokens": "ids"},
         "trainer": {"max_steps": 9, "block_size": 16, "lr_scheduler_type": "constant"},
         "peft": None,
@@ -174,8 +174,8 @@ def _said(schema: Any, keywords: tuple[str, ...]) -> Iterator[Any]:
                 yield from value if isinstance(value, list) else [value]
             yield from _said(value, keywords)
     elif isinstance(schema, list):
-        for one in schema:
-            yield from _said(one, keywords)
+        for part in schema:
+            yield from _said(part, keywords)
 
 
 BOUNDS = sorted(
@@ -186,9 +186,9 @@ BOUNDS = sorted(
         )
     )
 )
-WORDS = sorted({one for one in _said(PUBLISHED, ("enum", "const")) if isinstance(one, str)})
+WORDS = sorted({value for value in _said(PUBLISHED, ("enum", "const")) if isinstance(value, str)})
 _LENGTHS = sorted(set(_said(PUBLISHED, ("maxLength", "maxItems", "maxProperties"))))
-NUMBERS = (-0.5, 1e-9, 0.25, 1e300, *BOUNDS, *(one + 1 for one in BOUNDS if one < 2**53 - 1))
+NUMBERS = (-0.5, 1e-9, 0.25, 1e300, *BOUNDS, *(bound + 1 for bound in BOUNDS if bound < 2**53 - 1))
 TEXTS = (
     *("False", "1", "caf\u00e9", "a\u200bb", "a\nb", "a ", "A", "-a", "a--b", "../a", "../../a"),
     *("a/../b", "/a", "a/b", ".a", "a" * 40 + "@sha256:" + "0" * 64, "0.1", "a==1", "a\n"),
@@ -218,7 +218,7 @@ def mutants(name: str, document: Any) -> Iterator[Mutant]:
         yield Mutant(name, document, path, "removed", _removed)
         if isinstance(path[-1], str):
             yield Mutant(name, document, path, "accompanied", _accompanied)
-        changes = [("near", near(own)), *((f"= {one!r}", one) for one in OTHERS), *_like(own)]
+        changes = [("near", near(own)), *((f"= {other!r}", other) for other in OTHERS), *_like(own)]
         for label, value in changes:
             yield Mutant(name, document, path, label, _set(value))
 

@@ -164,7 +164,7 @@ def main() -> None:
     holders = [holder() for _ in HOSTS]
     try:
         ip("link", "set", "lo", "up")
-        pids = [one.pid for one in holders]
+        pids = [holder.pid for holder in holders]
         if HOW == "netem":
             ip("link", "add", "eth0", "netns", str(pids[0]), "type", "veth",
                "peer", "name", "eth0", "netns", str(pids[1]))  # fmt: skip
@@ -205,9 +205,9 @@ def main() -> None:
         counted = [bridge.carried, bridge.lost, bridge.late] if bridge else []
         print(json.dumps({"found": found, "counted": counted}))
     finally:
-        for one in holders:
-            one.kill()
-            one.wait()
+        for each_holder in holders:
+            each_holder.kill()
+            each_holder.wait()
 
 
 if __name__ == "__main__":

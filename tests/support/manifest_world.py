@@ -194,7 +194,7 @@ class World(Agreement):
 
     def reserved(self, receipt: ReleaseReceipt) -> dict[str, Any]:
         """What the entry of a release says of privacy; nothing without differential privacy."""
-        found = [one.to_dict() for one in spendings(self.locked.lock.recipe)]
+        found = [spending.to_dict() for spending in spendings(self.locked.lock.recipe)]
         if receipt.kind == "renewal" or not found:
             return {}
         return {"reserved_at": 0} if receipt.resume else {"privacy": found}
@@ -202,8 +202,8 @@ class World(Agreement):
     def entry(self, receipt: ReleaseReceipt, envelope: Envelope) -> dict[str, Any]:
         """What a broker of all data writes into its ledger about a receipt; only what is read."""
         listed = [
-            {"owner_id": one.owner_id, "dataset_id": one.dataset_id, "root": one.root}
-            for one in receipt.datasets
+            {"owner_id": dataset.owner_id, "dataset_id": dataset.dataset_id, "root": dataset.root}
+            for dataset in receipt.datasets
         ]
         return {
             "receipt_digest": receipt_digest(envelope),
@@ -215,7 +215,7 @@ class World(Agreement):
 
     def elsewhere(self, receipt: ReleaseReceipt) -> list[dict[str, str]]:
         """The data of a run, or of a party's, that a receipt of it does not release."""
-        here = {one.dataset_id for one in receipt.datasets}
+        here = {dataset.dataset_id for dataset in receipt.datasets}
         owners = {key.partition("/")[0] for key, pin in self.pins.items() if pin.dataset_id in here}
         apart = is_shared_out(self.locked.lock.recipe)
         return [
@@ -232,7 +232,7 @@ class World(Agreement):
         """Receipts signed by the broker and written into its ledger, with their proofs."""
         broker = key or self.broker
         named = {"broker_id": broker_id(broker.public)}
-        receipts = tuple(one.model_copy(update=named) for one in receipts)
+        receipts = tuple(receipt.model_copy(update=named) for receipt in receipts)
         envelopes = [sign_receipt(receipt, broker) for receipt in receipts]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ledger.sqlite"
@@ -285,12 +285,12 @@ def make_world(
         artefacts=artefacts,
         model=model,
     )
-    for one in locked.lock.recipe.datasets:
-        key = f"{one.owner}/{one.name}"
-        world.datasets[key] = world.dataset(one.owner, one.name)
+    for dataset in locked.lock.recipe.datasets:
+        key = f"{dataset.owner}/{dataset.name}"
+        world.datasets[key] = world.dataset(dataset.owner, dataset.name)
         world.pins[key] = DatasetPin(
-            dataset_id=digest(f"dataset {one.owner} {one.name}", 16),
-            root=digest(f"root {one.owner} {one.name}"),
+            dataset_id=digest(f"dataset {dataset.owner} {dataset.name}", 16),
+            root=digest(f"root {dataset.owner} {dataset.name}"),
         )
     for owner in OWNERS:
         world.approvals[owner] = world.approval(owner)
@@ -381,7 +381,7 @@ def facts_of(world: World, run_id: str = RUN_ID) -> dict[str, Any]:
 def limits_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The limits that a manifest with these facts must state."""
     predicate = Predicate.model_validate_json(_json({**facts, "limits": []}))
-    return [one.to_dict() for one in limits_for(predicate)]
+    return [document.to_dict() for document in limits_for(predicate)]
 
 
 def counting(world: World, *counted: dict[str, Any]) -> bytes:
@@ -389,7 +389,7 @@ def counting(world: World, *counted: dict[str, Any]) -> bytes:
     told = [
         ("run.started", fields_of("run.started"), START),
         ("keys.released", fields_of("keys.released"), RELEASED),
-        *(("data.counted", one, RELEASED) for one in counted),
+        *(("data.counted", value, RELEASED) for value in counted),
         ("training.finished", fields_of("training.finished"), FINISHED),
     ]
 
@@ -560,6 +560,9 @@ def _consortium_id(folder: Path) -> str:
 def records_of(world: World, party: str) -> int | None:
     """Of a party's training data, as its owner's manifest says."""
     consortium = load_model(Consortium, world.facts["consortium"], DataInvalid, "consortium")
-    found = [verify_dataset(Envelope.from_dict(one), consortium) for one in world.facts["datasets"]]
-    (one,) = [one for one in found if (one.owner, one.name) == (party, "biopsies")]
+    found = [
+        verify_dataset(Envelope.from_dict(dataset), consortium)
+        for dataset in world.facts["datasets"]
+    ]
+    (one,) = [item for item in found if (item.owner, item.name) == (party, "biopsies")]
     return one.records

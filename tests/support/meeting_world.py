@@ -184,7 +184,7 @@ class Lead:
         run: Any = self.run
         try:
             with LeadNode.met(run) as lead:
-                self.threads = [one.name for one in threading.enumerate()]
+                self.threads = [thread.name for thread in threading.enumerate()]
                 self.lead = lead
                 self._met.set()
                 self._use(lead)

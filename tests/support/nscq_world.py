@@ -59,7 +59,7 @@ class FakeNscq:
     def _honest(self, what: int) -> Callable[[int, bytes], Any]:
         def switch(device: int, nonce: bytes) -> Any:
             shown = self.gpus.evidence(nonce).devices
-            return [one for one in shown if one.kind == "switch"][device]
+            return [text for text in shown if text.kind == "switch"][device]
 
         return {
             COUNT: lambda device, nonce: self.gpus.switches,

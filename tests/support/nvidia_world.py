@@ -210,7 +210,7 @@ def sign_swid(
         signature_algorithm=SignatureMethod.ECDSA_SHA384, digest_algorithm=DigestAlgorithm.SHA384
     )
     signed = signer.sign(
-        root, key=signers[0].key, cert=[one.certificate for one in signers], **arguments
+        root, key=signers[0].key, cert=[signer.certificate for signer in signers], **arguments
     )
     return bytes(etree.tostring(signed))
 

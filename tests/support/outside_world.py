@@ -54,8 +54,8 @@ class Meddler(Multiplier):
         left = list(kept)
 
         def again(asked: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-            for place, one in enumerate(left):
-                if one.shape == product.shape:
+            for place, departure in enumerate(left):
+                if departure.shape == product.shape:
                     return left.pop(place)
             return product
 
@@ -127,7 +127,7 @@ class InGuest:
 def learner(
     recipe: Any, sealed: dict[str, Any], party: str, standins: Any, terms: Terms | None = None
 ) -> Learner:
-    sources = [one for one in sources_of(recipe, sealed) if one.owner == party]
+    sources = [source for source in sources_of(recipe, sealed) if source.owner == party]
     return Learner(recipe, Path(), sources, party=party, terms=terms or Terms(), standins=standins)
 
 
@@ -139,8 +139,8 @@ def rounds(recipe: Any, parties: Mapping[str, Learner], terms: Terms) -> tuple[b
     rank = recipe.peft.r if terms.aggregation == "exact" else None
     for number in range(1, terms.rounds + 1):
         updates = []
-        for party, one in sorted(parties.items()):
-            learned = one.learn(number, state)
+        for party, each_party in sorted(parties.items()):
+            learned = each_party.learn(number, state)
             losses.append(learned.loss or 0.0)
             given = decode_state(learned.state, form)
             updates.append(Update(party=party, weight=learned.records, state=given))

@@ -75,9 +75,11 @@ def needles(datasets: dict[str, Any], inputs: dict[str, Path]) -> list[bytes]:
     pieces: list[bytes] = []
     for path in inputs.values():
         files = (
-            [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+            [path]
+            if path.is_file()
+            else sorted(each_path for each_path in path.rglob("*") if each_path.is_file())
         )
-        pieces += [one.read_bytes() for one in files[:3]]
+        pieces += [file.read_bytes() for file in files[:3]]
     for dataset in datasets.values():
         if dataset.schema is None:
             continue
@@ -145,9 +147,9 @@ def play(name: str, folder: Path) -> dict[str, Any]:
                 sources=sources_of(recipe, sealed),
                 model=next(
                     (
-                        sealed[f"{one.owner}.{one.name}"]
-                        for one in recipe.datasets
-                        if one.role == "model"
+                        sealed[f"{dataset.owner}.{dataset.name}"]
+                        for dataset in recipe.datasets
+                        if dataset.role == "model"
                     ),
                     None,
                 ),

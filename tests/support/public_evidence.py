@@ -19,7 +19,7 @@ from sealtrain.attest.nvidia.parse import GpuDevice
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors/public/evidence.json"
 FILES: dict[str, dict[str, Any]] = {
-    one["name"]: one for one in json.loads(VECTORS.read_text("utf-8"))["cases"]
+    case["name"]: case for case in json.loads(VECTORS.read_text("utf-8"))["cases"]
 }
 
 

@@ -44,11 +44,13 @@ class QuorumWire(Wire):
         for owned in wanted:
             asked = {**query, "owner_id": owned.owner_id, "dataset_ids": [owned.dataset_id]}
             page = self.answered(RegisteredDatasets, registry.registered(**asked))
-            found |= {OwnedId(owned.owner_id, one) for one in page.dataset_ids}
+            found |= {OwnedId(owned.owner_id, value) for value in page.dataset_ids}
         return frozenset(found)
 
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
-        return [one.to_dict() for one in self._up().broker.registry.tally(target).decisions]
+        return [
+            decision.to_dict() for decision in self._up().broker.registry.tally(target).decisions
+        ]
 
     def submit_manifest(self, manifest: bytes, closing: Closing) -> int:
         registry = self._up().broker.registry
@@ -170,8 +172,8 @@ def quorum_world(
             for root in roots
         ]
         wires = [
-            QuorumWire(broker=one.broker, url=f"http://127.0.0.1:{place + 1}")
-            for place, one in enumerate(worlds)
+            QuorumWire(broker=world.broker, url=f"http://127.0.0.1:{place + 1}")
+            for place, world in enumerate(worlds)
         ]
         made = QuorumWorld(worlds=worlds, wires=wires)
         if threshold is not None:

@@ -62,7 +62,7 @@ def main() -> None:
         if not name.endswith("+resumed"):
             return ran
         first = same_for_all(ran.checkpoints[0] if ran.checkpoints else None)
-        begun = [one for one in ran.history if one[0] <= first.step]
+        begun = [logged for logged in ran.history if logged[0] <= first.step]
         ran = once(name, first)
         ran.history[:0] = begun
         return ran

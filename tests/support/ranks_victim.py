@@ -169,7 +169,7 @@ def main() -> None:
         except SealtrainError as error:
             said["error"] = error.code
         except Interrupted:
-            history = [one for one in history if one[0] <= steps[-1]]
+            history = [logged for logged in history if logged[0] <= steps[-1]]
         except Exception as error:
             said["error"] = type(error).__name__
     left = [pid for pid in ranks.processes if Path(f"/proc/{pid}").exists()]
@@ -185,7 +185,7 @@ def waits_for_the_others() -> None:
 
 def listening() -> list[str]:
     """Addresses on which this process listens, as the kernel writes them."""
-    mine = {str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+    mine = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     rows = [
         line.split()
         for table in ("tcp", "tcp6")

@@ -42,8 +42,8 @@ def gpus_asked(evidence: Any, policy: Any, collateral: Any, **named: Any) -> Any
 def revocation_asked(certificates: Any, answers: Any, *, now: int, max_age: int) -> Any:
     return {
         "kind": "revocation",
-        "chain": [to_base64(one) for one in certificates],
-        "answers": [to_base64(one) for one in answers],
+        "chain": [to_base64(certificate) for certificate in certificates],
+        "answers": [to_base64(answer) for answer in answers],
         "now": now,
         "max_age": max_age,
     }

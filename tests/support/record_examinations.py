@@ -26,7 +26,7 @@ def _copied(artefacts: Path | None, to: Path) -> str | None:
     """A copy of the output files; none of large ones, which are then not looked at."""
     if artefacts is None or not artefacts.is_dir():
         return None
-    if sum(one.stat().st_size for one in artefacts.rglob("*") if one.is_file()) > _MAX_COPIED:
+    if sum(path.stat().st_size for path in artefacts.rglob("*") if path.is_file()) > _MAX_COPIED:
         return None
     shutil.copytree(artefacts, to, symlinks=True, dirs_exist_ok=True)
     return str(to)

@@ -68,7 +68,7 @@ def _report(raw: bytes, certificates: Any, **named: Any) -> Any:
         return None  # evidence of another form, which a reader of documents refuses
     cpu = {
         "report": to_base64(raw),
-        "certificates": [to_base64(one) for one in certificates],
+        "certificates": [to_base64(certificate) for certificate in certificates],
         "crl": _root(named.get("crl")),
         "app_compose": "",
     }

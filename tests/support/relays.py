@@ -148,8 +148,8 @@ def carried(
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # a close alone wakes nobody who reads
-        for one in (thread, *threads):
-            one.join(5)
+        for item in (thread, *threads):
+            item.join(5)
         for end in ends:
             end.close()
 

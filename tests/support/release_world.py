@@ -153,7 +153,9 @@ class Wire:
         return self.answered(BrokerKeys, self.broker.keys(**query))
 
     def ledger_rotations(self) -> tuple[tuple[int, dict[str, Any]], ...]:
-        return tuple((one.index, one.rotation) for one in self.broker.rotations().rotations)
+        return tuple(
+            (rotation.index, rotation.rotation) for rotation in self.broker.rotations().rotations
+        )
 
     def ledger_proof(self, index: int) -> LedgerProof:
         return self.broker.ledger.proof(index)
@@ -309,7 +311,7 @@ class ReleaseWorld(Agreement):
         arguments: dict[str, Any] = {
             "run_id": os.urandom(16).hex(),
             "recipe_hash": locked.recipe_hash,
-            "datasets": [one.asked for one in self.sealed.values()],
+            "datasets": [dataset.asked for dataset in self.sealed.values()],
             "resume": False,
         }
         wire = changed.pop("wire", self.wire)
@@ -343,7 +345,7 @@ class ReleaseWorld(Agreement):
 
     def assert_no_key_left(self) -> None:
         """No data key, run key or root in anything that left the broker or that it wrote."""
-        secrets = [one.key.reveal() for one in self.sealed.values()] + [ROOT]
+        secrets = [dataset.key.reveal() for dataset in self.sealed.values()] + [ROOT]
         forms = [
             form for key in secrets for form in (key, key.hex().encode(), to_base64(key).encode())
         ]

@@ -125,23 +125,23 @@ def compare(questions: Sequence[Question]) -> Comparison:
         check, code = first_refusal(report)
         verdicts["verified" if report.accepted else f"{check} {code}"] += 1
         slowest = max(slowest, answer["ms"])
-        names = [one["name"] for one in answer["checks"]]
+        names = [check["name"] for check in answer["checks"]]
         if not names:
             disagreements.append(f"{question.label}: second refuses the trust file {answer}")
             continue
         if report.accepted and answer["limits"] != list(report.limits):
             disagreements.append(f"{question.label}: other limits {answer['limits']}")
         said = (answer["verdict"] == "verified", answer["check"], answer["code"])
-        if names != [one.name for one in report.checks]:
+        if names != [check.name for check in report.checks]:
             disagreements.append(f"{question.label}: other checks {names}")
         ours = len(names) if check is None else names.index(check)
         theirs = names.index(answer["check"]) if answer["verdict"] == "refused" else len(names)
         unmade = [
             place
-            for place, one in enumerate(answer["checks"])
-            if one["outcome"] == "not-checked" and place <= min(ours, theirs)
+            for place, check in enumerate(answer["checks"])
+            if check["outcome"] == "not-checked" and place <= min(ours, theirs)
         ]
-        faults = [one["detail"] for one in answer["checks"] if one.get("fault")]
+        faults = [check["detail"] for check in answer["checks"] if check.get("fault")]
         disagreements += [f"{question.label}: {fault}" for fault in faults]
         contradicts = answer["verdict"] == "verified" or (report.accepted and said[1] and said[2])
         if unmade and not contradicts:

@@ -38,7 +38,7 @@ def sealed_member(
 
 def reads_series(recipe: dict[str, Any]) -> None:
     """C's data of a recipe are a series."""
-    (dataset,) = (one for one in recipe["datasets"] if one["owner"] == C)
+    (dataset,) = (dataset for dataset in recipe["datasets"] if dataset["owner"] == C)
     dataset["series"] = dataset.pop("name")
 
 

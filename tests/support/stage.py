@@ -362,14 +362,17 @@ class Stage:
         lock, target = locked.lock, locked.target
         me = Identity.load(self.identity(owner))
         sealed = sorted((folder / "sealed").glob(f"{owner}.*"))
-        manifests = [load_dataset_manifest(one, me.public) for one in sealed]
+        manifests = [load_dataset_manifest(dataset, me.public) for dataset in sealed]
         now = system_clock()
         decision = Decision.approve(
             consortium_id=lock.consortium_id,
             brokers=lock.brokers,
             target=target,
             needs=needs_of(lock.recipe),
-            datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+            datasets=[
+                DatasetPin(dataset_id=manifest.dataset_id, root=manifest.root)
+                for manifest in manifests
+            ],
             signed_at=now,
             not_after=now + seconds,
         )

@@ -165,15 +165,15 @@ def sources_of(wanted: Recipe, datasets: dict[str, Any]) -> list[Source]:
     """The recipe's datasets as training takes them."""
     return [
         Source(
-            role=one.role,
-            owner=one.owner,
-            name=one.name,
-            weight=one.weight,
-            dataset=datasets[f"{one.owner}.{one.name}"],
+            role=dataset.role,
+            owner=dataset.owner,
+            name=dataset.name,
+            weight=dataset.weight,
+            dataset=datasets[f"{dataset.owner}.{dataset.name}"],
             missing=missing_values(wanted),
         )
-        for one in wanted.datasets
-        if one.role != "model"
+        for dataset in wanted.datasets
+        if dataset.role != "model"
     ]
 
 
@@ -269,7 +269,7 @@ def run(
         )
     except Interrupted:
         # Training had gone on while the checkpoint was sealed; a journal does not keep that.
-        ran.history = [one for one in ran.history if one[0] <= ran.checkpoints[-1].step]
+        ran.history = [logged for logged in ran.history if logged[0] <= ran.checkpoints[-1].step]
     return ran
 
 

@@ -41,7 +41,7 @@ HOLDERS = ("clinic-a", "clinic-b", "clinic-c")
 OTHERS = ("hospital-a", "hospital-b")
 KEYS = {name: DataKey(hashlib.sha256(name.encode()).digest()) for name in (*HOLDERS, *OTHERS)}
 TERMS = TravellingTerms(
-    program={name: one for name, one in PROGRAM.to_dict().items() if name != "device"},
+    program={name: value for name, value in PROGRAM.to_dict().items() if name != "device"},
     buffer_bytes=512,
     limits=dict.fromkeys(HOLDERS),
 )

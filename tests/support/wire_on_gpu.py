@@ -79,7 +79,9 @@ def trained(rank: int, wire: Wire) -> list[bool]:
 def main() -> None:
     """Print what every rank found, or the error that ended it."""
     found = ranks(2, {"collectives": collectives, "trained": trained}[sys.argv[1]])
-    print(json.dumps([repr(one) if isinstance(one, BaseException) else one for one in found]))
+    print(
+        json.dumps([repr(value) if isinstance(value, BaseException) else value for value in found])
+    )
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def lock_changed(
 ) -> LockedRecipe:
     """A lock of the recipe without its test split, altered by ``change``."""
     recipe = copy.deepcopy(RECIPE)
-    recipe["datasets"] = [one for one in recipe["datasets"] if one["role"] == "train"]
+    recipe["datasets"] = [dataset for dataset in recipe["datasets"] if dataset["role"] == "train"]
     change(recipe)
     return _locked(consortium_id, brokers, yaml_text(recipe))
 

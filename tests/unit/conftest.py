@@ -39,5 +39,5 @@ def outsider() -> Member:
 
 @pytest.fixture(scope="session")
 def consortium(members: dict[str, Member]) -> Consortium:
-    owners = [one.public for one in members.values()]
+    owners = [member.public for member in members.values()]
     return Consortium.found(name="labs", owners=owners, approve=2, own_data_consent=False)

@@ -151,14 +151,14 @@ def test_the_tree_is_the_rfcs() -> None:
     assert [leaf.hex() for leaf in leaves] == tree["leaf_hashes"]
     roots = [bytes.fromhex(root) for root in tree["roots"]]
     assert [merkle.root_of(leaves[:size]) for size in range(len(leaves) + 1)] == roots
-    for one in tree["cases"]["inclusion"]:
-        path = [bytes.fromhex(part) for part in one["path"]]
-        index, size = one["index"], one["size"]
+    for item in tree["cases"]["inclusion"]:
+        path = [bytes.fromhex(part) for part in item["path"]]
+        index, size = item["index"], item["size"]
         assert merkle.inclusion_proof(leaves[:size], index) == path
         merkle.verify_inclusion(leaves[index], index, size, path, roots[size])
-    for one in tree["cases"]["consistency"]:
-        path = [bytes.fromhex(part) for part in one["path"]]
-        first, second = one["first"], one["second"]
+    for digest in tree["cases"]["consistency"]:
+        path = [bytes.fromhex(part) for part in digest["path"]]
+        first, second = digest["first"], digest["second"]
         assert merkle.consistency_proof(leaves[:second], first) == path
         merkle.verify_consistency(first, second, path, roots[first], roots[second])
 

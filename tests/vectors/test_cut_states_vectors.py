@@ -48,7 +48,7 @@ def state_of(found: dict[str, Any] | None) -> SealedCutState | None:
 
 @cases("owner_shares")
 def test_an_owners_share_is_the_vectors(case: dict[str, Any]) -> None:
-    keys = {one: DataKey(bytes.fromhex(key)) for one, key in case["data_keys"].items()}
+    keys = {name: DataKey(bytes.fromhex(key)) for name, key in case["data_keys"].items()}
     own = party_run_id(case["run_id"], case["owner"])
     key = run_key(keys, app_id=case["app_id"], compose_hash=case["compose_hash"], run_id=own)
     target = Target(app_id=case["app_id"], compose_hash=case["compose_hash"], recipe_hash="00" * 32)

@@ -21,7 +21,7 @@ MADE = json.loads(VECTORS.read_text())
 pytestmark = pytest.mark.claim("C178")
 
 
-@pytest.mark.parametrize("case", [pytest.param(one, id=one["name"]) for one in MADE["cases"]])
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in MADE["cases"]])
 def test_a_statement_is_accepted_or_refused_by_its_rule(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(MADE["consortium"])
     envelope = Envelope.from_bytes(case["envelope"].encode())

@@ -30,7 +30,7 @@ def state(listed: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def test_every_rule_has_a_vector() -> None:
-    assert {one["rule"] for one in DOCUMENT["cases"]} == set(RULES)
+    assert {case["rule"] for case in DOCUMENT["cases"]} == set(RULES)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_every_rule_has_a_vector() -> None:
 )
 def test_merged_as_the_vector_says(case: dict[str, Any]) -> None:
     updates = [
-        Update(party=one["party"], weight=one["weight"], state=state(one["state"]))
-        for one in reversed(DOCUMENT["updates"])
+        Update(party=update["party"], weight=update["weight"], state=state(update["state"]))
+        for update in reversed(DOCUMENT["updates"])
     ]
     settings = {name: case[name] for name in ("rank", "trim", "max_norm") if name in case}
     merged = merge(case["rule"], updates, state(DOCUMENT["previous"]), **settings)

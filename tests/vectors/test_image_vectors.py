@@ -21,8 +21,8 @@ VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "image" / "image.json").read_text("utf-8")
 )
 
-LAYERS = {one["name"]: one for one in VECTORS["cases"] if one["outcome"] == "ok"}
-REFUSED = {one["name"]: one for one in VECTORS["cases"] if one["outcome"] != "ok"}
+LAYERS = {case["name"]: case for case in VECTORS["cases"] if case["outcome"] == "ok"}
+REFUSED = {case["name"]: case for case in VECTORS["cases"] if case["outcome"] != "ok"}
 
 
 def entry_of(told: dict[str, str]) -> tuple[LayerEntry, bytes]:
@@ -42,7 +42,7 @@ def entry_of(told: dict[str, str]) -> tuple[LayerEntry, bytes]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_entries_give_the_one_tar_and_come_out_of_it(name: str) -> None:
     told = LAYERS[name]
-    entries = [entry_of(one) for one in told["entries"]]
+    entries = [entry_of(entry) for entry in told["entries"]]
     content = {entry.name: data for entry, data in entries}
     tar = io.BytesIO()
     diff_id = write_layer(

@@ -22,7 +22,7 @@ MADE = json.loads(VECTORS.read_text())
 pytestmark = pytest.mark.claim("C171")
 
 
-@pytest.mark.parametrize("case", [pytest.param(one, id=one["name"]) for one in MADE["cases"]])
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in MADE["cases"]])
 def test_a_record_holds_or_is_refused_by_its_rule(case: dict[str, Any]) -> None:
     envelope = Envelope.from_bytes(case["envelope"].encode())
     consortium = Consortium.from_dict(MADE["consortium"])

@@ -66,10 +66,10 @@ def test_the_generator_imports_nothing_of_ours() -> None:
             continue
         read.add(name)
         for node in ast.walk(ast.parse((generators / f"{name}.py").read_text("utf-8"))):
-            imported = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            imported = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not any(one.startswith("sealtrain") for one in imported), name
-            pending += [one for one in imported if (generators / f"{one}.py").is_file()]
+            assert not any(text.startswith("sealtrain") for text in imported), name
+            pending += [value for value in imported if (generators / f"{value}.py").is_file()]
 
 
 @pytest.mark.nightly

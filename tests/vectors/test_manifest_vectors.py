@@ -24,7 +24,7 @@ RECEIPTS: list[dict[str, Any]] = json.loads((FOLDER / "receipt.json").read_text(
 
 
 def test_a_well_formed_file_is_read_as_its_generator_wrote_it() -> None:
-    (vector,) = (one for one in FORM["cases"] if one["outcome"] == "ok")
+    (vector,) = (case for case in FORM["cases"] if case["outcome"] == "ok")
     data = vector["file"].encode()
     manifest = form.read(data)
     assert manifest.guest_key.hex() == vector["guest_key"]
@@ -44,7 +44,7 @@ def test_a_well_formed_file_is_read_as_its_generator_wrote_it() -> None:
 
 @pytest.mark.parametrize(
     "vector",
-    [one for one in FORM["cases"] if one["outcome"] != "ok"],
+    [case for case in FORM["cases"] if case["outcome"] != "ok"],
     ids=lambda vector: vector["name"],
 )
 def test_a_malformed_file_is_refused(vector: dict[str, Any]) -> None:

@@ -64,16 +64,18 @@ def test_a_run_log_is_taken_or_refused_as_the_vector_says(vector: dict[str, Any]
             meetings_hold(vector["entries"], terms(vector))
         return
     meetings = meetings_hold(vector["entries"], terms(vector))
-    began = [one for one in vector["entries"] if one["event"] == "nodes.joined"]
-    assert [one.joined.session for one in meetings] == [one["fields"]["session"] for one in began]
-    ended = next(one for one in vector["entries"] if one["event"] == "training.finished")
+    began = [entry for entry in vector["entries"] if entry["event"] == "nodes.joined"]
+    assert [meeting.joined.session for meeting in meetings] == [
+        entry["fields"]["session"] for entry in began
+    ]
+    ended = next(entry for entry in vector["entries"] if entry["event"] == "training.finished")
     assert meetings[-1].until == from_rfc3339(ended["at"])
 
 
 def test_a_node_counts_until_the_last_entry_before_the_run_went_on() -> None:
-    vector = next(one for one in vectors("run_logs") if one["name"] == "interrupted once")
+    vector = next(vector for vector in vectors("run_logs") if vector["name"] == "interrupted once")
     first, _second = meetings_hold(vector["entries"], terms(vector))
-    sealed = next(one for one in vector["entries"] if one["event"] == "checkpoint.sealed")
+    sealed = next(entry for entry in vector["entries"] if entry["event"] == "checkpoint.sealed")
     assert first.until == from_rfc3339(sealed["at"])
 
 

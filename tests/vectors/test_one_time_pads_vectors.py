@@ -37,7 +37,7 @@ if not COLLECTING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "one-time-pads"
 if not COLLECTING:
-    BACKENDS: dict[str, ExactProduct] = {one.name: one for one in (Float64(), Int8Limb())}
+    BACKENDS: dict[str, ExactProduct] = {item.name: item for item in (Float64(), Int8Limb())}
 
 
 def vectors(name: str, topic: str | None = None) -> list[dict[str, Any]]:
@@ -168,19 +168,23 @@ def test_a_dealer_answers_the_vectors(vector: dict[str, Any]) -> None:
     with talking() as (guest, dealer):
         thread = threading.Thread(target=serve, args=(dealer,))
         thread.start()
-        for one in vector["messages"]:
-            guest.send(one["message"].encode() if "message" in one else bytes.fromhex(one["bytes"]))
-            if "outcome" in one:
-                with pytest.raises(error_by_code(one["outcome"])) as refused:
+        for message in vector["messages"]:
+            guest.send(
+                message["message"].encode()
+                if "message" in message
+                else bytes.fromhex(message["bytes"])
+            )
+            if "outcome" in message:
+                with pytest.raises(error_by_code(message["outcome"])) as refused:
                     receive_answer(guest, max_bytes=1 << 14, max_data_bytes=1 << 10)
-                assert refused.value.code == one["outcome"]
+                assert refused.value.code == message["outcome"]
                 thread.join(10)
                 assert [error.code for error in failed] == [
-                    one["outcome"]
+                    message["outcome"]
                 ]  # nothing comes after it
                 return
             ok, payload = receive_answer(guest, max_bytes=1 << 14, max_data_bytes=1 << 10)
-            assert (ok, payload.hex()) == (one["ok"], one["payload"])
+            assert (ok, payload.hex()) == (message["ok"], message["payload"])
         guest.close()
         thread.join(10)
     assert failed == []

@@ -16,8 +16,8 @@ VECTORS: dict[str, Any] = json.loads(
 )
 
 
-READ = {one["name"]: one["index"] for one in VECTORS["cases"] if one["outcome"] == "ok"}
-REFUSED = {one["name"]: one for one in VECTORS["cases"] if one["outcome"] != "ok"}
+READ = {case["name"]: case["index"] for case in VECTORS["cases"] if case["outcome"] == "ok"}
+REFUSED = {case["name"]: case for case in VECTORS["cases"] if case["outcome"] != "ok"}
 
 
 @pytest.mark.parametrize("name", READ)

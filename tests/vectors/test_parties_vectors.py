@@ -51,7 +51,7 @@ def test_a_joint_key_is_the_vectors(vector: dict[str, Any]) -> None:
         name: DataKey(bytes.fromhex(key)).derive("lead-share", vector["purpose"]).reveal()
         for name, key in vector["run_keys"].items()
     }
-    assert {name: one.hex() for name, one in shares.items()} == vector["shares"]
+    assert {name: share.hex() for name, share in shares.items()} == vector["shares"]
     key = joint_key(
         shares,
         compose_hash=vector["compose_hash"],

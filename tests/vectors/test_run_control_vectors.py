@@ -24,9 +24,9 @@ from sealtrain.signing.ed25519 import key_id
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "run-control" / "documents.json").read_text("utf-8")
 )
-DOCUMENTS = {one["name"]: one for one in VECTORS["cases"]["documents"]}
-READ = {name: one for name, one in DOCUMENTS.items() if one["outcome"] == "ok"}
-CHAINS = {one["name"]: one["steps"] for one in VECTORS["cases"]["chains"]}
+DOCUMENTS = {document["name"]: document for document in VECTORS["cases"]["documents"]}
+READ = {name: document for name, document in DOCUMENTS.items() if document["outcome"] == "ok"}
+CHAINS = {chain["name"]: chain["steps"] for chain in VECTORS["cases"]["chains"]}
 KINDS: dict[str, type[ControlDocument]] = {
     kind.entry_kind: kind for kind in (Submission, RunEvent, RunStop)
 }

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.claim("C192")
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "schedule"
 DUE = json.loads((FOLDER / "due-times.json").read_text())
-DUE_READ = [one for one in DUE["cases"]["schedules"] if one["outcome"] == "ok"]
-DUE_REFUSED = [one for one in DUE["cases"]["schedules"] if one["outcome"] != "ok"]
+DUE_READ = [schedule for schedule in DUE["cases"]["schedules"] if schedule["outcome"] == "ok"]
+DUE_REFUSED = [schedule for schedule in DUE["cases"]["schedules"] if schedule["outcome"] != "ok"]
 CONTINUES = json.loads((FOLDER / "continues.json").read_text())
 
 

@@ -99,4 +99,4 @@ def test_it_ends_vectors_of_forms_documents_and_evidence_as_they_say(tmp_path: P
     )
     judged = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(judged) > 60
-    assert [one for one in judged if one[1] != one[2]] == []
+    assert [part for part in judged if part[1] != part[2]] == []

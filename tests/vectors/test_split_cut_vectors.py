@@ -33,7 +33,9 @@ def read(one: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in MESSAGES if one["outcome"] == "ok"], ids=lambda one: str(one["name"])
+    "one",
+    [message for message in MESSAGES if message["outcome"] == "ok"],
+    ids=lambda one: str(one["name"]),
 )
 def test_a_message_is_read_as_it_is_meant(one: dict[str, Any]) -> None:
     rows = read(one)
@@ -44,7 +46,9 @@ def test_a_message_is_read_as_it_is_meant(one: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in MESSAGES if one["outcome"] != "ok"], ids=lambda one: str(one["name"])
+    "one",
+    [message for message in MESSAGES if message["outcome"] != "ok"],
+    ids=lambda one: str(one["name"]),
 )
 def test_a_message_that_is_none_is_refused(one: dict[str, Any]) -> None:
     with pytest.raises(DataInvalid) as refused:

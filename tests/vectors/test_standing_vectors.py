@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.claim("C185"), pytest.mark.claim("C187")]
 
 
 def cases(found: list[dict[str, Any]]) -> list[Any]:
-    return [pytest.param(one, id=one["name"]) for one in found]
+    return [pytest.param(item, id=item["name"]) for item in found]
 
 
 @pytest.mark.parametrize("case", cases(STANDING["cases"]["approvals"]))
@@ -51,7 +51,9 @@ def test_terms_are_accepted_or_refused_by_their_rule(case: dict[str, Any]) -> No
 def test_what_runs_leave_of_an_approval(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(STANDING["consortium"])
     model = next(
-        one for one in STANDING["cases"]["approvals"] if one.get("standing") == {"runs": 10}
+        approval
+        for approval in STANDING["cases"]["approvals"]
+        if approval.get("standing") == {"runs": 10}
     )
     signed = verify_decision(Envelope.from_bytes(model["envelope"].encode()), consortium)
     terms = type(signed.decision.standing).model_validate(case["standing"])
@@ -75,14 +77,15 @@ def test_what_runs_leave_of_an_approval(case: dict[str, Any]) -> None:
 def test_members_are_a_chain_or_are_refused(case: dict[str, Any]) -> None:
     consortium = Consortium.from_dict(SERIES["consortium"])
     members = [
-        verify_dataset(Envelope.from_bytes(one.encode()), consortium) for one in case["members"]
+        verify_dataset(Envelope.from_bytes(member.encode()), consortium)
+        for member in case["members"]
     ]
     if case["outcome"] != "ok":
         with pytest.raises(SealtrainError) as caught:
             chain_of(members)
         assert caught.value.code == case["outcome"]
         return
-    assert [member_digest(one) for one in chain_of(reversed(members))] == case["digests"]
+    assert [member_digest(value) for value in chain_of(reversed(members))] == case["digests"]
 
 
 @pytest.mark.parametrize("case", cases(SERIES["cases"]["forms"]))

@@ -34,7 +34,7 @@ def test_each_quote_ends_as_its_vector_says(case: dict[str, Any]) -> None:
         assert caught.value.code == case["outcome"]
         return
     quote = parse_quote(bytes.fromhex(case["message"]))
-    values = {int(index): bytes.fromhex(one) for index, one in case["registers"].items()}
+    values = {int(index): bytes.fromhex(register) for index, register in case["registers"].items()}
     assert (quote.bank, quote.selection) == (case["bank"], tuple(sorted(values)))
     assert quote.qualifying_data.hex() == case["qualifying_data"]
     assert quote.identity == case["identity"]

@@ -41,7 +41,7 @@ def lists_of(suite: str, folder: Path, kind: str = "deb") -> None:
         (folder / inner).mkdir(parents=True)
     suites = dict.fromkeys([suite, suite.removesuffix("-backports")])
     (folder / "sources.list").write_text(
-        "".join(f"{kind} [signed-by={_KEYRING}] {_ARCHIVE} {one} main\n" for one in suites)
+        "".join(f"{kind} [signed-by={_KEYRING}] {_ARCHIVE} {suite} main\n" for suite in suites)
     )
     # A list that apt cannot fetch is a warning to it, unless it is told otherwise.
     apt(folder, "update", "-qq", "--error-on=any")

@@ -193,7 +193,7 @@ def _snp_chain() -> tuple[Callable[[bytes], object], list[bytes]]:
         verify_chain(chain, simulator_root=None if data[:1] == b"r" else root, now=_NOW)
 
     seeds = [b"l" + leaf, b"i" + issuer, b"r" + root]
-    return act, [*seeds, *(b"l" + one for one in seeds_from("sev-snp/*.cert.der"))]
+    return act, [*seeds, *(b"l" + seed for seed in seeds_from("sev-snp/*.cert.der"))]
 
 
 def _gpus() -> tuple[SimulatedGpus, GpuEvidence, GpuCollateral]:
@@ -232,7 +232,7 @@ def _nvidia_rim() -> tuple[Callable[[bytes], object], list[bytes]]:
         verify_rim(data, simulator_root=gpus.rim_root_der, now=_NOW, pinned=False)
 
     seeds = [base64.b64decode(text) for text in collateral.rims.values()]
-    small = [one for one in seeds_from("nvidia/rim/*") if len(one) <= 64 << 10]
+    small = [seed for seed in seeds_from("nvidia/rim/*") if len(seed) <= 64 << 10]
     return act, [*seeds, *small]
 
 
@@ -300,7 +300,7 @@ def _nvidia_verdict() -> tuple[Callable[[bytes], object], list[bytes]]:
     keys = json.dumps({"keys": [key]}).encode()
     return act, [
         token + b"\n---\n" + keys,
-        *(one + b"\n---\n" + keys for one in seeds_from("nvidia/nras_eat_2025.json")),
+        *(seed + b"\n---\n" + keys for seed in seeds_from("nvidia/nras_eat_2025.json")),
     ]
 
 

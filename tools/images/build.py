@@ -51,9 +51,9 @@ def build(source: Path, name: str, out: Path, cache: Path) -> str:
     own = own_files(source, load_image_recipe(source, name).rooms)
     folders = folders_of([*debian, *wheels, *own])
     layout = _Layout(out)
-    layout.add(debian | {one: (entry, io.BytesIO) for one, entry in folders.items()})
+    layout.add(debian | {name: (entry, io.BytesIO) for name, entry in folders.items()})
     layout.add(wheels)
-    layout.add({one: (file.entry, file.open) for one, file in own.items()})
+    layout.add({name: (file.entry, file.open) for name, file in own.items()})
     return layout.close(name)
 
 
@@ -110,7 +110,10 @@ class _Layout:
                 "os": "linux",
                 "created": "1970-01-01T00:00:00Z",
                 "config": dict(CONFIG),
-                "rootfs": {"type": "layers", "diff_ids": [one["digest"] for one in self._layers]},
+                "rootfs": {
+                    "type": "layers",
+                    "diff_ids": [layer["digest"] for layer in self._layers],
+                },
             },
         )
         manifest = self._blob(

@@ -61,7 +61,7 @@ def pinned_wheels(pins: dict[str, WheelPin], cache: Path) -> list[Path]:
     missing = {name: pin for name, pin in pins.items() if pin.sha256 not in there}
     if missing:
         lines = [
-            f"{name}=={one.version} --hash=sha256:{one.sha256}" for name, one in missing.items()
+            f"{name}=={pin.version} --hash=sha256:{pin.sha256}" for name, pin in missing.items()
         ]
         wanted = cache / "requirements.txt"
         wanted.write_text("\n".join(lines) + "\n", "utf-8")

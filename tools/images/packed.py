@@ -60,7 +60,7 @@ def read_debian(deb: Path) -> Debian:
     """Read a ``.deb`` (deb(5), format 2.0).
 
     Raises:
-        ImageRefused: It is none.
+        ImageRefused: The data are no ``.deb``.
         SystemExit: It has an entry that images do not have.
     """
     package = deb.read_bytes()

@@ -151,7 +151,6 @@ def files_with_tests(environment: OtherEnvironment, root: Path, files: Iterable[
     """Paths of the environment's test files.
 
     Args:
-        environment: The environment.
         root: The repository.
         files: Paths of its files.
     """
@@ -173,7 +172,6 @@ def files_of_environment(
     """Paths that an environment's digest covers, sorted.
 
     Args:
-        environment: The environment.
         root: The repository.
         files: ``tracked_files(root)``.
     """

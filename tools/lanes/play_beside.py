@@ -37,7 +37,6 @@ def play_beside(
     Args:
         environment: What it plays.
         root: The repository.
-        command: The command.
         changed: Whether the record is believed.
         record: Whether the record learns what passed.
         missing: Programs that are missing on this machine.

@@ -125,7 +125,9 @@ def play(
         if choice.lane.name in failed and is_covered(choice.passed, choice.digest, missing):
             print(f"the record says that {choice.lane.name} passed: it is wrong, remove that line")
     if record and code in {0, 1}:
-        _record(root, [one for one in choices if one.lane.name in played - failed], missing)
+        _record(
+            root, [choice for choice in choices if choice.lane.name in played - failed], missing
+        )
     return code or int(record and bool(unmarked))
 
 

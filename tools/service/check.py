@@ -110,7 +110,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
         "tokens": tokens,
         "queries": {**target.to_dict(), "nonce": "0f" * 32, "index": 1, "first": 1, "second": 2},
         "bodies": {
-            "/v1/challenges": [challenge | {"purpose": one} for one in ("release", "renewal")],
+            "/v1/challenges": [challenge | {"purpose": name} for name in ("release", "renewal")],
             "/v1/releases": [world.wire.requests[-1].to_dict()],
             "/v1/approvals": [sign_decision(approval, identity(owner).signer).to_dict()],
             "/v1/datasets": [world.sealed[owner].envelope.to_dict()],

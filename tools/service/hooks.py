@@ -68,4 +68,4 @@ def before_load_schema(context: Any, schema: dict[str, Any]) -> None:
             bodies = GIVEN["bodies"].get(path)
             if bodies and "requestBody" in operation:
                 content = operation["requestBody"]["content"]["application/json"]
-                content["examples"] = {str(n): {"value": one} for n, one in enumerate(bodies)}
+                content["examples"] = {str(n): {"value": body} for n, body in enumerate(bodies)}

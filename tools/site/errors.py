@@ -60,6 +60,6 @@ def _exit(body: str) -> str:
 
 def _first(body: str) -> str:
     """The first paragraph below the line of class, exit code and status."""
-    paragraphs = [" ".join(one.split()) for one in body.strip().split("\n\n")]
+    paragraphs = [" ".join(word.split()) for word in body.strip().split("\n\n")]
     text = paragraphs[1] if len(paragraphs) > 1 else ""
     return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("|", "\\|")

@@ -118,7 +118,7 @@ def _wish_of(part: str) -> str:
     """The heading under which people look for a part.
 
     Raises:
-        PartUnplaced: There is none.
+        PartUnplaced: No heading has this part.
     """
     for exact in (True, False):
         for wish, endings in _WISHES.items():
@@ -177,10 +177,10 @@ def _kind(of: Schema, parts: dict[str, Schema]) -> str:
     if "const" in of:
         return f"`{of['const']}`"
     if "enum" in of:
-        return ", ".join(f"`{one}`" for one in of["enum"])
+        return ", ".join(f"`{value}`" for value in of["enum"])
     for several in ("anyOf", "oneOf"):
         if several in of:
-            return " or ".join(dict.fromkeys(_kind(one, parts) for one in of[several]))
+            return " or ".join(dict.fromkeys(_kind(entry, parts) for entry in of[several]))
     if of.get("type") == "array" and isinstance(of.get("items"), dict):
         return f"list of {_kind(of['items'], parts)}"
     return " ".join([str(of.get("type", "any")), *_bounds(of)])

@@ -63,9 +63,9 @@ def _page_of(
 
 def _folder_page(target: str, path: Path) -> str:
     names = sorted(
-        f"{one.name}/" if one.is_dir() else one.name
-        for one in path.iterdir()
-        if not one.name.startswith((".", "__pycache__"))
+        f"{each_path.name}/" if each_path.is_dir() else each_path.name
+        for each_path in path.iterdir()
+        if not each_path.name.startswith((".", "__pycache__"))
     )
     return "\n".join([f"{ALONE}# `{target}/`", "", *(f"- `{name}`" for name in names), ""])
 

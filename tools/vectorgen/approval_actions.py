@@ -49,8 +49,10 @@ def action_cases() -> list[Json]:
         cases.append(
             {
                 "name": name,
-                "consortium": next(key for key, one in CONSORTIA.items() if one is of),
-                "decisions": [text(one) for one in signed],
+                "consortium": next(
+                    key for key, consortium in CONSORTIA.items() if consortium is of
+                ),
+                "decisions": [text(signature) for signature in signed],
                 "target": TARGET,
                 "needs": needs,
                 "now": NOW,

@@ -43,8 +43,10 @@ def tally_vectors() -> Json:
         cases.append(
             {
                 "name": name,
-                "consortium": next(name for name, one in CONSORTIA.items() if one is of),
-                "decisions": [text(one) for one in signed],
+                "consortium": next(
+                    name for name, consortium in CONSORTIA.items() if consortium is of
+                ),
+                "decisions": [text(signature) for signature in signed],
                 "target": TARGET,
                 "needs": needs,
                 "now": now,
@@ -143,7 +145,7 @@ def tally_vectors() -> Json:
         revoked_by=[a],
     )
     first, second = stop(A), envelope(decision("stop again", word="revoke"), A)
-    lifts = [sha(canonical(one)) for one in (first, second)]
+    lifts = [sha(canonical(value)) for value in (first, second)]
     lifted = yes(A, "lifted", lifts=lifts[:1])
     case(
         "its owner lifts a revocation by naming it",

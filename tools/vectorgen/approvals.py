@@ -97,11 +97,12 @@ def consortium_vectors() -> Json:
         {**consortium([A], 1, 1), "owners": [short]},
         "consortium-invalid",
     )
-    for one in cases:
-        if one["outcome"] == "ok":
-            one["consortium_id"] = sha(canonical(one["document"]))
+    for each_case in cases:
+        if each_case["outcome"] == "ok":
+            each_case["consortium_id"] = sha(canonical(each_case["document"]))
     owners = [
-        {"name": one.name, "owner_id": one.owner_id, "key_id": one.key_id} for one in (A, B, C)
+        {"name": owner.name, "owner_id": owner.owner_id, "key_id": owner.key_id}
+        for owner in (A, B, C)
     ]
     return {"owners": owners, "cases": cases}
 

@@ -181,17 +181,17 @@ def word_vectors(contract: str) -> Json:
         ("dstack-app", proxied, APPROVED, app.proves(2**63)),
         ("dstack-app, removed", app.word(REMOVED), REMOVED, app.proves(0)),
         *[
-            (f"a header of {15 + one.later} fields", one.word(), APPROVED, one.proves(UNTIL))
-            for one in older
+            (f"a header of {15 + item.later} fields", item.word(), APPROVED, item.proves(UNTIL))
+            for item in older
         ],
     ]
     cases = [
-        {"name": name, "word": one, "compose_hash": subject, "outcome": outcome}
-        for name, one, subject, outcome in good
+        {"name": name, "word": value, "compose_hash": subject, "outcome": outcome}
+        for name, value, subject, outcome in good
     ]
     refused = {"refused": "proof-invalid"}
     cases += [
-        {"name": name, "word": one, "compose_hash": subject, "outcome": refused}
-        for name, one, subject in bad
+        {"name": name, "word": value, "compose_hash": subject, "outcome": refused}
+        for name, value, subject in bad
     ]
     return {"cases": cases}

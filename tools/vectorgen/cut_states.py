@@ -75,7 +75,7 @@ def owner_shares() -> list[dict[str, Any]]:
 
 
 SHARES = {owner: owner_share(owner)["share"] for owner in OWNERS}
-KEY = joint({owner: bytes.fromhex(one) for owner, one in SHARES.items()}, PURPOSE, COMPOSE, RUN)
+KEY = joint({owner: bytes.fromhex(share) for owner, share in SHARES.items()}, PURPOSE, COMPOSE, RUN)
 
 
 LENGTH = "fixed:512"
@@ -149,7 +149,7 @@ class State:
 def state(counter: int, before: list[State], *, previous: str | None = None) -> State:
     """The state after those before it."""
     step = STEPS[counter]
-    chain = [one.named for one in before]
+    chain = [logged.named for logged in before]
     follows = chain[-1]["digest"] if chain and previous is None else previous
     name = f"checkpoint-{counter:08d}-{step:010d}"
     binding = {"run_id": RUN, "counter": counter, "step": step, "previous": follows or ""}
@@ -159,8 +159,8 @@ def state(counter: int, before: list[State], *, previous: str | None = None) -> 
     events: list[tuple[str, dict[str, Any]]] = [
         ("cut.begun", {"layers": 2, "wire": "int8", "spf_share": 0}),
         *(
-            ("checkpoint.sealed", {key: one[key] for key in ("counter", "step", "digest")})
-            for one in [*chain, named]
+            ("checkpoint.sealed", {key: certificate[key] for key in ("counter", "step", "digest")})
+            for certificate in [*chain, named]
         ),
     ]
     journal = {

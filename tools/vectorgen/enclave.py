@@ -143,7 +143,7 @@ def layout(layers: list[list[Json]]) -> tuple[str, dict[str, str]]:
             "os": "linux",
             "created": "1970-01-01T00:00:00Z",
             "config": {"Entrypoint": ["sealtrain"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(one)}" for one in tars]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(tar)}" for tar in tars]},
         }
     )
 
@@ -155,12 +155,14 @@ def layout(layers: list[list[Json]]) -> tuple[str, dict[str, str]]:
             "schemaVersion": 2,
             "mediaType": f"{kind}manifest.v1+json",
             "config": described(config, "config.v1+json"),
-            "layers": [described(one, "layer.v1.tar") for one in tars],
+            "layers": [described(tar, "layer.v1.tar") for tar in tars],
             "annotations": {"org.opencontainers.image.title": "vector"},
         }
     )
     index = canonical({"schemaVersion": 2, "manifests": [described(manifest, "manifest.v1+json")]})
-    files = {f"blobs/sha256/{sha256(one)}": base64_of(one) for one in (*tars, config, manifest)}
+    files = {
+        f"blobs/sha256/{sha256(value)}": base64_of(value) for value in (*tars, config, manifest)
+    }
     return f"sha256:{sha256(manifest)}", {"index.json": base64_of(index), **files}
 
 

@@ -39,14 +39,16 @@ def drawn(label: str) -> State:
 
 def averaged(states: list[State], shares: list[float]) -> State:
     """Weighted mean of every tensor."""
-    return {name: np.tensordot(shares, [one[name] for one in states], axes=1) for name in SHAPES}
+    return {
+        name: np.tensordot(shares, [state[name] for state in states], axes=1) for name in SHAPES
+    }
 
 
 def trimmed(states: list[State], trim: int) -> State:
     """Mean of every number without the largest and smallest."""
     merged = {}
     for name in SHAPES:
-        ordered = np.sort(np.stack([one[name] for one in states]), axis=0)
+        ordered = np.sort(np.stack([state[name] for state in states]), axis=0)
         merged[name] = ordered[trim : len(states) - trim].mean(axis=0)
     return merged
 
@@ -54,7 +56,7 @@ def trimmed(states: list[State], trim: int) -> State:
 def exact(states: list[State], shares: list[float], previous: State) -> State:
     """Best approximation of the mean product, by the SVD of the whole of it."""
     rank = SHAPES[A][0]
-    product = np.tensordot(shares, [one[B] @ one[A] for one in states], axes=1)
+    product = np.tensordot(shares, [state[B] @ state[A] for state in states], axes=1)
     left, sizes, right = np.linalg.svd(product, full_matrices=False)
     length = float(np.sqrt(np.mean(np.sum(previous[A] ** 2, axis=1))))
     rows = right[:rank]
@@ -69,7 +71,7 @@ def exact(states: list[State], shares: list[float], previous: State) -> State:
 def bounded(state: State, previous: State, most: float) -> State:
     """The change cut to an L2 norm."""
     change = {name: state[name] - previous[name] for name in SHAPES}
-    norm = float(np.sqrt(sum(np.sum(one**2) for one in change.values())))
+    norm = float(np.sqrt(sum(np.sum(value**2) for value in change.values())))
     factor = min(1.0, most / norm)
     return {name: previous[name] + factor * change[name] for name in SHAPES}
 
@@ -173,7 +175,7 @@ def strategies() -> dict[str, Any]:
         cases.append({
             "strategy": {"name": name} | given,
             "merged": [rounded(state) for state in states],
-            "memory_after_2": {one: rounded(state) for one, state in sorted(memory.items())},
+            "memory_after_2": {name: rounded(state) for name, state in sorted(memory.items())},
             "memory_after_2_encoded": safetensors(memory).hex(),
         })  # fmt: skip
     return {
@@ -196,7 +198,7 @@ def main() -> None:
     states = {party: drawn(party) for party in WEIGHTS}
     shares = [weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
     every = list(states.values())
-    cut = [bounded(one, previous, 0.75) for one in every]
+    cut = [bounded(value, previous, 0.75) for value in every]
     cases: list[dict[str, Any]] = [
         {"rule": "fedavg", "merged": rounded(averaged(every, shares))},
         {"rule": "ffa", "merged": rounded(averaged(every, shares))},

@@ -100,7 +100,7 @@ def entry(number: int) -> Json:
 
 
 ENTRIES = [entry(number) for number in range(11)]
-LEAVES = [canonical(one) for one in ENTRIES]
+LEAVES = [canonical(entry) for entry in ENTRIES]
 PUBLIC = base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
 
 
@@ -116,7 +116,7 @@ def tree_vectors() -> Json:
                 {
                     "index": index,
                     "size": size,
-                    "path": [one.hex() for one in audit_path(index, LEAVES[:size])],
+                    "path": [digest.hex() for digest in audit_path(index, LEAVES[:size])],
                 }
                 for size in sizes
                 for index in range(size)
@@ -125,7 +125,7 @@ def tree_vectors() -> Json:
                 {
                     "first": first,
                     "second": second,
-                    "path": [one.hex() for one in consistency(first, LEAVES[:second])],
+                    "path": [digest.hex() for digest in consistency(first, LEAVES[:second])],
                 }
                 for second in sizes
                 for first in range(1, second + 1)
@@ -196,7 +196,7 @@ def proof_vectors() -> Json:
             "entry": ENTRIES[index],
             "index": index,
             "size": size,
-            "path": [one.hex() for one in audit_path(index, LEAVES[:size])],
+            "path": [digest.hex() for digest in audit_path(index, LEAVES[:size])],
             "checkpoint": note(body(size, mth(LEAVES[:size]))),
         }
 
@@ -221,7 +221,9 @@ def proof_vectors() -> Json:
     case("path reversed", {**good, "path": good["path"][::-1]}, "proof-invalid")
     case("no path", {**good, "path": []}, "proof-invalid")
     case(
-        "hash in capitals", {**good, "path": [one.upper() for one in good["path"]]}, "proof-invalid"
+        "hash in capitals",
+        {**good, "path": [folder.upper() for folder in good["path"]]},
+        "proof-invalid",
     )
     older = proof(6, 8)["checkpoint"]
     case("an older checkpoint", {**good, "checkpoint": older}, "proof-invalid")
@@ -248,7 +250,7 @@ def extension_vectors() -> Json:
         return note(body(len(leaves), mth(leaves)))
 
     def case(name: str, older: str, newer: str, path: list[bytes], outcome: str) -> None:
-        shown = [one.hex() for one in path]
+        shown = [folder.hex() for folder in path]
         cases.append(
             {"name": name, "older": older, "newer": newer, "path": shown, "outcome": outcome}
         )
@@ -310,8 +312,8 @@ def run_log_vectors() -> Json:
 
     def head(entries: list[Json], run: str = RUN) -> str:
         current = sha(b"sealtrain/run-log/v1:", run.encode())
-        for one in entries:
-            current = sha(current, canonical(one))
+        for entry in entries:
+            current = sha(current, canonical(entry))
         return current.hex()
 
     def case(

@@ -232,8 +232,8 @@ def dealing_vectors() -> list[dict[str, Any]]:
     secret = seed("session")
     factors = {"forward": turned(matrix), "backward": matrix}
     dealt = {
-        way: times(stream(derived(secret, "otp-pad", digest(matrix), way), len(one), 8), one)
-        for way, one in factors.items()
+        way: times(stream(derived(secret, "otp-pad", digest(matrix), way), len(factor), 8), factor)
+        for way, factor in factors.items()
     }
 
     def message(**fields: Any) -> str:

@@ -84,7 +84,7 @@ def joint_keys() -> list[dict[str, Any]]:
             {
                 "name": comment,
                 "run_keys": {name: run_keys[name].hex() for name in names},
-                "shares": {name: one.hex() for name, one in shares.items()},
+                "shares": {name: share.hex() for name, share in shares.items()},
                 "purpose": purpose,
                 "compose_hash": compose,
                 "run_id": run,

@@ -71,10 +71,10 @@ def body(said: Json, *signers: Ed25519PrivateKey, payload_type: str = TYPE) -> d
         "payloadType": payload_type,
         "signatures": [
             {
-                "keyid": "ed25519:" + hashlib.sha256(raw(one)).hexdigest(),
-                "sig": b64(one.sign(message)),
+                "keyid": "ed25519:" + hashlib.sha256(raw(signer)).hexdigest(),
+                "sig": b64(signer.sign(message)),
             }
-            for one in signers
+            for signer in signers
         ],
     }
     return {"digest": hashlib.sha256(canonical(envelope)).hexdigest(), "envelope": envelope}

@@ -96,14 +96,14 @@ def read() -> Json:
         {
             "name": name,
             "outcome": "ok",
-            "schedule": one,
-            "due": [due.strftime("%Y-%m-%dT%H:%M:%SZ") for due in dues(one)],
+            "schedule": schedule,
+            "due": [due.strftime("%Y-%m-%dT%H:%M:%SZ") for due in dues(schedule)],
             "names": [
                 f"schedule-{RECIPE_HASH[:32]}-{due.strftime('%Y%m%dt%H%M%Sz')}"
-                for due in dues(one)[:3]
+                for due in dues(schedule)[:3]
             ],
         }
-        for name, one in schedules.items()
+        for name, schedule in schedules.items()
     ]
 
 
@@ -181,7 +181,8 @@ def refused() -> Json:
         "an unknown field": schedule(zone="Europe/Berlin"),
     }
     return [
-        {"name": name, "schedule": one, "outcome": "data-invalid"} for name, one in changed.items()
+        {"name": name, "schedule": value, "outcome": "data-invalid"}
+        for name, value in changed.items()
     ]
 
 

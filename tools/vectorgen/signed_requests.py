@@ -121,12 +121,12 @@ def case(name: str, outcome: str, headers: list[list[str]], **changed: Json) -> 
 
 def without(headers: list[list[str]], name: str) -> list[list[str]]:
     """The headers but one."""
-    return [one for one in headers if one[0] != name]
+    return [header for header in headers if header[0] != name]
 
 
 def two(first: list[list[str]], second: list[list[str]]) -> list[list[str]]:
     """A request with two signatures."""
-    return [*first, *(one for one in second if one[0].startswith("signature"))]
+    return [*first, *(value for value in second if value[0].startswith("signature"))]
 
 
 def cases() -> list[Json]:

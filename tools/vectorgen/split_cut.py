@@ -144,7 +144,7 @@ def messages() -> list[dict[str, Any]]:
         ("a class that is not known", plain | {"labels": ("I32", [3], integers([5, 0, 0]))}),
         ("no class", plain | {"labels": ("I32", [3], integers([-100, 0, 0]))}),
         ("a tensor too many", plain | {"more": ("I32", [1], integers([1]))}),
-        ("labels missing", {name: one for name, one in plain.items() if name != "labels"}),
+        ("labels missing", {name: timing for name, timing in plain.items() if name != "labels"}),
         ("values in another form", tensors("bfloat16")),
     ]
     cases += [

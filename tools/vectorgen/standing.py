@@ -217,11 +217,11 @@ def series_vectors() -> Json:
     ):
         case = {
             "name": name,
-            "members": [text(envelope(one, A, kind=DATASET)) for one in members],
+            "members": [text(envelope(member, A, kind=DATASET)) for member in members],
             "outcome": outcome,
         }
         if outcome == "ok":
-            case["digests"] = [member_digest(one) for one in members]
+            case["digests"] = [member_digest(member) for member in members]
         chains.append(case)
     forms: list[Json] = []
     for name, changes in (

@@ -60,7 +60,7 @@ def vectors() -> Json:
 
     def case(name: str, made: Json, outcome: str, *signers: Owner, kind: str = KIND) -> None:
         written = text(envelope(made, *signers, kind=kind))
-        more = {"signed_by": sorted(one.name for one in signers)} if outcome == "ok" else {}
+        more = {"signed_by": sorted(signer.name for signer in signers)} if outcome == "ok" else {}
         cases.append({"name": name, "envelope": written, "outcome": outcome, **more})
 
     keys, rules = statement(NEW_KEYS), statement(NEW_RULES)

@@ -166,7 +166,7 @@ def release(entry: Json | None = None, **changes: Json) -> Json:
         "entry": entries[1],
         "index": 1,
         "size": len(leaves),
-        "path": [one.hex() for one in ledger.audit_path(1, leaves)],
+        "path": [digest.hex() for digest in ledger.audit_path(1, leaves)],
         "checkpoint": ledger.note(text, ledger.line(origin, manifest.BROKER, text)),
     }
     return {"receipt": envelope, "proof": proof, "rotations": []}

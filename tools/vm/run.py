@@ -157,12 +157,12 @@ def kernel_packages(folder: Path, suite: str) -> list[str]:
     while waiting:
         shown = apt(folder, "--no-all-versions", "show", waiting.pop(), program="apt-cache")
         depends = re.search(r"^Depends: (.*)$", shown, re.MULTILINE)
-        for one in re.findall(
+        for each_found in re.findall(
             r"\blinux-(?:image|binary|modules)-\d[\w.+~-]+", depends[1] if depends else ""
         ):
-            if one not in found:
-                found.add(one)
-                waiting.append(one)
+            if each_found not in found:
+                found.add(each_found)
+                waiting.append(each_found)
     return sorted(found)
 
 

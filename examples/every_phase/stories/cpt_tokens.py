@@ -48,7 +48,7 @@ def _tokens(text: str) -> array.array[int]:
     from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
-    paragraphs = [one for one in text.split("\n\n") if one.strip()]
+    paragraphs = [word for word in text.split("\n\n") if word.strip()]
     numbers = [
         number
         for ids in tokenizer(paragraphs)["input_ids"]

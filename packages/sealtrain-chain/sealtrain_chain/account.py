@@ -139,7 +139,6 @@ def build_typed(
     """An EIP-712 message of one struct.
 
     Args:
-        domain: Its domain.
         name: Of the struct.
         fields: Name → Solidity type, in their order.
         message: Values.

@@ -161,7 +161,7 @@ def receive(channel: AttestedChannel, kind: type[FromLead] | type[FromNode]) -> 
     """The next message; ``None`` where the other side said that nothing follows.
 
     Raises:
-        ChannelBroken: It is none of the kind.
+        ChannelBroken: The message is of another kind.
         NodeLost: The other side is gone.
     """
     with lost_if_cut():

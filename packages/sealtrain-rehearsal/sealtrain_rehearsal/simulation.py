@@ -138,7 +138,6 @@ class Simulation(Rehearsal):
         """Start a runner, which takes submitted runs of a recipe and starts their guests here.
 
         Args:
-            locked: The recipe.
             places: Folders that run tickets may name: of the sealed datasets, and of the recipe.
         """
         allowed: list[str | Path] = [] if self._store is None else ["--allow", self._store]

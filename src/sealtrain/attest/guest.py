@@ -121,7 +121,7 @@ def platform_of(name: str) -> Platform:
     """The platform of that name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No platform has that name.
     """
     known: tuple[Platform, ...] = get_args(Platform)
     for platform in known:

@@ -29,7 +29,7 @@ def preset(name: str) -> AppraisalPolicy:
     """The policy of that name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No preset has that name.
     """
     if name not in PRESETS:
         raise UsageError(
@@ -101,7 +101,7 @@ def preset_yaml(name: str) -> str:
     """A preset as commented YAML.
 
     Raises:
-        UsageError: There is none of this name.
+        UsageError: No preset has that name.
     """
     if name not in PRESETS:
         simulator = name == "simulator"

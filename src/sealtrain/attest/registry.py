@@ -31,7 +31,7 @@ def tee_of(name: str) -> Tee:
     """The TEE of that name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No TEE has that name.
     """
     if name not in _BY_NAME:
         raise UsageError("no such TEE", got=name, expected=", ".join(_BY_NAME))

@@ -249,7 +249,6 @@ class Connections:
         """Cut the connection that gives way; return whether there was any.
 
         Args:
-            among: Of these.
             weights: What each address group holds.
             share: What the group has then for which it gives way.
             served_last: Whether all others go before one that is served.

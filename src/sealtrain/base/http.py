@@ -108,7 +108,7 @@ class Problem:
 
 
 class NoAnswer(Exception):
-    """There is none.
+    """No answer came.
 
     Attributes:
         problem: Why.

@@ -250,7 +250,7 @@ def certificates_in(text: str, name: str) -> str:
     """The certificates of a PEM text, and nothing that stands between them, such as a key.
 
     Raises:
-        ConfigError: There is none, or OpenSSL cannot read one.
+        ConfigError: The text has no certificate, or OpenSSL cannot read one.
     """
     import ssl  # costs every command that reaches no server
 

@@ -110,7 +110,6 @@ def make_tls_protocol(
     """A factory of protocols that speak TLS first, for ``uvicorn.Config``.
 
     Args:
-        certificate: Of the server.
         table: Of the server's connections.
         handshake_seconds: In which a handshake ends.
         protocol: Makes the protocol inside.

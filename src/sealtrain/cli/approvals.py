@@ -180,8 +180,6 @@ def ask_and_approve(
     """Show an owner what a recipe will do, ask, and approve it.
 
     Args:
-        me: The owner.
-        deployment: The recipe.
         consortium: Of the owner.
         terms: What the approval says besides.
         detail: Show every setting.

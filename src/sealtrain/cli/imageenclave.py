@@ -130,7 +130,7 @@ def _require_same(ours: bytes, theirs: bytes) -> None:
     """Compare an EIF with ours; a difference is named by its place.
 
     Raises:
-        ImageRefused: It is none, or another.
+        ImageRefused: The file is no EIF, or another one.
     """
     from sealtrain.image.machine.enclavefile import NAMES, EnclaveFile
 

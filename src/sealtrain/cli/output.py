@@ -135,7 +135,7 @@ def require_name(name: str, option: str) -> None:
         option: Where.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is no such name.
     """
     if not re.fullmatch(OWNER_NAME, name):
         raise UsageError(

@@ -237,7 +237,6 @@ class BrokerClient:
         """Send a renewal request; ``client.grant`` makes it and checks the answer.
 
         Args:
-            request: The request.
             lease_key: As it came with the lease.
         """
         body = request.to_bytes()
@@ -256,9 +255,9 @@ class BrokerClient:
             lease_key: As it came with the lease.
 
         Raises:
-            DataInvalid: The code is none of the closed list; nothing is sent.
+            DataInvalid: The closed list does not have the code; nothing is sent.
             LeaseStale: The lease has ended, or was given back.
-            LeaseUnknown: It is none of this run.
+            LeaseUnknown: The lease is of another run.
         """
         fields = {"version": 1, "run_id": run_id, "lease_id": lease_id, "code": code}
         report = load_model(FailureReport, fields, DataInvalid, "failure")
@@ -356,7 +355,6 @@ class BrokerClient:
         """Ids of an owner's datasets that are registered with it for a deployment.
 
         Args:
-            owner_id: Of the owner.
             app_id: Of the deployment.
             compose_hash: The same.
             most: At most so many ids; the rest is left out.
@@ -446,7 +444,7 @@ class BrokerClient:
         """One submission as it was signed, and where it stands. Nothing is verified yet.
 
         Raises:
-            SubmissionUnknown: There is none.
+            SubmissionUnknown: The broker has no such submission.
         """
         return self._transport.get(f"/v1/submissions/{submission_id}", SubmissionAnswer)
 

@@ -155,7 +155,6 @@ def attest_broker(
     """Have a broker prove which one it is, to a client without a broker file.
 
     Args:
-        client: Of the broker.
         compose_hash: SHA-256 of the deployment document that it must run.
         appraisal: Policy its evidence must meet.
         now: Verification time, seconds since the epoch.

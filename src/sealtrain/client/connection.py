@@ -110,7 +110,6 @@ def watch_ledger(
     """Verify that a broker's ledger extends the ledger seen last, and remember the new one.
 
     Args:
-        broker_file: Of the broker.
         consortium: As the owner holds it.
         identity: The owner's identity file, which signs requests; the memory lies beside it.
         state: The memory, where it is elsewhere.

@@ -167,7 +167,6 @@ def obtain(
     """Ask for the keys of datasets.
 
     Args:
-        client: Of the broker.
         broker: What it proved; its app id and compose hash are those asked for.
         collect: This guest's evidence.
         asked: The keys to ask for, and the run they are for.

@@ -26,7 +26,6 @@ def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str)
     """The key that signs a ledger now.
 
     Args:
-        client: Of the broker.
         known: The key remembered, 32 bytes.
         newest: The newest tree head, as received.
         origin: The ledger's origin.
@@ -60,7 +59,6 @@ def rotations_to(client: BrokerClient, key: bytes, *, origin: str) -> tuple[Rota
     """The rotations that led to a ledger's key, newest first; none for a key it was made with.
 
     Args:
-        client: Of the broker.
         key: That the broker attested, 32 bytes.
         origin: The ledger's origin.
 

@@ -43,7 +43,6 @@ def observe(
     """Fetch the newest tree head and remember it, once it extends the one remembered.
 
     Args:
-        client: Of the broker.
         kept: The owner's memory of its ledger.
         consortium: As the owner holds it.
         attest: Gives the ledger's key from the broker's evidence; asked the first time only.
@@ -94,7 +93,6 @@ def cosign_newest(
     """Cosign the tree head that ``observe`` remembered and hand it to the broker.
 
     Args:
-        client: Of the broker.
         kept: The owner's memory, after ``observe``.
         owner: The owner's name.
         signer: The owner's witness key (``Identity.witness``).
@@ -121,7 +119,6 @@ def find_witnessed_head(
     """The newest tree head that ``quorum`` owners cosigned, on the history remembered.
 
     Args:
-        client: Of the broker.
         kept: The owner's memory, after ``observe``.
         consortium: Whose owners count.
         quorum: How many are needed, at least 1.
@@ -150,7 +147,6 @@ def verify_recorded(client: BrokerClient, kept: LedgerMemory, index: int, submit
     """See that a submission is where the broker says, on the history remembered.
 
     Args:
-        client: Of the broker.
         kept: The owner's memory, after ``observe``.
         index: The index that the broker answered with.
         submitted: Bytes of the envelope.

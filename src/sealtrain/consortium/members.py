@@ -157,7 +157,7 @@ class Consortium(Document):
         """The owner of that name.
 
         Raises:
-            ConsortiumInvalid: There is none.
+            ConsortiumInvalid: No owner has that name.
         """
         for owner in self.owners:
             if owner.name == name:

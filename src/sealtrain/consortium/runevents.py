@@ -211,7 +211,6 @@ def state_submitted(
     """State after a submission was recorded.
 
     Args:
-        document: The submission.
         by: Name of the submitter.
         digest: Of its envelope.
         index: Of its entry.
@@ -251,7 +250,6 @@ def require_following(state: SubmissionState, event: RunEvent, *, now: int) -> N
 
     Args:
         state: Before it.
-        event: The event.
         now: The broker's time, seconds since the epoch.
     """
     _require_open(state, event, now)
@@ -284,7 +282,6 @@ def apply_event(
 
     Args:
         state: Before it.
-        event: The event.
         by: Name of the runner.
         digest: Of its envelope.
         index: Of its entry.

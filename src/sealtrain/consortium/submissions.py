@@ -147,7 +147,6 @@ class Submission(ControlDocument):
         """Write a submission.
 
         Args:
-            consortium_id: The consortium.
             target: The document to start.
             name: Of the submission; the same one again asks for nothing new.
             ticket: The run ticket without the fields that are not given.

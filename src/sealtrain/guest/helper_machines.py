@@ -89,7 +89,6 @@ def place_of(settings: RunSettings, name: str, how: Collaboration) -> tuple[str,
     """Host and port of a helper that a collaboration asks for.
 
     Args:
-        settings: Of the run.
         name: Of ``how.helpers``.
         how: The recipe's collaboration.
 

@@ -210,7 +210,6 @@ class LeaseKeeper:
         So the anchor is never more than one checkpoint behind, unless they do not answer.
 
         Args:
-            ref: The checkpoint.
             wait: Otherwise it is anchored behind what the caller does next.
         """
         with self._changed:

@@ -116,7 +116,6 @@ def problem_of_file(name: str, content: bytes, others: Collection[str]) -> str |
     """Why recipients would not open a file, or it has no place among the others.
 
     Args:
-        name: Its name.
         content: What it holds; empty for weights.
         others: Names of the model's files so far.
 

@@ -63,7 +63,7 @@ def verify_image(image: Image, source: Path, *, lock: Lock | None = None) -> Acc
 
     Raises:
         ImageRefused: Names the first difference.
-        DataInvalid: The source is none, or has no recipe of the image.
+        DataInvalid: The source is no source tree, or has no recipe of the image.
     """
     account = account_for(image, source, lock=lock)
     if (refusal := account.refusal) is not None:
@@ -75,7 +75,7 @@ def account_for(image: Image, source: Path, *, lock: Lock | None = None) -> Acco
     """Every difference of an image. Arguments as ``verify_image``.
 
     Raises:
-        DataInvalid: The source is none, or has no recipe of the image.
+        DataInvalid: The source is no source tree, or has no recipe of the image.
     """
     recipe, pins = load_image_recipe(source, image.name), load_pins(source, image.name)
     known = {name: file.entry for name, file in own_files(source, recipe.rooms).items()}

@@ -32,7 +32,6 @@ def member_head(
         mode: With its type.
         size: Of the content that follows.
         number: Its inode.
-        links: How many.
         device: Major and minor number of what it is, where it is a device.
         upper: Whether hex digits are upper case.
         name_length: The digits of the name's length where they are not those of the others.

@@ -137,7 +137,6 @@ def code_of(image: Image, distributions: Iterable[str] | None = None) -> tuple[C
     """Digests of sealtrain in an image, as ``recipe.installation.measure_code`` has them.
 
     Args:
-        image: The image.
         distributions: Of which; every one in the image when ``None``.
 
     Raises:

@@ -86,9 +86,6 @@ def parse_address(rest: str) -> TokenKey:
 def compute(address: TokenKey) -> Secret:
     """Have the token compute the secret.
 
-    Args:
-        address: Which key of which token.
-
     Returns:
         32 bytes.
 

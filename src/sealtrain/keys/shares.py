@@ -87,7 +87,6 @@ def split_key(
     """Share a data key.
 
     Args:
-        key: The data key.
         threshold: How many shares give it back.
         count: How many there are.
         random: Source of the identifier the shares have in common; the library draws the rest.

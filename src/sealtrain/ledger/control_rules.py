@@ -67,7 +67,6 @@ class ControlRules:
         """Note a release to a run; the first one counts.
 
         Args:
-            run_id: The run.
             target: Of the run.
             index: Of the entry.
             submission_id: Which submission the guest said that its run is for.

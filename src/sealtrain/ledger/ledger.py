@@ -197,7 +197,7 @@ class Ledger:
         """The entry at ``index``.
 
         Raises:
-            EntryUnknown: There is none.
+            EntryUnknown: The ledger has no entry at ``index``.
         """
         found = self._store.read(index, 1) if index >= 0 else []
         if not found:

@@ -206,7 +206,6 @@ class LedgerMemory:
         Args:
             note: Its newest tree head.
             public_key: Its key, 32 bytes.
-            origin: Its origin.
 
         Raises:
             SignatureInvalid: The tree head is not of that ledger and key.
@@ -262,7 +261,7 @@ def read_memory(path: Path) -> LedgerMemory:
     """Read a memory file that is there, to look at it only.
 
     Raises:
-        ConfigError: There is none, or it is not a memory of a ledger.
+        ConfigError: The file is missing, or is no memory of a ledger.
         SignatureInvalid: It was edited.
     """
     kept = LedgerMemory(path, _read(path))

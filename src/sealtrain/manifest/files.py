@@ -32,7 +32,7 @@ def verify_file(
     Raises:
         Refused: The first refusal in the order of the specification.
         DataInvalid: There is no such file.
-        TrustInvalid: The trust file is none.
+        TrustInvalid: The file is no trust file.
     """
     return verify_manifest(
         manifest_bytes(manifest),
@@ -50,7 +50,7 @@ def examine_file(
     Raises:
         ManifestMalformed: It is longer than a manifest may be.
         DataInvalid: There is no such file.
-        TrustInvalid: The trust file is none.
+        TrustInvalid: The file is no trust file.
     """
     return examine(
         manifest_bytes(manifest),

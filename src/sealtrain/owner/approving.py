@@ -367,7 +367,6 @@ def tallies(
 
     Args:
         brokers: Their broker files.
-        deployment: The recipe.
         consortium: As the caller holds it.
 
     Raises:

@@ -39,7 +39,6 @@ def pin_trust(
 
     Args:
         consortium: As the auditor holds it.
-        locked: The recipe.
         brokers: Broker files.
         policy: What guests must show, or the file that says so.
         threshold: So many of several brokers must have released each dataset.

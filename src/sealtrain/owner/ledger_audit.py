@@ -88,7 +88,6 @@ def audit_served(
     """Audit what a broker serves, and show each entry to ``seen`` as it comes.
 
     Args:
-        client: Of the broker.
         members: The consortium, as the auditor holds it.
         key: The ledger's key, 32 bytes, attested or pinned.
         notes: Tree heads from elsewhere, which the entries must give too.

@@ -201,7 +201,6 @@ class Owner(OwnerFiles):
         """Approve exactly one recipe, until a date.
 
         Args:
-            locked: The recipe.
             expecting: Hash of the recipe that the owner read, 64 hex digits. Write it down where
                 the recipe is reviewed (``LockedRecipe.changes``); taken from ``locked`` itself it
                 confirms nothing.
@@ -235,7 +234,6 @@ class Owner(OwnerFiles):
         """Stop further releases and renewals for a recipe. Keys that were released stay released.
 
         Args:
-            locked: The recipe.
             expecting: Hash of the recipe to revoke, as for ``approve``.
 
         Raises:

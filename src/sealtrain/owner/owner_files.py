@@ -47,7 +47,7 @@ class OwnerFiles:
         """The private keys.
 
         Raises:
-            IdentityInvalid: The identity file is none, or is damaged.
+            IdentityInvalid: The file is no identity file, or is damaged.
         """
         return Identity.load(self.identity)
 

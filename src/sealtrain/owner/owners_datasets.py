@@ -39,7 +39,6 @@ def list_registered(
     no present owner signed for this recipe, are left out.
 
     Args:
-        client: Of the broker.
         consortium: As the caller holds it.
         target: The recipe.
         size: Entries of the broker's ledger.

@@ -45,7 +45,6 @@ def pending_at(
     The same approval has the same digest at every broker, and another one once a decision ended.
 
     Args:
-        client: Of the broker.
         consortium: As the owner holds it.
         owner: The owner's name.
         now: Seconds since the epoch.

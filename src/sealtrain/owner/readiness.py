@@ -322,7 +322,6 @@ def ask(
     """How the broker of a pin would decide about a run now. Steps 1 to 6.
 
     Args:
-        client: Of the broker.
         pin: What it must prove.
         run: What a guest would ask for.
         progress: Shows how much of the ledger is read.

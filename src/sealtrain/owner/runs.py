@@ -167,7 +167,7 @@ class RunDesk:
         """A submission by its name or id; the broker's word as it stands.
 
         Raises:
-            SubmissionUnknown: There is none.
+            SubmissionUnknown: No submission has this name or id.
         """
         if _ID.fullmatch(name):
             return self.client.submission(name).submission
@@ -303,7 +303,6 @@ def desk(
     """Access to run control at a broker.
 
     Args:
-        broker_file: Of the broker.
         signer: Key of the submitter or runner.
         clock: Time of signing.
     """

@@ -129,7 +129,6 @@ def seal(
         source: File or folder with the data, or files by name that are opened in memory.
         out: Folder to make, by convention ``X.sealed``.
         name: Name of the dataset, as the recipe calls it.
-        deployment: The locked recipe.
         options: How the records are read and laid out; the defaults when ``None``.
         publication: What others learn of it.
         progress: Called with the number of source bytes read.

@@ -69,7 +69,7 @@ class SubmittedRun:
 
         Raises:
             SubmissionConflict: Another submission has this name.
-            TicketInvalid: The ticket is none, or a broker's.
+            TicketInvalid: The file is no ticket, or a broker's.
             Refused: The broker does not take it otherwise.
             Unreachable: It does not answer.
         """

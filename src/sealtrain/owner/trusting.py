@@ -43,7 +43,6 @@ def trust_in(
 
     Args:
         consortium: As the auditor holds it.
-        deployment: The recipe.
         brokers: Broker files.
         policy: What guests must show; a policy of the simulator accepts simulated runs.
         threshold: So many of several brokers must have released each dataset.

@@ -84,7 +84,7 @@ class LockedRecipe:
         """Read the bytes of a deployment document, such as the one that a guest measured.
 
         Raises:
-            LockInvalid: It is none that sealtrain wrote.
+            LockInvalid: Sealtrain did not write this document.
         """
         return cls(lock=parse_lock(lock_text(compose_bytes)), compose_bytes=compose_bytes)
 
@@ -96,7 +96,7 @@ class LockedRecipe:
             deployment: ``app-compose.json``, which has the lock in it.
 
         Raises:
-            LockInvalid: It is none that sealtrain wrote.
+            LockInvalid: Sealtrain did not write this document.
             DataInvalid: The file is missing or too long.
         """
         return cls.parse(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))

@@ -46,13 +46,11 @@ def find_named(
     """The manifest of a dataset that its owner registered for the target and the recipe names (12).
 
     Args:
-        asked: The dataset.
-        request: That asks for it.
         measured: What the guest runs.
         registered: Verified manifests by dataset id.
 
     Raises:
-        DatasetUnknown: There is none.
+        DatasetUnknown: The owner registered no such dataset.
     """
     manifest = _find_registered(asked, registered)
     if manifest is None:

@@ -459,7 +459,6 @@ def load_message(
     """Parse a message from the network.
 
     Args:
-        cls: Which message.
         body: Bytes received.
         max_bytes: Largest accepted length.
         max_values: Most values in it, arrays and objects included.

@@ -34,7 +34,7 @@ class Suite(IntEnum):
         """The suite with this number.
 
         Raises:
-            DataInvalid: There is none.
+            DataInvalid: No suite has this number.
         """
         if number not in (1, 2) or isinstance(number, bool):
             raise DataInvalid("unknown sealing suite", got=number, expected="1 or 2")

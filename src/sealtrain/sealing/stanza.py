@@ -134,7 +134,7 @@ def find_stanza(stanzas: Sequence[Stanza], *, kind: str, recipient: str) -> Stan
     """The stanza for one recipient.
 
     Raises:
-        NoStanza: There is none.
+        NoStanza: The recipient has no stanza.
     """
     for stanza in stanzas:
         if stanza.kind == kind and stanza.recipient == recipient:

@@ -40,7 +40,6 @@ def sign_tree_head(head: TreeHead, signer: Ed25519Signer, name: str | None = Non
     """The signed note of a tree head.
 
     Args:
-        head: The tree head.
         signer: The log's key.
         name: Key name; the origin when ``None``, which is what ``verify_tree_head`` expects.
     """

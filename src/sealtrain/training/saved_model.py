@@ -162,7 +162,7 @@ class _Weights:
             (folder / name).write_bytes(data)
 
     def name_base(self, folder: Path) -> None:
-        """There is none."""
+        """The folder of these weights names no base model."""
 
     def compare(self, folder: Path) -> None:
         from safetensors.torch import load_file
@@ -190,7 +190,7 @@ class _Pretrained:
         self._model.save_pretrained(str(folder))
 
     def name_base(self, folder: Path) -> None:
-        """There is none."""
+        """The folder of these weights names no base model."""
 
     def compare(self, folder: Path) -> None:
         loaded = type(self._model).from_pretrained(str(folder))

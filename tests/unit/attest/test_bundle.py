@@ -35,28 +35,28 @@ def bundle_of(shared: Path, one: Real, **changed: Any) -> Bundle:
 def test_everything_that_verifies_can_be_bundled_and_verifies_from_the_bundle(
     shared: Path,
 ) -> None:
-    for one in accepted(shared):
-        data = bundle_of(shared, one).to_bytes()
+    for real in accepted(shared):
+        data = bundle_of(shared, real).to_bytes()
         exhibit = recognise(data)
         inner, beside = unwrap_bundle(exhibit, Attachments())
         bundle = Bundle.from_bytes(data)
-        assert bundle.time == one.at
-        first = examine(exhibit_of(shared, one.file), one.beside(shared), one.rules(), one.at)
-        again = examine(inner, beside, one.rules(), bundle.time)
+        assert bundle.time == real.at
+        first = examine(exhibit_of(shared, real.file), real.beside(shared), real.rules(), real.at)
+        again = examine(inner, beside, real.rules(), bundle.time)
         assert again.identities == first.identities
-        assert again.bound == (one.nonce is not None)
-        assert bundle.policy == one.rules()
+        assert again.bound == (real.nonce is not None)
+        assert bundle.policy == real.rules()
         assert Bundle.from_bytes(bundle.to_bytes()) == bundle
 
 
 def test_a_bundle_of_what_does_not_verify_is_never_made(shared: Path) -> None:
-    for one, code in REFUSED:
+    for real, code in REFUSED:
         with pytest.raises(EvidenceRefused) as refused:
-            bundle_of(shared, one)
+            bundle_of(shared, real)
         assert refused.value.code == code
-    for one in accepted(shared):
+    for real in accepted(shared):
         with pytest.raises((ReportDataMismatch, GpuNonceMismatch)):
-            bundle_of(shared, one, nonce=bytes(32))
+            bundle_of(shared, real, nonce=bytes(32))
     root = exhibit_of(shared, "nitro/aws_nitro_root_g1.pem")
     rim = exhibit_of(shared, "nvidia/rim/driver_GH100_550.144.03.xml")
     for exhibit in (root, rim):  # no evidence, though the second is signed
@@ -65,7 +65,7 @@ def test_a_bundle_of_what_does_not_verify_is_never_made(shared: Path) -> None:
 
 
 def test_without_a_policy_a_bundle_holds_signature_and_root(shared: Path) -> None:
-    [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
+    [one] = [real for real in accepted(shared) if real.file == "tdx/tdx_quote"]
     bundle = make_bundle(exhibit_of(shared, one.file), one.beside(shared), None, one.at)
     assert bundle.policy is None
     inner, beside = unwrap_bundle(recognise(bundle.to_bytes()), Attachments())
@@ -79,7 +79,7 @@ def test_without_a_policy_a_bundle_holds_signature_and_root(shared: Path) -> Non
 
 @pytest.fixture(scope="module")
 def document(shared: Path) -> dict[str, Any]:
-    [one] = [one for one in accepted(shared) if one.file == "nitro/prod_2025_pubkey.cose"]
+    [one] = [real for real in accepted(shared) if real.file == "nitro/prod_2025_pubkey.cose"]
     return bundle_of(shared, one).to_dict()
 
 
@@ -142,7 +142,7 @@ def test_a_bundle_inside_a_bundle_is_refused(document: dict[str, Any]) -> None:
 
 
 def test_what_a_person_names_counts_more_than_what_the_bundle_holds(shared: Path) -> None:
-    [one] = [one for one in accepted(shared) if one.file == "tdx/tdx_quote"]
+    [one] = [real for real in accepted(shared) if real.file == "tdx/tdx_quote"]
     exhibit = recognise(bundle_of(shared, one).to_bytes())
     inner, beside = unwrap_bundle(exhibit, Attachments(nonce=bytes(64)))
     assert beside.collateral is not None
@@ -197,10 +197,10 @@ def test_bundles_and_a_manifest_verify_with_the_network_blocked(
     shared: Path, tmp_path: Path
 ) -> None:
     commands: list[list[str]] = []
-    for index, one in enumerate(accepted(shared)):
+    for index, real in enumerate(accepted(shared)):
         path, policy = tmp_path / f"{index}.json", tmp_path / f"{index}.yaml"
-        path.write_bytes(bundle_of(shared, one).to_bytes())
-        policy.write_text(json.dumps(one.policy))
+        path.write_bytes(bundle_of(shared, real).to_bytes())
+        policy.write_text(json.dumps(real.policy))
         commands.append(["attest", "verify", str(path), "--policy", str(policy)])
     world = make_world(tmp_path)
     (tmp_path / "manifest.json").write_bytes(world.manifest())

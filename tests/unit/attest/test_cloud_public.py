@@ -46,7 +46,9 @@ TDX = ("an Azure machine with TDX", "an Azure machine with TDX, version 1")
 def amd(product: str) -> Attachments:
     """ASK and ARK; the third of the file is for lent keys."""
     found = x509.load_pem_x509_certificates(published(f"AMD's authorities of {product}"))
-    return Attachments(certificates=tuple(one.public_bytes(Encoding.DER) for one in found[:2]))
+    return Attachments(
+        certificates=tuple(certificate.public_bytes(Encoding.DER) for certificate in found[:2])
+    )
 
 
 def machine(name: str) -> Any:

@@ -101,9 +101,11 @@ def test_a_simulated_guest_of_each_generation_lacks_nothing(tmp_path: Path, even
         clock=lambda: NOW,
         machine=Machine(emit_events=events),
     ):
-        found = [one for one in look(tmp_path, now=NOW).findings if one.topic == "agent"]
-    assert [one.name for one in found] == NAMES
-    levels = {one.name: one.level for one in found}
+        found = [
+            finding for finding in look(tmp_path, now=NOW).findings if finding.topic == "agent"
+        ]
+    assert [item.name for item in found] == NAMES
+    levels = {item.name: item.level for item in found}
     # Newer agents leave the firmware's events out of an attestation, and a disk can be small.
     assert levels.pop("event log") in ("ok", "note")
     assert levels.pop("disk") in ("ok", "note")
@@ -115,7 +117,7 @@ def test_a_sound_agent_is_told_with_its_document_and_its_events(tmp_path: Path) 
     (tmp_path / "run-data").mkdir()
     found = asked(tmp_path, SOUND)
     assert list(found) == NAMES
-    assert {one.level for name, one in found.items() if name != "disk"} == {"ok"}
+    assert {item.level for name, item in found.items() if name != "disk"} == {"ok"}
     assert hashlib.sha256(COMPOSE).hexdigest() in found["document"].found
     assert guest().app_id.hex() in found["RTMR3 events"].found
     assert "0.6.0" in found["version"].found
@@ -150,7 +152,7 @@ def test_an_agent_that_is_gone_or_stalls_is_a_finding(tmp_path: Path) -> None:
             client = partial(DstackClient, timeout=0.3)
             found = list(agent_findings(tmp_path, tmp_path / name, None, agent=client))
             sound(found)
-            assert [one.name for one in found] == ["version", "kind", "TPM", "disk"]
+            assert [item.name for item in found] == ["version", "kind", "TPM", "disk"]
             assert "guest-api-unreachable" in found[0].refused
             assert found[1].level == "missing"
 

@@ -218,7 +218,7 @@ def test_devices_of_all_bundles(tmp_path: Path) -> None:
         with gpu_agent(tmp_path / "g.sock", bundles) as client:
             assert client.attest_gpu(NONCE) == [device(), device(arch="BLACKWELL")]
         (tmp_path / "g.sock").unlink()
-    with gpu_agent(tmp_path / "h.sock", [bundled([one]) for one in two]) as client:
+    with gpu_agent(tmp_path / "h.sock", [bundled([device]) for device in two]) as client:
         assert len(client.attest_gpu(NONCE)) == 2
 
 

@@ -52,7 +52,7 @@ DOCUMENT = b'{"name":"bare"}'
 
 @pytest.fixture(scope="module")
 def real(shared: Path) -> dict[str, Real]:
-    return {one.file: one for one in accepted(shared)}
+    return {real.file: real for real in accepted(shared)}
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_policy_for_something_else_accepts_nothing(
 def test_a_deployment_document_that_was_not_measured_is_refused_on_every_platform(
     shared: Path, real: dict[str, Real]
 ) -> None:
-    for name, one in real.items():
+    for name, item in real.items():
         if not name.startswith("nvidia"):
-            exhibit, beside = exhibit_of(shared, name), one.beside(shared, app_compose=b"{}")
+            exhibit, beside = exhibit_of(shared, name), item.beside(shared, app_compose=b"{}")
             with pytest.raises(ComposeHashMismatch):
-                examine(exhibit, beside, one.rules(), one.at)
+                examine(exhibit, beside, item.rules(), item.at)
 
 
 def _bare(tee: str) -> tuple[bytes, bytes, Attachments]:
@@ -121,7 +121,7 @@ def test_the_measured_document_and_the_nonce_bind_a_bare_statement(tee: str) -> 
     exhibit = recognise(raw)
     found = examine(exhibit, replace(beside, app_compose=DOCUMENT), policy, NOW + 1)
     assert (found.bound, found.simulated) == (True, True)
-    compared = {one.name: one.outcome for one in found.submods["cpu0"].claims}
+    compared = {claim.name: claim.outcome for claim in found.submods["cpu0"].claims}
     assert compared["compose hash"] == "equal"
     assert compared["nonce" if tee == "nitro" else "report data"] == "equal"
     with pytest.raises(ComposeHashMismatch):

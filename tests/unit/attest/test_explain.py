@@ -40,7 +40,7 @@ NOW = 1_800_000_000
 
 @pytest.fixture(scope="module")
 def real(shared: Path) -> dict[str, Real]:
-    return {one.file: one for one in accepted(shared)}
+    return {real.file: real for real in accepted(shared)}
 
 
 def explained(
@@ -70,7 +70,7 @@ def test_every_vector_is_explained_without_a_policy_and_claims_nothing(shared: P
             assert "NOT VERIFIED" in shown[0], path
             assert not found.signatures_verified
             assert found.fields, path
-            assert all(one.meaning.endswith(".") for one in found.fields), path
+            assert all(field.meaning.endswith(".") for field in found.fields), path
             assert max(map(len, shown)) < 240
             assert all(line.isprintable() for line in shown)
             assert json.loads(json.dumps(found.to_dict()))["kind"] == found.kind
@@ -78,20 +78,20 @@ def test_every_vector_is_explained_without_a_policy_and_claims_nothing(shared: P
 
 
 def test_what_holds_is_explained_as_verified_and_breaks_no_line(shared: Path) -> None:
-    for one in accepted(shared):
-        found = explained(shared, one)
-        assert found.signatures_verified, one
+    for real in accepted(shared):
+        found = explained(shared, real)
+        assert found.signatures_verified, real
         assert standing(found, "broken") == set()
-        assert ("SIMULATED" in found.heading) == found.simulated == ("mock" in one.file)
+        assert ("SIMULATED" in found.heading) == found.simulated == ("mock" in real.file)
         assert "NOT VERIFIED" not in found.heading
         for word in ("trusted", "trustworthy", "accepted", "safe", "genuine"):
             assert word not in found.heading.lower()
 
 
 def test_one_second_outside_nothing_is_said_to_be_verified(shared: Path) -> None:
-    for one in accepted(shared):
-        for moment in one.outside:
-            found = explained(shared, one, at=moment)
+    for real in accepted(shared):
+        for moment in real.outside:
+            found = explained(shared, real, at=moment)
             assert "NOT VERIFIED" in found.heading
             assert not found.signatures_verified
             assert standing(found, "met") == set() or found.kind == "gpu-evidence"
@@ -99,11 +99,11 @@ def test_one_second_outside_nothing_is_said_to_be_verified(shared: Path) -> None
 
 
 def test_what_is_refused_is_explained_with_the_refusals_own_code(shared: Path) -> None:
-    for one, code in REFUSED:
-        found = explained(shared, one)
-        assert code in {line.code for line in found.lines if line.standing == "broken"}, one
+    for real, code in REFUSED:
+        found = explained(shared, real)
+        assert code in {line.code for line in found.lines if line.standing == "broken"}, real
         with pytest.raises(EvidenceRefused) as refused:
-            examine(exhibit_of(shared, one.file), one.beside(shared), one.rules(), one.at)
+            examine(exhibit_of(shared, real.file), real.beside(shared), real.rules(), real.at)
         assert refused.value.code == code
 
 
@@ -281,7 +281,7 @@ class TestSimulated:
         verdict = examine(exhibit, Attachments(binding=self.asked), self.policy(), NOW)
         found = self.explained(self.document())
         compared = {
-            (name, one.name) for name, part in verdict.submods.items() for one in part.claims
+            (name, claim.name) for name, part in verdict.submods.items() for claim in part.claims
         }
         shown = {(line.part, line.name) for line in found.lines}
         # What the verifier itself establishes before anything is compared has lines of its own.

@@ -131,8 +131,11 @@ OWN = b"\x0a" * 32
 def request_of(devices: tuple[GpuDevice, ...], **changed: Any) -> dict[str, Any]:
     """What NVIDIA's service is asked about accelerators."""
     items = [
-        {"certificate": b64encode(one.certificate_chain.encode()).decode(), "evidence": one.report}
-        for one in devices
+        {
+            "certificate": b64encode(device.certificate_chain.encode()).decode(),
+            "evidence": device.report,
+        }
+        for device in devices
     ]
     return {"nonce": NONCE.hex(), "arch": "HOPPER", "evidence_list": items} | changed
 
@@ -166,7 +169,7 @@ def test_what_a_service_is_asked_is_evidence_of_accelerators() -> None:
     for form in (request_of(devices), request_of(devices, nonce=None)):
         found = recognise(json.dumps(form).encode())
         assert isinstance(found, Gpus)
-        assert [one.report for one in found.devices] == [one.report for one in devices]
+        assert [device.report for device in found.devices] == [device.report for device in devices]
         assert found.claims is None
     for broken in ({"evidence_list": []}, {"evidence_list": [1]}, {"evidence_list": {}}):
         with pytest.raises(EvidenceMalformed):

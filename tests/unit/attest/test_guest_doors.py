@@ -116,7 +116,7 @@ def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(devices: Any) -> list[bytes]:
     """Devices without their signatures, which are random."""
-    return [one.report_bytes[:-96] for one in devices]
+    return [device.report_bytes[:-96] for device in devices]
 
 
 def test_a_guest_that_sees_its_switches_asks_both_libraries(
@@ -153,9 +153,9 @@ def test_an_app_of_dstack_has_its_agent_ask(tmp_path: Path, drivers: Path, old: 
         else:
             found = guest.accelerators(NONCE)
             assert found is not None
-            assert [one.kind for one in found.devices] == ["gpu"] * 8 + ["switch"] * 4
+            assert [device.kind for device in found.devices] == ["gpu"] * 8 + ["switch"] * 4
             assert found.claims.multi_gpu_mode == "protected_pcie"
-            assert all(one.report_bytes[4:36] == NONCE for one in found.devices)
+            assert all(device.report_bytes[4:36] == NONCE for device in found.devices)
 
 
 def test_an_agent_without_accelerators_says_so(tmp_path: Path) -> None:

@@ -334,11 +334,11 @@ def test_an_attested_enclave_gets_its_secret(
     assert devices == [Path("/dev/nsm")]
     public = [
         verify_document(
-            b64decode(one["Recipient"]["AttestationDocument"]),
+            b64decode(question["Recipient"]["AttestationDocument"]),
             simulator_root=PKI.root_der,
             now=NOW,
         ).document.public_key
-        for one in kms.asked
+        for question in kms.asked
     ]
     assert len(set(public)) == 2  # a key lives for one request
 

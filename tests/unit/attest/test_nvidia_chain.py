@@ -111,7 +111,7 @@ def build(links: tuple[Link, ...], signers: dict[int, Any] | None = None) -> lis
 
 
 def pem(certificates: list[x509.Certificate]) -> str:
-    return "".join(one.public_bytes(Encoding.PEM).decode() for one in certificates)
+    return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
 
 
 def der(certificate: x509.Certificate) -> bytes:
@@ -132,7 +132,7 @@ def test_a_chain_that_holds_names_its_device() -> None:
     assert chain.hwmodel == "GH100 A01 GSP BROM"
     assert chain.fwid == DIGEST
     assert chain.simulated
-    assert chain.certificates == tuple(der(one) for one in made)
+    assert chain.certificates == tuple(der(case) for case in made)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_the_binding_has_every_function_that_is_called(name: str) -> None:
     ours = list(inspect.signature(getattr(Nvml, name)).parameters)[1:]
     doubles = list(inspect.signature(getattr(Driver, name)).parameters)[1:]
     # Some of the binding's functions are wrapped, and show (*args) instead of their parameters.
-    if not any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in theirs.values()):
+    if not any(their.kind is inspect.Parameter.VAR_POSITIONAL for their in theirs.values()):
         assert len(theirs) == len(ours)
     assert ours == doubles
 
@@ -134,10 +134,10 @@ def test_a_machine_with_switches_takes_their_reports_along() -> None:
     driver.settings["multiGpuMode"] = 1
 
     def switches(nonce: bytes) -> list[GpuDevice]:
-        return [one for one in gpus.evidence(nonce).devices if one.kind == "switch"]
+        return [device for device in gpus.evidence(nonce).devices if device.kind == "switch"]
 
     evidence = collect_gpus(driver, NONCE, switches=switches)
-    assert [one.kind for one in evidence.devices] == ["gpu", "gpu", "switch"]
+    assert [device.kind for device in evidence.devices] == ["gpu", "gpu", "switch"]
     found = judged_by(gpus, evidence, simulate_collateral(gpus, NOW))
     assert found.mode == "protected_pcie"
 
@@ -261,7 +261,7 @@ def test_without_a_driver_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_device_file_of_a_switch_is_what_collect_takes(driver: Driver) -> None:
     gpus = SimulatedGpus(SEED, count=1, switches=1, mode="protected_pcie")
-    [switch] = [one for one in gpus.evidence(NONCE).devices if one.kind == "switch"]
+    [switch] = [device for device in gpus.evidence(NONCE).devices if device.kind == "switch"]
     rebuilt = GpuDevice.build("LS10", switch.report_bytes, switch.certificate_chain.encode())
     driver.settings["multiGpuMode"] = 1
     assert collect_gpus(driver, NONCE, switches=lambda _nonce: [rebuilt]).devices[1] == switch

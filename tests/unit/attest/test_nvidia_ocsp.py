@@ -22,7 +22,7 @@ from sealtrain.attest.roots import certificates_of_pem
 from sealtrain_rehearsal.simulator.gpu_pki import Signed
 
 DEVICE = PKI.device("GH100", 0)
-CHAIN = tuple(one.der for one in DEVICE.chain)
+CHAIN = tuple(certificate.der for certificate in DEVICE.chain)
 DAY = 24 * HOUR
 ASKED = range(1, 4)
 

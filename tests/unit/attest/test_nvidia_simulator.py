@@ -58,8 +58,10 @@ def test_the_seed_determines_everything_but_responses_of_nobody() -> None:
 def test_every_name_says_that_it_is_simulated() -> None:
     chains = [device.chain for device in (*GPUS.gpu_devices, *GPUS.switch_devices)]
     for chain in (*chains, GPUS.pki.rim_signer):
-        for one in chain:
-            assert str(one.certificate.subject.rdns[0].rfc4514_string()).startswith("CN=SIMULATED ")
+        for certificate in chain:
+            assert str(certificate.certificate.subject.rdns[0].rfc4514_string()).startswith(
+                "CN=SIMULATED "
+            )
         for child, issuer in pairwise(chain):
             child.certificate.verify_directly_issued_by(issuer.certificate)
 

@@ -31,17 +31,17 @@ def collected(library: FakeNscq, nonce: bytes = NONCE) -> tuple[GpuDevice, ...]:
 
 
 def shown_by(kind: str, nonce: bytes = NONCE) -> list[GpuDevice]:
-    return [one for one in BOARD.evidence(nonce).devices if one.kind == kind]
+    return [device for device in BOARD.evidence(nonce).devices if device.kind == kind]
 
 
 def test_every_switch_is_asked_over_the_nonce(library: FakeNscq) -> None:
     found = collected(library)
-    assert [one.certificate_chain for one in found] == [
-        one.certificate_chain for one in shown_by("switch")
+    assert [item.certificate_chain for item in found] == [
+        item.certificate_chain for item in shown_by("switch")
     ]
     # Reports differ from each other's: signatures are random.
-    assert [one.report_bytes[:-96] for one in found] == [
-        one.report_bytes[:-96] for one in shown_by("switch")
+    assert [device.report_bytes[:-96] for device in found] == [
+        device.report_bytes[:-96] for device in shown_by("switch")
     ]
     assert library.open_sessions == 0
 
@@ -131,7 +131,7 @@ def test_who_is_asked_for_which_devices() -> None:
 
     def asked(mode: str, **who: Any) -> list[str]:
         found = devices_of(claims(mode), NONCE, gpus=kind("gpu"), **who)
-        return [one.kind for one in found]
+        return [item.kind for item in found]
 
     whole = ["gpu"] * 8 + ["switch"] * 4
     assert asked("none", switches=nobody, agent=nobody) == ["gpu"] * 8

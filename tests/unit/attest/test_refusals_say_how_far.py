@@ -124,7 +124,7 @@ def test_a_module_of_its_own_levels_and_the_quoting_enclave_are_named(shared: Pa
     assert Levels(quote=quote, collateral=collateral).shortfalls(["UpToDate"]) == ()
     older = replace(quote, tee_tcb_svn=b"\x02\x01" + quote.tee_tcb_svn[2:], qe_svn=0)
     behind = Levels(quote=older, collateral=collateral).shortfalls(["UpToDate"])
-    assert [(one.component, one.found, one.needed) for one in behind] == [
+    assert [(item.component, item.found, item.needed) for item in behind] == [
         ("TDX Module", 2, 4),
         ("quoting enclave", 0, 4),
     ]

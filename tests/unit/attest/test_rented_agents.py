@@ -85,14 +85,18 @@ def tpm_quote(cpu: dict[str, Any]) -> dict[str, Any]:
         "message": base64.b64decode(tpm["message"]),
         "signature": base64.b64decode(tpm["signature"]),
         "pcr_values": [
-            {"index": one["index"], "algorithm": "sha256", "value": bytes.fromhex(one["value"])}
-            for one in tpm["registers"]
+            {
+                "index": register["index"],
+                "algorithm": "sha256",
+                "value": bytes.fromhex(register["value"]),
+            }
+            for register in tpm["registers"]
         ],
         "ak_cert": base64.b64decode(tpm["certificates"][0]),
         "platform": "gcp",
         "event_log": [
-            {"pcr_index": one["index"], "digest": bytes.fromhex(one["digest"])}
-            for one in tpm["events"]
+            {"pcr_index": event["index"], "digest": bytes.fromhex(event["digest"])}
+            for event in tpm["events"]
         ],
     }
 
@@ -149,11 +153,11 @@ def scale(cpu: dict[str, Any]) -> bytes:
     )
     quote = tpm_quote(cpu)
     registers = [
-        struct.pack("<I", one["index"]) + vector(b"sha256") + vector(one["value"])
-        for one in quote["pcr_values"]
+        struct.pack("<I", value["index"]) + vector(b"sha256") + vector(value["value"])
+        for value in quote["pcr_values"]
     ]
     firmware = [
-        struct.pack("<I", one["pcr_index"]) + vector(one["digest"]) for one in quote["event_log"]
+        struct.pack("<I", item["pcr_index"]) + vector(item["digest"]) for item in quote["event_log"]
     ]
     return b"".join(
         (
@@ -204,7 +208,7 @@ def beside(park: MachinePark, cpu: dict[str, Any]) -> Attachments:
     collateral = park.evidence(MACHINES[GOOGLE]).collateral if cpu["tee"] == GOOGLE else None
     issuers = cpu["tpm"]["certificates"][1:] if cpu["tee"] == GOOGLE else []
     return Attachments(
-        collateral=collateral, certificates=tuple(base64.b64decode(one) for one in issuers)
+        collateral=collateral, certificates=tuple(base64.b64decode(issuer) for issuer in issuers)
     )
 
 
@@ -259,7 +263,7 @@ def test_of_a_lie_the_reader_of_a_file_thinks_as_the_broker(park: MachinePark, l
     issuers = cpu["tpm"]["certificates"][1:] if lie.name == GOOGLE else []
     given = Attachments(
         collateral=evidence.collateral,
-        certificates=tuple(base64.b64decode(one) for one in issuers),
+        certificates=tuple(base64.b64decode(issuer) for issuer in issuers),
     )
     at = Situation(
         policy=policy,
@@ -344,7 +348,7 @@ def test_an_agents_answer_becomes_evidence(park: MachinePark) -> None:
     found = parse_statement(message_pack(cpu))
     with pytest.raises(CollateralUnreachable):  # simulated certificates name no issuer
         collect_gcp(found, lambda url: b"")
-    issuers = tuple(base64.b64decode(one) for one in cpu["tpm"]["certificates"][1:])
+    issuers = tuple(base64.b64decode(certificate) for certificate in cpu["tpm"]["certificates"][1:])
     assert found.tpm_quote is not None
     shown = show_tpm(found.tpm_quote, issuers)
     assert shown.to_dict() == cpu["tpm"]

@@ -71,7 +71,7 @@ def known() -> bytes:
 def test_a_later_quote_says_its_own_registers_and_data() -> None:
     rtmr: Any = tuple(bytes([number]) * 48 for number in (1, 2, 3, 4))
     later = judge(quote(2, rtmr=rtmr))
-    assert later.quote.rtmr == tuple(one.hex() for one in rtmr)
+    assert later.quote.rtmr == tuple(item.hex() for item in rtmr)
     assert later.report_data == (2).to_bytes(64, "big")
     assert len(KNOWN) == 1
     KNOWN.cache_clear()

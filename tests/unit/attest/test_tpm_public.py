@@ -66,7 +66,10 @@ def test_google_vtpm(tee: str) -> None:
         f"the vTPM of a Google machine with {tee}", "sha256"
     )
     pem = document["attestation"]["gcp"]["ak_cert_chain"].encode("ascii")
-    chain = tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(pem))
+    chain = tuple(
+        certificate.public_bytes(Encoding.DER)
+        for certificate in x509.load_pem_x509_certificates(pem)
+    )
     found = verify_key_chain(chain, simulator_root=None, now=NOW)
     assert not found.simulated
     assert found.machine.production
@@ -105,7 +108,7 @@ def test_nitro_tpm_document() -> None:
     found = verify_document(raw, simulator_root=None, now=made, form=NITRO_TPM)
     assert not found.simulated
     assert found.module_id.startswith(f"{found.parent_id}-tpm")
-    assert dict(found.pcrs) == {int(i): one for i, one in document["pcrs"]["sha384"].items()}
+    assert dict(found.pcrs) == {int(i): value for i, value in document["pcrs"]["sha384"].items()}
     with pytest.raises(CertificateChainInvalid):
         verify_document(raw, simulator_root=None, now=made + 4 * 3600, form=NITRO_TPM)
     with pytest.raises(EvidenceMalformed):

@@ -163,7 +163,7 @@ def test_boot_log_replays() -> None:
     log = parse_log(boot_log(BOOT))
     quoted = {index: log.replay(index, "sha384") for index in range(24)}
     check_replay(log, "sha384", quoted, range(8))
-    assert [one.data for one in log.find(4, ACTION)] == [
+    assert [item.data for item in log.find(4, ACTION)] == [
         b"Calling EFI Application from Boot Option"
     ]
     assert log.find(4, ACTION)[0].shows_data("sha256")

@@ -58,7 +58,9 @@ def file_of(cpu: dict[str, Any], version: str) -> dict[str, Any]:
         quote_name: {
             "message": written(base64.b64decode(cpu["tpm"]["message"])),
             "signature": written(signature),
-            "pcrs": [written(bytes.fromhex(one["value"])) for one in cpu["tpm"]["registers"]],
+            "pcrs": [
+                written(bytes.fromhex(register["value"])) for register in cpu["tpm"]["registers"]
+            ],
         },
         "vcek": written(base64.b64decode(cpu["certificates"][0])),
     }

@@ -180,7 +180,7 @@ def _shape(value: object) -> tuple[int, int]:
     inner = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(inner, list):
         return 0, 1
-    shapes = [_shape(one) for one in inner]
+    shapes = [_shape(process) for process in inner]
     return 1 + max((deep for deep, _ in shapes), default=0), 1 + sum(many for _, many in shapes)
 
 

@@ -159,8 +159,8 @@ def test_one_address_gives_way_to_itself_before_it_is_full() -> None:
 def test_one_that_shows_who_it_is_has_a_slot_that_nobody_takes() -> None:
     site = Site(connections=2, connections_per_caller=2)
     mine = [site.must(f"owner {number}", "192.0.2.1") for number in range(2)]
-    for one in mine:
-        one.admit("owner hospital-a")
+    for entry in mine:
+        entry.admit("owner hospital-a")
     for number in range(50):
         site.must(str(number), f"198.51.100.{number}")
     assert not {"owner 0", "owner 1"} & set(site.cut)
@@ -188,8 +188,8 @@ def test_a_proxy_weighs_as_one() -> None:
 def test_bodies_that_are_on_their_way_have_so_much_memory() -> None:
     site = Site(connections=10, body_bytes=100)
     slow = [site.must(f"slow {number}", "192.0.2.9", ConnectionStage.BODY) for number in range(2)]
-    for one in slow:
-        one.hold(45)
+    for client in slow:
+        client.hold(45)
     mine = site.must("quick", "192.0.2.1", ConnectionStage.BODY)
     mine.hold(50)
     assert site.cut == ["slow 0"]
@@ -268,7 +268,12 @@ def test_a_connection_that_was_cut_for_another_has_no_place_left() -> None:
     assert first is not None
     assert second is not None
     assert third is not None
-    assert [table.close(one) for one in (first, second, third, third)] == [False, True, True, False]
+    assert [table.close(value) for value in (first, second, third, third)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.claim("C551")

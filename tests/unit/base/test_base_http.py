@@ -287,7 +287,7 @@ def test_a_unix_socket_may_lie_deeper_than_its_address_holds(tmp_path: Path) -> 
         short.rename(place)
         with client(unix=str(place)) as asking:
             assert asking.ask("GET", url, cap=1).body == b"x"
-        held = [one.resolve() for one in Path("/proc/self/fd").iterdir()]
+        held = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
         assert deep not in held
         with client(unix=str(deep / "none.sock")) as asking, pytest.raises(NoAnswer) as caught:
             asking.ask("GET", url, cap=1)

@@ -89,7 +89,7 @@ def test_dirichlet_parties_differ_more_than_even_ones() -> None:
         found = []
         for part in shares(train, partition, 3, 1):
             labels = [row["label"] for row in part]
-            found.append(max(labels.count(one) for one in set(labels)) / len(labels))
+            found.append(max(labels.count(label) for label in set(labels)) / len(labels))
         return max(found)
 
     assert largest_share("dirichlet") > largest_share("iid") + 0.1
@@ -190,8 +190,8 @@ def test_rates_are_chosen_on_validation_alone() -> None:
     # The rate with the best test accuracy has the worst validation accuracy.
     validation, accuracy = (0.7, 0.7, 0.6, 0.5, 0.5), (0.1, 0.2, 0.3, 0.9, 0.8)
     cells = {
-        one.key: told(one, validation=score, accuracy=hidden)
-        for one, score, hidden in zip(
+        cell.key: told(cell, validation=score, accuracy=hidden)
+        for cell, score, hidden in zip(
             choosing("notes", 3, "fedavg"), validation, accuracy, strict=True
         )
     }
@@ -204,31 +204,34 @@ def test_rates_are_chosen_on_validation_alone() -> None:
 
 def test_each_number_of_parties_chooses_its_own_rate() -> None:
     cells = {
-        one.key: told(one, validation=0.9 if one.rate == best else 0.5)
+        cell.key: told(cell, validation=0.9 if cell.rate == best else 0.5)
         for parties, best in ((3, RATES[1]), (10, RATES[3]))
-        for one in choosing("notes", parties, "fedavg")
+        for cell in choosing("notes", parties, "fedavg")
     }
     found = [chosen(cells, "notes", parties, "fedavg") for parties in (3, 10, 30)]
-    assert [one and one.rate for one in found] == [RATES[1], RATES[3], None]
+    assert [item and item.rate for item in found] == [RATES[1], RATES[3], None]
 
 
 def test_a_central_way_is_measured_once_for_both_partitions() -> None:
     grid = Grid(collections=["notes"], partitions=["iid", "dirichlet"], parties=[3],
                 ways=["pooled", "int8", "cut", "fedavg"], seeds=1)  # fmt: skip
     cells: dict[str, Any] = {}
-    for one in grid.wanted(cells):
-        cells.setdefault(one.key, told(one))
-    assert {one["cell"]["way"] for one in cells.values()} == set(grid.ways)
+    for cell in grid.wanted(cells):
+        cells.setdefault(cell.key, told(cell))
+    assert {cell["cell"]["way"] for cell in cells.values()} == set(grid.ways)
     assert {
-        one["cell"]["way"] for one in cells.values() if one["cell"]["partition"] == "dirichlet"
+        cell["cell"]["way"] for cell in cells.values() if cell["cell"]["partition"] == "dirichlet"
     } == {"fedavg"}
 
 
 def test_a_way_whose_merge_has_a_rate_chooses_both() -> None:
     candidates = choosing("notes", 3, "fedadam")
-    assert len({one.key for one in candidates}) == len(RATES) * len(SERVER_RATES)
+    assert len({candidate.key for candidate in candidates}) == len(RATES) * len(SERVER_RATES)
     wins = candidates[7]
-    cells = {one.key: told(one, validation=0.9 if one == wins else 0.5) for one in candidates}
+    cells = {
+        candidate.key: told(candidate, validation=0.9 if candidate == wins else 0.5)
+        for candidate in candidates
+    }
     assert chosen(cells, "notes", 3, "fedadam") == wins
 
 
@@ -242,13 +245,13 @@ def test_a_resumed_grid_wants_only_what_is_missing() -> None:
     )
     cells: dict[str, Any] = {}
     order = []
-    for one in grid.wanted(cells):
-        if one.key not in cells:
-            order.append(one)
-            cells[one.key] = told(one)
+    for cell in grid.wanted(cells):
+        if cell.key not in cells:
+            order.append(cell)
+            cells[cell.key] = told(cell)
     # Linear model; all rates; the chosen one's further seed; sealed seeds; and both elsewhere.
     assert len(order) == 1 + len(RATES) + 1 + 2 + 4
-    assert [one for one in grid.wanted(cells) if one.key not in cells] == []
+    assert [cell for cell in grid.wanted(cells) if cell.key not in cells] == []
 
 
 def test_cells_of_another_base_are_never_read_for_this_one(tmp_path: Path) -> None:
@@ -259,11 +262,11 @@ def test_cells_of_another_base_are_never_read_for_this_one(tmp_path: Path) -> No
     }  # fmt: skip
     path = tmp_path / "cells.jsonl"
     for base, grid in grids.items():
-        for one in choosing("notes", 3, "fedavg"):
-            keep(path, told(replace(one, base=base), accuracy=0.6 if base == "minilm" else 0.3))
+        for cell in choosing("notes", 3, "fedavg"):
+            keep(path, told(replace(cell, base=base), accuracy=0.6 if base == "minilm" else 0.3))
         cells = read_cells(path, NOTES, base)
         assert {cell["cell"]["base"] for cell in cells.values()} == {base}
-        assert [one for one in grid.wanted(cells) if one.key not in cells] == []
+        assert [cell for cell in grid.wanted(cells) if cell.key not in cells] == []
     lines = path.read_text("utf-8").splitlines()
     lied = [json.loads(line) for line in lines if '"random"' in line]
     for line in lied:
@@ -295,7 +298,7 @@ def test_records_that_name_no_patient_are_of_a_patient_each(tmp_path: Path) -> N
 def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
     reads = collected(tmp_path)
     grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=3)
-    cells = {one.key: told(one) for one in choosing("notes", 3, "fedavg")}
+    cells = {cell.key: told(cell) for cell in choosing("notes", 3, "fedavg")}
     results = results_of(grid, cells, reads)
     assert [line["ways"] for line in results["missing"]] == [{"fedavg": 2}]
     assert [row["seeds"] for place in results["places"] for row in place["rows"]] == [1]
@@ -304,10 +307,10 @@ def test_the_page_counts_what_is_missing(tmp_path: Path) -> None:
 def test_ways_from_random_weights_stand_beside_the_same_seeds_of_the_encoder() -> None:
     grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=["fedavg"], seeds=2)
     pretrained: dict[str, Any] = {}
-    for one in grid.wanted(pretrained):
-        pretrained.setdefault(one.key, told(one, accuracy=0.5 + one.seed / 10))
-    rates = [replace(one, base="random") for one in choosing("notes", 3, "fedavg")]
-    cells = {one.key: told(one, accuracy=0.25) for one in rates}
+    for cell in grid.wanted(pretrained):
+        pretrained.setdefault(cell.key, told(cell, accuracy=0.5 + cell.seed / 10))
+    rates = [replace(cell, base="random") for cell in choosing("notes", 3, "fedavg")]
+    cells = {rate.key: told(rate, accuracy=0.25) for rate in rates}
     whole = beside(grid, cells, pretrained, [])
     assert "| `notes` | iid | 3 | FedAvg, LoRA, in the clear | 5 of 5 | 1 | 25.0 | 60.0 |" in whole
     some = beside(grid, dict(list(cells.items())[:2]), pretrained, [])
@@ -321,10 +324,10 @@ def test_a_table_of_dirichlet_parties_tests_only_what_was_dealt_out(tmp_path: Pa
     grid = Grid(collections=["notes"], partitions=["iid", "dirichlet"], parties=[3], ways=ways,
                 seeds=2)  # fmt: skip
     cells: dict[str, Any] = {}
-    for one in grid.wanted(cells):
-        accuracy = 0.6 + 0.01 * one.seed + 0.001 * len(one.way)
-        own = {"states": f"{WAYS[one.way].rule}{one.partition}{one.seed}"}
-        cells.setdefault(one.key, told(one, accuracy=accuracy) | own)
+    for cell in grid.wanted(cells):
+        accuracy = 0.6 + 0.01 * cell.seed + 0.001 * len(cell.way)
+        own = {"states": f"{WAYS[cell.way].rule}{cell.partition}{cell.seed}"}
+        cells.setdefault(cell.key, told(cell, accuracy=accuracy) | own)
     even, dealt = results_of(grid, cells, reads)["places"]
     assert (even["partition"], dealt["partition"]) == ("iid", "dirichlet")
     assert [row["way"] for row in dealt["rows"]] == [row["way"] for row in even["rows"]]
@@ -345,9 +348,9 @@ def test_the_page_names_every_sealed_way_that_stays_below_where_pooling_does_not
         grid = Grid(collections=["notes"], partitions=["iid"], parties=[3], ways=list(reached),
                     seeds=2)  # fmt: skip
         cells: dict[str, Any] = {}
-        for one in grid.wanted(cells):
-            accuracy = (reached | {"pooled": pooled})[one.way]
-            cells.setdefault(one.key, told(one, accuracy=accuracy))
+        for cell in grid.wanted(cells):
+            accuracy = (reached | {"pooled": pooled})[cell.way]
+            cells.setdefault(cell.key, told(cell, accuracy=accuracy))
         return page(results_of(grid, cells, reads))
 
     found = shown(0.8)
@@ -360,8 +363,8 @@ def test_a_place_with_central_ways_alone_is_no_table_of_dirichlet_parties(tmp_pa
     grid = Grid(collections=["notes"], partitions=["iid", "dirichlet"], parties=[3],
                 ways=["pooled"], seeds=1)  # fmt: skip
     cells: dict[str, Any] = {}
-    for one in grid.wanted(cells):
-        cells.setdefault(one.key, told(one))
+    for cell in grid.wanted(cells):
+        cells.setdefault(cell.key, told(cell))
     places = results_of(grid, cells, collected(tmp_path))["places"]
     assert [place["partition"] for place in places] == ["iid"]
 

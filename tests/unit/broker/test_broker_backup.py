@@ -46,7 +46,7 @@ def state_of(world: ReleaseWorld) -> Path:
 
 def members(file: Path) -> list[tuple[str, bytes]]:
     with tarfile.open(file) as archive:
-        return [(one.name, archive.extractfile(one).read()) for one in archive]  # type: ignore[union-attr]
+        return [(item.name, archive.extractfile(item).read()) for item in archive]  # type: ignore[union-attr]
 
 
 def pack(file: Path, parts: list[tuple[str, bytes]]) -> None:
@@ -88,7 +88,7 @@ def test_what_is_backed_up_comes_back(world: ReleaseWorld, tmp_path: Path) -> No
 def test_no_secret_is_in_it(world: ReleaseWorld, tmp_path: Path) -> None:
     back_up(state_of(world), tmp_path / "b.tar", now=NOW)
     data = (tmp_path / "b.tar").read_bytes()
-    for secret in (bytes(range(32)), *(one.key.reveal() for one in world.sealed.values())):
+    for secret in (bytes(range(32)), *(dataset.key.reveal() for dataset in world.sealed.values())):
         assert secret not in data
         assert secret.hex().encode() not in data
 
@@ -101,7 +101,7 @@ def test_what_ended_since_does_not_go_on(world: ReleaseWorld, tmp_path: Path) ->
     try:
         with world.store.reading() as before, store.reading() as transaction:
             # Challenges of the generation before serve nowhere: one may have been used since.
-            memories = [one.challenges.memory().generation for one in (before, transaction)]
+            memories = [logged.challenges.memory().generation for logged in (before, transaction)]
             assert memories[0] != memories[1]
             lease = transaction.lease(grant.lease_id)
             assert lease is not None

@@ -73,17 +73,17 @@ def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
 
             askers = [threading.Thread(target=ask) for _ in range(8)]
             begun = time.monotonic()
-            for one in askers:
-                one.start()
-            for one in askers:
-                one.join(30)
+            for asker in askers:
+                asker.start()
+            for asker in askers:
+                asker.join(30)
             assert time.monotonic() - begun < 6
             assert asked(silent)
             with pytest.raises(ChainUnreachable):
                 gate.ready()  # what was found just now, without asking again
             assert not asked(silent)
     assert len(failures) == 8
-    assert len({id(one) for one in failures}) == 8
+    assert len({id(failure) for failure in failures}) == 8
 
 
 def test_a_broker_whose_chain_cannot_be_read_is_not_ready(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ class Site:
             told.append(self.threads.submit(block))
             wait_until(lambda: self.store.group_commit.waiting >= place, 20)  # noqa: B023
         go.set()
-        for one in told:
-            one.exception(20)
+        for answer in told:
+            answer.exception(20)
         return told
 
     def runs(self, *names: str) -> list[bool]:
@@ -129,8 +129,8 @@ def test_who_waits_for_a_turn_shares_one_commit(site: Site, commits: list[int]) 
     names = ["second", "third", "fourth"]
     told = site.queued(*(lambda name=name: site.run(name) for name in names))
     assert len(commits) == 1
-    assert sorted(one.result() for one in told) == [0, 1, 2, 3]
-    placed = {one.result(): name for one, name in zip(told, ["first", *names], strict=True)}
+    assert sorted(future.result() for future in told) == [0, 1, 2, 3]
+    placed = {future.result(): name for future, name in zip(told, ["first", *names], strict=True)}
     assert site.entries() == [placed[index] for index in range(4)]
     assert all(site.runs("first", *names))
     assert site.ledger.audit().size == 4
@@ -181,7 +181,7 @@ def test_nobody_is_told_what_the_disk_does_not_know(
         assert told == []
         go.set()
         asking.join(20)
-    assert [one.result() for one in told] == [0, 1]
+    assert [future.result() for future in told] == [0, 1]
 
 
 @pytest.mark.parametrize("where", ["commit", "write"])
@@ -197,7 +197,7 @@ def test_a_commit_that_fails_fails_all_of_the_group(
         else:
             patched.setattr(type(site.ledger.pending(None)), "write", full)
         told = site.queued(lambda: site.run("second"))
-    assert [type(one.exception()) for one in told] == [Unreachable, Unreachable]
+    assert [type(answer.exception()) for answer in told] == [Unreachable, Unreachable]
     # A file's entries are on disk before the database commits: too many, never too few. The next
     # transaction records them, whoever begins it.
     kept = 2 if where == "commit" and isinstance(database, Path) else 0
@@ -244,7 +244,7 @@ def test_who_is_alone_finds_everything_before_it_on_disk(site: Site, commits: li
             return site.add(transaction, "alone")
 
     told = site.queued(alone, lambda: site.run("third"))
-    assert [one.result() for one in told] in ([0, 1, 2], [0, 2, 1])
+    assert [future.result() for future in told] in ([0, 1, 2], [0, 2, 1])
     assert "first" in found[0]
     assert len(found[0]) == told[1].result()
     assert len(commits) >= 2
@@ -347,7 +347,7 @@ def test_a_group_takes_so_many_and_then_commits(
         names = ["second", "third", "fourth"]
         commits.clear()
         told = site.queued(*(lambda name=name: site.run(name) for name in names))
-        assert sorted(one.result() for one in told) == [0, 1, 2, 3]
+        assert sorted(future.result() for future in told) == [0, 1, 2, 3]
         assert len(commits) == 2
 
 

@@ -38,7 +38,7 @@ def test_a_request_is_one_json_object(log: Callable[[], str]) -> None:
     configure("json")
     line()
     line(status=403, code="approvals-missing")
-    first, second = (json.loads(one) for one in log().splitlines())
+    first, second = (json.loads(line) for line in log().splitlines())
     assert first["duration_ms"] == 12.346
     assert first["request_id"] == "ab" * 8
     assert (first["level"], first["logger"]) == ("info", "sealtrain.broker.requests")

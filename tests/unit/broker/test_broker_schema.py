@@ -64,7 +64,7 @@ def test_a_forgotten_migration_would_be_seen(engine: Engine) -> None:
         connection.execute(sa.text("ALTER TABLE runs DROP COLUMN checkpoint_digest"))
         connection.execute(sa.text("DROP INDEX ix_leases_run_id"))
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
-    assert sorted(one[0] for one in differences) == ["add_column", "add_index"]
+    assert sorted(difference[0] for difference in differences) == ["add_column", "add_index"]
 
 
 def test_migrating_again_changes_nothing(engine: Engine) -> None:

@@ -254,7 +254,7 @@ def test_documents_are_found_by_subject_and_by_the_data_of_a_run(store: Store) -
         assert documents.about("gone", "r1", [d4]) == {"d3": "ada", "d4": "ada"}
         assert documents.about("gone", "r2", [d1]) == {}
         assert documents.about("another kind", "r1", [d4]) == {}
-        assert [documents.recorded(one) for one in ("x", "y", "z")] == [7, 8, None]
+        assert [documents.recorded(name) for name in ("x", "y", "z")] == [7, 8, None]
         assert documents.in_force("gone") == {"ada": ("y", b"y"), "eve": ("w", b"w")}
         assert documents.in_force("another kind") == {}
 

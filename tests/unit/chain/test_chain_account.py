@@ -84,8 +84,8 @@ def test_without_the_extra_it_says_what_to_install(
 def test_nothing_of_the_extra_is_loaded_before_it_is_used() -> None:
     seen = (
         "import sys, pkgutil, importlib, sealtrain.cli, sealtrain.broker.serve, sealtrain_chain\n"
-        "for one in pkgutil.iter_modules(sealtrain_chain.__path__, 'sealtrain_chain.'):\n"
-        "    importlib.import_module(one.name)\n"
+        "for module in pkgutil.iter_modules(sealtrain_chain.__path__, 'sealtrain_chain.'):\n"
+        "    importlib.import_module(module.name)\n"
         "print(sorted({'web3', 'eth_account', 'eth_utils', 'trie', 'rlp'} & sys.modules.keys()))"
     )
     done = subprocess.run(

@@ -200,8 +200,8 @@ def test_gradient_sharing_learns_what_accumulation_in_one_place_learns() -> None
     alone = Program(plan.program)
     for step in range(steps):
         parts = [
-            np.frombuffer(alone.gradient(memoryview(one.data)[step * share :][:share])[0], "<f4")
-            for one in sources.values()
+            np.frombuffer(alone.gradient(memoryview(source.data)[step * share :][:share])[0], "<f4")
+            for source in sources.values()
         ]
         alone.apply(((parts[0] + parts[1]) / 2).astype("<f4").tobytes())
     assert state == alone.state()

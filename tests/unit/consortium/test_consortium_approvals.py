@@ -128,7 +128,7 @@ def test_a_tally_shows_the_pins_of_the_approvals_that_count(
     decisions = [approve("ada", datasets=PINS[:1]), approve("ben"), approve("cyd", datasets=PINS)]
     counted = tally([*decisions, revoke("cyd")], consortium, TARGET, NOW, needs=NEEDS)
     assert counted.pins == {"ada": {"2" * 32: "2" * 64}, "ben": {}}
-    assert [one.owner.name for one in counted.approvals] == ["ada", "ben"]
+    assert [approval.owner.name for approval in counted.approvals] == ["ada", "ben"]
 
 
 def test_a_later_approval_replaces_the_pins(approve: Any, consortium: Consortium) -> None:
@@ -217,7 +217,7 @@ def test_a_tally_depends_on_nothing_but_its_arguments(approve: Any, consortium: 
 def test_decisions_of_another_consortium_cannot_even_be_counted(
     approve: Any, consortium: Consortium, members: dict[str, Any]
 ) -> None:
-    owners = [one.public for one in members.values()]
+    owners = [member.public for member in members.values()]
     other = Consortium.found(name="labs", owners=owners, approve=1)
     with pytest.raises(ValueError, match="verify_decision"):
         tally([approve("ada")], other, TARGET, NOW, needs=NEEDS)

@@ -18,7 +18,7 @@ from sealtrain.errors import DataInvalid
 def test_founding_does_not_depend_on_the_order_of_the_owners(
     members: dict[str, Any], consortium: Consortium
 ) -> None:
-    owners = [one.public for one in reversed(members.values())]
+    owners = [member.public for member in reversed(members.values())]
     again = Consortium.found(name="labs", owners=owners, approve=2, own_data_consent=False)
     assert again.consortium_id == consortium.consortium_id
     assert [owner.name for owner in again.owners] == ["ada", "ben", "cyd"]
@@ -40,14 +40,14 @@ def test_another_spelling_of_the_file_is_the_same_consortium(consortium: Consort
 def test_every_change_founds_another_consortium(
     consortium: Consortium, members: dict[str, Any]
 ) -> None:
-    owners = [one.public for one in members.values()]
+    owners = [member.public for member in members.values()]
     others = [
         Consortium.found(name="labz", owners=owners, approve=2),
         Consortium.found(name="labs", owners=owners, approve=3),
         Consortium.found(name="labs", owners=owners, approve=2, revoke=2),
         Consortium.found(name="labs", owners=owners[:2], approve=2),
     ]
-    ids = {one.consortium_id for one in [consortium, *others]}
+    ids = {item.consortium_id for item in [consortium, *others]}
     assert len(ids) == 5
 
 

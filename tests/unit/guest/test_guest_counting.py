@@ -40,16 +40,16 @@ def counted(sealed: dict[str, Any], *, records: int | None = 3, **changed: Any) 
         sources=sources,
         sealed_datasets=[
             SimpleNamespace(
-                manifest=SimpleNamespace(dataset_id=one.dataset.dataset_id, records=records)
+                manifest=SimpleNamespace(dataset_id=source.dataset.dataset_id, records=records)
             )
-            for one in sources
+            for source in sources
         ],
         record=lambda event, fields: told.append((event, fields)),
     )
     counts = counts_of_records(run, said.append)
     if counts is not None:
         log_counts(run.record, counts)
-    return told, said, [one.dataset.dataset_id for one in sources if one.role == "train"]
+    return told, said, [source.dataset.dataset_id for source in sources if source.role == "train"]
 
 
 def test_public_counts_are_recorded_and_said(sealed: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def anchored_at(out: Path, ref: CheckpointRef, **changed: Any) -> None:
 
 
 def said(found: list[FoundCheckpoint]) -> list[tuple[Any, ...]]:
-    return [(one.counter, one.complete, one.follows, one.anchored) for one in found]
+    return [(item.counter, item.complete, item.follows, item.anchored) for item in found]
 
 
 def test_a_checkpoint_counts_with_all_its_shards(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_healthy_run(tmp_path: Path) -> None:
         (3, True, True, True),
         (2, True, None, True),
     ]
-    assert [one.digest for one in found] == [ref.digest for ref in reversed(refs[1:])]
-    assert [one.step for one in found] == [20, 15, 10]
+    assert [document.digest for document in found] == [ref.digest for ref in reversed(refs[1:])]
+    assert [item.step for item in found] == [20, 15, 10]
     assert found[0].size == store.path(refs[3].name).stat().st_size
 
 
@@ -129,7 +129,9 @@ def test_what_is_not_whole_shows(tmp_path: Path, damage: str) -> None:
     path.write_bytes(
         {"cut": data[:-100], "empty": b"", "inside": data, "not sealed": b"x" * 9000}[damage]
     )
-    complete = {one.name: one.complete for one in checkpoints_in(tmp_path, whole=True)}
+    complete = {
+        checkpoint.name: checkpoint.complete for checkpoint in checkpoints_in(tmp_path, whole=True)
+    }
     assert complete == {f"{refs[0].name}.sealed": True, f"{refs[1].name}.sealed": False}
 
 
@@ -165,7 +167,7 @@ def test_the_command_needs_no_torch(tmp_path: Path) -> None:
     done = command("checkpoints", tmp_path, "--json")
     assert done.returncode == 0
     listed = json.loads(done.stdout)["checkpoints"]
-    assert [one["digest"] for one in listed] == [refs[1].digest, refs[0].digest]
+    assert [listing["digest"] for listing in listed] == [refs[1].digest, refs[0].digest]
     assert not any(line.endswith("| torch") for line in done.stderr.splitlines())
     shown = command("checkpoints", tmp_path).stdout.splitlines()
     assert shown[0].split() == [

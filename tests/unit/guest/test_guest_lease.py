@@ -101,9 +101,9 @@ def test_a_lent_key_and_what_was_derived_from_it_are_not_used(
     derived = lent.derive("store")
     assert derived == key.derive("store")
     lease.end()
-    for one in (lent, derived):
+    for trip in (lent, derived):
         with pytest.raises(LeaseStale):
-            use(one)
+            use(trip)
     use(key)
 
 

@@ -26,7 +26,7 @@ def test_folders_of_a_model_come_back(tmp_path: Path) -> None:
         owner_id="cd" * 32,
         recipients=[Identity.load(private).public],
     )
-    assert {one.name for one in subjects_of(made)} == {f"model/{name}.sealed" for name in FILES}
+    assert {item.name for item in subjects_of(made)} == {f"model/{name}.sealed" for name in FILES}
     words = ["open", str(tmp_path / "model"), "--identity", str(private), "--no-manifest"]
     done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "opened")])
     assert done.exit_code == 0, done.output

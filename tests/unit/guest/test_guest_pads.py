@@ -113,7 +113,7 @@ def test_a_layer_to_skip_that_is_not_there_is_refused_before_anything_is_sent(
             pytest.raises(ModelInvalid, check=carries(check="skip", got="head")),
         ):
             standins.put_in(tiny_model())
-        assert [one["event"] for one in run.entries] == ["run.started"]
+        assert [entry["event"] for entry in run.entries] == ["run.started"]
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_layers_have_names_of_a_closed_list(
             run.ask(made(1))
         with pytest.raises(Misused):
             run.keeping.require_told()
-    assert [one["event"] for one in run.entries] == ["run.started"]
+    assert [entry["event"] for entry in run.entries] == ["run.started"]
 
 
 @pytest.mark.claim("C612")

@@ -65,7 +65,7 @@ def manifest_of(envelope: Envelope) -> DatasetManifest:
 
 
 def answer(*members: Envelope) -> tuple[ListedSeries, ...]:
-    documents = tuple(EnvelopeDocument.of(one) for one in members)
+    documents = tuple(EnvelopeDocument.of(member) for member in members)
     return (ListedSeries(owner=A, name=NAME, members=documents),)
 
 
@@ -76,7 +76,7 @@ def three() -> list[Envelope]:
 
 
 def chains(*members: Envelope) -> Chains:
-    found = chain_of(manifest_of(one) for one in members)
+    found = chain_of(manifest_of(member) for member in members)
     return Chains({KEY: SeriesMembers(members=found, envelopes=members)})
 
 
@@ -87,8 +87,8 @@ def test_the_longest_list_of_several_brokers_counts() -> None:
         recipe(),
         CONSORTIUM,
     )
-    assert [one.dataset_id for one in found.of[KEY].read] == [
-        manifest_of(one).dataset_id for one in (first, second, third)
+    assert [dataset.dataset_id for dataset in found.of[KEY].read] == [
+        manifest_of(value).dataset_id for value in (first, second, third)
     ]
     assert found.until({KEY: 2}).of[KEY].members[-1] == manifest_of(second)
 
@@ -122,7 +122,7 @@ def grants(stated: Any, released: list[str], owner: str = A) -> Any:
     """Of one broker whose proven entry states these newest members."""
     body = {} if stated is None else {"series": stated}
     owner_id = identity(owner).public.owner_id
-    listed = [SimpleNamespace(owner_id=owner_id, dataset_id=one) for one in released]
+    listed = [SimpleNamespace(owner_id=owner_id, dataset_id=value) for value in released]
     receipt = SimpleNamespace(datasets=listed)
     first = SimpleNamespace(receipt=receipt, proof=SimpleNamespace(entry={"body": body}))
     return SimpleNamespace(held={"broker": SimpleNamespace(receipts=[first])})
@@ -131,7 +131,7 @@ def grants(stated: Any, released: list[str], owner: str = A) -> Any:
 def test_an_entry_that_states_another_newest_member_is_refused() -> None:
     first, second, third = three()
     shown, whole = chains(first, second), chains(first, second, third)
-    released = [manifest_of(one).dataset_id for one in (first, second)]
+    released = [manifest_of(value).dataset_id for value in (first, second)]
     newest = newest_of(shown.of[KEY].members).to_dict()
     newer = newest_of(whole.of[KEY].members).to_dict()
     check_entries(grants([newest], released), shown)
@@ -152,7 +152,7 @@ def check(bounds: dict[str, Any] | None, second: dict[str, Any], data: Any) -> N
     begun = {} if bounds is None else {"bounds": bounds}
     first = member(1, None, **begun)
     last = member(2, first, **second)
-    ids = [manifest_of(one).dataset_id for one in (first, last)]
+    ids = [manifest_of(value).dataset_id for value in (first, last)]
     check_opened(chains(first, last), dict(zip(ids, [opened(), data], strict=True)))
 
 

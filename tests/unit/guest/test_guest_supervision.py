@@ -284,7 +284,7 @@ def test_it_gives_up_with_the_last_refusal(tmp_path: Path) -> None:
         "clinic-c", "resume", 3
     )  # fmt: skip
     pauses = [0.01, 0.02, 0.04, 0.08, 0.05]
-    assert story.waited == [("approvals-missing", pytest.approx(one)) for one in pauses]
+    assert story.waited == [("approvals-missing", pytest.approx(pause)) for pause in pauses]
 
 
 def test_the_limit_counts_anew_once_the_run_got_further(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def test_the_outputs_of_the_run_before_are_brought_from_its_store(
     there = tmp_path / "there"
 
     def begin(stored: Any) -> Outcome:
-        there.write_text(" ".join(sorted(one.name for one in previous.rglob("*.*"))))
+        there.write_text(" ".join(sorted(path.name for path in previous.rglob("*.*"))))
         return machine.begin(stored)
 
     given = ticket(previous=f"{server.url}/first", continues=FOLLOWS)
@@ -393,7 +393,7 @@ def test_credentials_are_asked_for_first_and_reach_the_runs_process(
         url = f"http://127.0.0.1:{lent_by.server_port}"
         done = machine.run(ticket(store=f"{server.url}/run", credentials=url))
     assert done is not None
-    everything = b"".join(one.read_bytes() for one in server.root.rglob("*") if one.is_file())
+    everything = b"".join(path.read_bytes() for path in server.root.rglob("*") if path.is_file())
     assert b"lent-5521" not in everything
 
 

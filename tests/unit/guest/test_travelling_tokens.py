@@ -27,7 +27,7 @@ class Records:
             for rows in batches
         ]
         self.dataset_id, self.root = "0" * 32, "0" * 64
-        self.batch_rows = tuple(one.num_rows for one in self._batches)
+        self.batch_rows = tuple(batch.num_rows for batch in self._batches)
         self.opened: list[int] = []
 
     def batch(self, number: int) -> pa.RecordBatch:
@@ -44,7 +44,7 @@ def permitted() -> None:
 
 
 def held(*records: Any, column: str = "tokens") -> HeldTokens:
-    return HeldTokens([source(one) for one in records], column, permitted)
+    return HeldTokens([source(record) for record in records], column, permitted)
 
 
 def read(tokens: HeldTokens, offset: int, count: int) -> list[int]:

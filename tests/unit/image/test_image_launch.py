@@ -199,7 +199,7 @@ def test_a_table_is_its_header_and_the_partitions_that_there_are(sector: int) ->
     assert table.measured == table.header + struct.pack("<Q", 2) + entry(1) + entry(2)
     other = PartitionTable.of_disk(disk_image(entry(1), bytes(128), entry(3), sector=sector))
     for algorithm in ("sha256", "sha384"):
-        first, second = (partition_register(one, algorithm) for one in (table, other))  # type: ignore[arg-type]
+        first, second = (partition_register(value, algorithm) for value in (table, other))  # type: ignore[arg-type]
         assert first != second
 
 

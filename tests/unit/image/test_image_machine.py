@@ -56,7 +56,7 @@ def test_rtmrs_of_a_real_guest_follow_from_what_dstack_measured_of_its_files() -
     measured = json.loads(told["vm_config"])["tdx_measurement"]["measurement"]
     files = cbor2.loads(b64decode(measured))
     assert mrtd == files["tdvf"]["mrtd"]["two_pass"]
-    texts = [digest_of(one, "sha384") for one in (BOOT_OPTION, SEPARATOR, *EXIT_EVENTS)]
+    texts = [digest_of(value, "sha384") for value in (BOOT_OPTION, SEPARATOR, *EXIT_EVENTS)]
     image = files["image"]
     assert extend([image["kernel_authenticode"], *texts], "sha384") == registers[1]
     assert extend([image["cmdline_sha384"], image["initrd_sha384"]], "sha384") == registers[2]
@@ -176,7 +176,7 @@ def test_pcr_11_is_what_systemds_own_program_computes() -> None:
 
 def test_a_signature_changes_no_digest_of_a_program() -> None:
     bare, signed = program(*UKI), program(*UKI, signed=bytes(512))
-    digests = {Portable(one, "it").authenticode("sha256") for one in (bare, signed)}
+    digests = {Portable(value, "it").authenticode("sha256") for value in (bare, signed)}
     assert len(digests) == 1
     changed = bytearray(bare)
     changed[0x98 + 64] ^= 1  # the checksum

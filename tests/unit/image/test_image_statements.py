@@ -30,7 +30,7 @@ def test_the_list_of_packages_is_cyclonedx(world: ImageWorld) -> None:
     document = json.loads((world.layout.parent / f"{NAME}.cdx.json").read_bytes())
     judge("1.6").validate(document)
     assert document["metadata"]["component"]["version"] == read_image(world.layout, keeps).digest
-    assert {one["name"] for one in document["components"]} == {
+    assert {component["name"] for component in document["components"]} == {
         "sealtrain",
         "python3.11-minimal",
         "toypackage",
@@ -46,9 +46,10 @@ def test_the_provenance_names_digest_code_and_every_package(world: ImageWorld) -
     definition = statement.predicate["buildDefinition"]
     assert definition["externalParameters"] == {"image": NAME, "code": code_sha256(code_of(image))}
     pins = json.loads((world.source / "deploy/images/toy/pins.json").read_bytes())
-    assert {one["digest"]["sha256"] for one in definition["resolvedDependencies"]} == {
-        pin["sha256"] for kind in ("debian", "wheels") for pin in pins[kind].values()
-    }
+    assert {
+        resolveddependency["digest"]["sha256"]
+        for resolveddependency in definition["resolvedDependencies"]
+    } == {pin["sha256"] for kind in ("debian", "wheels") for pin in pins[kind].values()}
 
 
 def test_a_key_signs_the_provenance(world: ImageWorld, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ROOT = Secret(bytes(range(32)))
 
 def shares_of(root: Secret = ROOT, *, threshold: int = 2, count: int = 3) -> dict[str, str]:
     made = split_root(root, threshold=threshold, count=count)
-    return {f"share {number}": one.reveal().decode() for number, one in enumerate(made)}
+    return {f"share {number}": case.reveal().decode() for number, case in enumerate(made)}
 
 
 def test_any_so_many_shares_give_the_secret_back() -> None:
@@ -32,7 +32,7 @@ def test_any_so_many_shares_give_the_secret_back() -> None:
 
 def test_another_implementation_of_slip_39_would_read_them() -> None:
     shares = list(shares_of().values())
-    assert {len(one.split()) for one in shares} == {33}
+    assert {len(share.split()) for share in shares} == {33}
     assert combine_mnemonics(shares[1:]) == ROOT.reveal()
 
 
@@ -92,8 +92,8 @@ def test_the_commands_write_files_for_one_reader_and_say_no_secret(tmp_path: Pat
     made = CliRunner().invoke(app, [*words, "--shares", "3", "--out", str(out), "--json"])
     assert made.exit_code == 0, made.output
     files = sorted(out.iterdir())
-    assert [one.name for one in files] == [f"share-{n}-of-3.txt" for n in (1, 2, 3)]
-    assert {stat.S_IMODE(one.stat().st_mode) for one in files} == {0o600}
+    assert [file.name for file in files] == [f"share-{n}-of-3.txt" for n in (1, 2, 3)]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     given = [str(files[2]), str(files[0])]
     joined = CliRunner().invoke(

@@ -83,7 +83,7 @@ class History:
             return [parse_json(row[0]) for row in rows]
 
     def index(self, kind: str, number: int = 0) -> int:
-        return [i for i, one in enumerate(self.entries()) if one["kind"] == kind][number]
+        return [i for i, entry in enumerate(self.entries()) if entry["kind"] == kind][number]
 
 
 def private(recipe: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ def rewrite(
     path = state / "ledger.sqlite"
     path.unlink()
     with closing(LedgerStore(path, history.meta)) as store:
-        store.append([canonical_json(one) for one in change(history.entries())])
+        store.append([canonical_json(value) for value in change(history.entries())])
 
 
 def test_an_honest_history_holds(history: History) -> None:
@@ -256,7 +256,10 @@ def test_two_entries_that_were_swapped_are_both_named(history: History, state: P
         "UPDATE entry SET i = 8 WHERE i = 99",
     )
     report = history.audit(state)
-    assert [one.index for one in report.findings if one.check == "stored hash"] == [3, 8]
+    assert [finding.index for finding in report.findings if finding.check == "stored hash"] == [
+        3,
+        8,
+    ]
     assert not report.holds
 
 
@@ -302,7 +305,7 @@ def test_a_ledger_that_was_rewritten_consistently_is_found(
     rewrite(history, state, change)
     assert not history.audit(state).holds
     report = history.audit(state, history.kept)
-    assert "checkpoint" in {one.check for one in report.findings}
+    assert "checkpoint" in {finding.check for finding in report.findings}
 
 
 def test_only_a_kept_checkpoint_shows_that_an_older_copy_was_put_back(history: History) -> None:
@@ -315,7 +318,7 @@ def test_only_a_kept_checkpoint_shows_that_an_older_copy_was_put_back(history: H
 def test_a_ledger_set_back_without_its_database_is_found(history: History, state: Path) -> None:
     shutil.copy(history.older / "ledger.sqlite", state / "ledger.sqlite")
     report = history.audit(state)
-    assert [one.check for one in report.findings] == ["database"] * len(report.findings)
+    assert [finding.check for finding in report.findings] == ["database"] * len(report.findings)
     # The revocation, the manifest and the second reservation are known and not there.
     assert len(report.findings) == 3
 
@@ -340,7 +343,7 @@ def test_a_doctored_database_is_found(
 ) -> None:
     doctor(state / "broker.sqlite", statement)
     report = history.audit(state, history.kept)
-    assert any(one.check.startswith(check) for one in report.findings)
+    assert any(finding.check.startswith(check) for finding in report.findings)
 
 
 @pytest.mark.parametrize("thief", [True, False])
@@ -495,9 +498,11 @@ def test_what_a_broker_should_not_have_written_is_named(
     entry = {"kind": kind, "at": to_rfc3339(history.at), "body": body(history)}
     with closing(LedgerStore(state / "ledger.sqlite", history.meta)) as store:
         index = store.append([canonical_json(entry)])
-    found = [one for one in history.audit(state, history.kept).findings if one.check == kind]
-    assert [one.index for one in found] == [index] * len(found)
-    assert any(problem in one.problem for one in found), found
+    found = [
+        finding for finding in history.audit(state, history.kept).findings if finding.check == kind
+    ]
+    assert [entry.index for entry in found] == [index] * len(found)
+    assert any(problem in finding.problem for finding in found), found
 
 
 @pytest.mark.claim("C266")
@@ -512,7 +517,9 @@ def test_a_lease_that_was_renewed_after_its_end_is_named(
     with closing(LedgerStore(state / "ledger.sqlite", history.meta)) as store:
         index = store.append([canonical_json(entry)])
     found = history.audit(state, history.kept).findings
-    assert any(one.index == index and "had ended" in one.problem for one in found) == named
+    assert (
+        any(finding.index == index and "had ended" in finding.problem for finding in found) == named
+    )
 
 
 @pytest.mark.parametrize(

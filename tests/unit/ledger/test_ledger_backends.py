@@ -16,7 +16,7 @@ from sealtrain.ledger.reading import meta_of
 def test_each_place_has_one_backend_and_no_scheme_has_two(tmp_path: Path) -> None:
     server = server_at("postgresql:///memory?user=broker")
     assert backend_of(tmp_path) is not backend_of(server)
-    assert len(set(SCHEMES)) == sum(len(one.schemes) for one in BACKENDS)
+    assert len(set(SCHEMES)) == sum(len(backend.schemes) for backend in BACKENDS)
 
 
 @pytest.mark.parametrize("address", ["mysql://broker@host/memory", "memory", "", "://memory"])

@@ -18,7 +18,7 @@ def release(run: str = RUN, *datasets: str, until: str = "2026-01-01T01:00:00Z")
         "recipe_hash": "0c" * 32,
         "compose_hash": "0b" * 32,
         "datasets": [
-            {"owner_id": OWNER_ID, "dataset_id": one, "root": "11" * 32} for one in datasets
+            {"owner_id": OWNER_ID, "dataset_id": dataset, "root": "11" * 32} for dataset in datasets
         ],
         "not_after": until,
     }
@@ -42,7 +42,7 @@ def test_a_resumed_run_is_one_run_with_its_last_lease() -> None:
 
 def test_a_run_that_got_it_only_when_it_resumed_is_told() -> None:
     found = told(("release", release(RUN, OTHER)), ("release", release(RUN, OTHER, DATASET)))
-    assert [one["run_id"] for one in found["runs"]] == [RUN]
+    assert [run["run_id"] for run in found["runs"]] == [RUN]
 
 
 def test_runs_of_other_data_are_not() -> None:

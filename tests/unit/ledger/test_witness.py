@@ -36,8 +36,8 @@ OWNERS = {
     for number, name in enumerate(("ada", "bea", "cem"), 1)
 }
 WITNESSES = [
-    PublicIdentity.of(name, signing_key=one.public, sealing_key=bytes(SEALING_KEY_BYTES))
-    for name, one in OWNERS.items()
+    PublicIdentity.of(name, signing_key=owner.public, sealing_key=bytes(SEALING_KEY_BYTES))
+    for name, owner in OWNERS.items()
 ]
 
 

@@ -50,7 +50,9 @@ def judged(
     change: Callable[[list[Any]], list[Any]] = list,
 ) -> Report:
     """Examine a manifest with these receipts, by broker, as a reader who trusts these brokers."""
-    listed = [one for broker, found in receipts.items() for one in world.record(*found, key=broker)]
+    listed = [
+        value for broker, found in receipts.items() for value in world.record(*found, key=broker)
+    ]
 
     def several(facts: dict[str, Any]) -> None:
         facts["releases"] = change(sorted(listed, key=released_at))
@@ -77,7 +79,7 @@ def test_two_of_three_brokers_are_enough(world: World) -> None:
     report = judged(world, {A: [lease(world, "a")], C: [lease(world, "c", 1)]})
     assert report.accepted, report.refusal
     assert "2 release by 2 brokers" in next(
-        one.detail for one in report.checks if one.name == "releases"
+        check.detail for check in report.checks if check.name == "releases"
     )
 
 
@@ -102,7 +104,7 @@ def test_a_broker_that_nobody_trusts_counts_nothing(world: World) -> None:
     report = judged(world, both | {B: [lease(world, "b")]})
     assert report.accepted, report.refusal
     assert "1 receipts of other brokers do not count" in next(
-        one.detail for one in report.checks if one.name == "releases"
+        check.detail for check in report.checks if check.name == "releases"
     )
 
 
@@ -180,7 +182,7 @@ def test_a_resume_that_asked_too_few_brokers_is_refused(world: World) -> None:
 def owners_of(world: World, *owners: str) -> dict[str, Any]:
     ids = {pin.dataset_id for key, pin in world.pins.items() if key.split("/")[0] in owners}
     whole = world.receipt().datasets
-    return {"datasets": tuple(one for one in whole if one.dataset_id in ids)}
+    return {"datasets": tuple(dataset for dataset in whole if dataset.dataset_id in ids)}
 
 
 def test_each_owner_may_have_an_own_broker(world: World) -> None:
@@ -201,7 +203,7 @@ def test_one_brokers_own_view_asks_only_about_its_own(world: World) -> None:
     assert not judged(world, alone, threshold=1).accepted
     report = judged(world, alone, threshold=1, datasets="theirs", trusted=(A,))
     assert report.accepted, report.refusal
-    assert any("its own brokers" in one for one in report.limits)
+    assert any("its own brokers" in limit for limit in report.limits)
     renewed = [*alone[A], lease(world, "another", 61, kind="renewal")]
     refused = judged(world, {A: renewed}, threshold=1, datasets="theirs", trusted=(A,))
     assert isinstance(refused.refusal, ClaimContradicted)

@@ -42,7 +42,7 @@ def test_the_quote_is_asked_for_once_and_over_the_final_statement(world: World) 
         return world.evidence(binding)
 
     world.manifest(quote=quote)
-    assert [one.purpose for one in asked] == ["manifest"]
+    assert [question.purpose for question in asked] == ["manifest"]
 
 
 def _hide(facts: dict[str, Any]) -> None:

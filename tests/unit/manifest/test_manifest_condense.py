@@ -68,9 +68,9 @@ def test_a_run_keeps_as_few_receipts_on_its_way_as_at_its_end(world: World) -> N
     recorded = world.record(*renewals(world, every=10, lease=100))
     kept: list[dict[str, Any]] = []
     asked = NeededReleases()
-    for number, one in enumerate(recorded, 1):
-        kept = select_releases([*kept, one])
-        asked.add([one])
+    for number, value in enumerate(recorded, 1):
+        kept = select_releases([*kept, value])
+        asked.add([value])
         assert kept == select_releases(recorded[:number]) == asked.listed
         assert len(kept) <= 2
 
@@ -143,9 +143,9 @@ def test_a_run_begins_only_if_its_manifest_will_hold_its_receipts(
     each = len(canonical_json(release)) + len(canonical_json(renewal if renewed else release))
     guests = int(share * min(MAX_MANIFEST_BYTES / (4 * each / 3), MAX_RECEIPTS / 2))
     listed = [
-        of_run(one, number)
+        of_run(value, number)
         for number in range(guests)
-        for one in ((release, renewal) if renewed else (release,))
+        for value in ((release, renewal) if renewed else (release,))
     ]
     if not refused:
         NeededReleases(listed).require_room()

@@ -30,7 +30,10 @@ Change = Callable[[dict[str, Any]], None]
 
 def refusal(world: World, change: Change | None = None, *also: str) -> Refused:
     told = examine(world.manifest(change), world.trust(), artefacts=None, now=NOW)
-    assert [one.name for one in told.checks if one.outcome == "failed"] == ["approvals", *also]
+    assert [check.name for check in told.checks if check.outcome == "failed"] == [
+        "approvals",
+        *also,
+    ]
     assert isinstance(told.refusal, Refused)
     return told.refusal
 
@@ -54,7 +57,7 @@ def test_a_run_with_too_little_consent_is_refused(tmp_path: Path, rules: dict[st
     world = make_world(tmp_path, rules=rules)
     assert isinstance(refusal(world, approved_by(world, A, B)), ApprovalsMissing)
     verified = verify_manifest(world.manifest(), world.trust(), artefacts=None, now=NOW)
-    told = next(one.detail for one in verified.checks if one.name == "approvals")
+    told = next(check.detail for check in verified.checks if check.name == "approvals")
     assert told.startswith("3 of 3 owners approved")
 
 
@@ -111,10 +114,10 @@ def test_an_owner_whose_data_was_used_without_approval_is_named_everywhere(
     found = told(careless, approved_by(careless, A, B))
     assert found.facts.unasked == (C,)
     assert found.to_dict()["own_data"] == {"consent": False, "used_without_approval": [C]}
-    limits = [one for one in found.limits if "approval" in one and C in one]
+    limits = [limit for limit in found.limits if "approval" in limit and C in limit]
     assert len(limits) == 1
     assert limits[0] in found.to_dict()["limits"]
-    (check,) = (one for one in found.checks if one.name == "approvals")
+    (check,) = (check for check in found.checks if check.name == "approvals")
     assert C in check.detail
     page = render(found)
     assert page.count(f"Data of {C} was used without approval.") >= 3
@@ -126,13 +129,13 @@ def test_where_all_owners_approved_the_rule_is_still_shown(careless: World) -> N
     found = told(careless)
     assert found.facts.unasked == ()
     assert found.to_dict()["own_data"] == {"consent": False, "used_without_approval": []}
-    assert any("without that owner's approval" in one for one in found.limits)
+    assert any("without that owner's approval" in limit for limit in found.limits)
 
 
 def test_where_the_consortium_asks_for_consent_nothing_is_said(tmp_path: Path) -> None:
     found = told(make_world(tmp_path))
     assert found.to_dict()["own_data"] == {"consent": True, "used_without_approval": []}
-    assert not any("without that owner's approval" in one for one in found.limits)
+    assert not any("without that owner's approval" in limit for limit in found.limits)
 
 
 @pytest.mark.claim("C113")
@@ -141,18 +144,18 @@ def test_a_manifest_cannot_leave_the_limit_out_or_soften_it(careless: World) -> 
 
     def conceal(facts: dict[str, Any]) -> None:
         honest(facts)
-        facts["limits"] = [one for one in facts["limits"] if one["id"] != "owners-not-asked"]
+        facts["limits"] = [limit for limit in facts["limits"] if limit["id"] != "owners-not-asked"]
 
     def soften(facts: dict[str, Any]) -> None:
         honest(facts)
-        for one in facts["limits"]:
-            one["text"] = f"Nobody was left out. {C} agreed."
+        for limit in facts["limits"]:
+            limit["text"] = f"Nobody was left out. {C} agreed."
 
     with pytest.raises(ClaimContradicted):
         careless.manifest(conceal)
     found = told(careless, soften)
-    assert not any("left out" in one for one in found.limits)
-    assert any(f"Data of {C} was used without approval." in one for one in found.limits)
+    assert not any("left out" in limit for limit in found.limits)
+    assert any(f"Data of {C} was used without approval." in limit for limit in found.limits)
 
 
 def test_a_receipt_does_not_count_an_owner_who_did_not_approve(careless: World) -> None:

@@ -141,7 +141,7 @@ def test_markdown_exports_tell_it(
 def test_cyclonedx_tells_it(account: ModelFacts, version: Any) -> None:
     document = json.loads(cyclonedx(account, version=version))
     own = [
-        {one["name"]: one["value"] for one in part["properties"]}
+        {property_["name"]: property_["value"] for property_ in part["properties"]}
         for part in document["components"]
         if part["bom-ref"].startswith(f"dataset:{A}/")
     ]
@@ -149,7 +149,9 @@ def test_cyclonedx_tells_it(account: ModelFacts, version: Any) -> None:
     for properties in own:
         assert properties["sealtrain:retention-until"] == STATED.retention_until
         assert properties["sealtrain:phi"] == "limited"
-    of_run = {one["name"]: one["value"] for one in document["metadata"]["properties"]}
+    of_run = {
+        property_["name"]: property_["value"] for property_ in document["metadata"]["properties"]
+    }
     assert of_run["sealtrain:purpose"] == PURPOSE
     assert list(judge(version).iter_errors(document)) == []
 

@@ -154,14 +154,14 @@ def test_the_bill_of_materials_satisfies_the_published_schema(
 
 def test_the_bill_names_every_part_by_digest(account: ModelFacts, world: World) -> None:
     document = json.loads(cyclonedx(account))
-    parts = {one["bom-ref"]: one for one in document["components"]}
+    parts = {component["bom-ref"]: component for component in document["components"]}
     assert {f"dataset:{owner}/biopsies" for owner in OWNERS} < set(parts)
     assert "pkg:pypi/torch@2.9.0" in parts
     for subject in world.subjects:
         assert parts[f"output:{subject.name}"]["hashes"][0]["content"] == subject.sha256
     known = {document["metadata"]["component"]["bom-ref"], *parts}
-    for one in document["dependencies"]:
-        assert {one["ref"], *one["dependsOn"]} <= known
+    for dependency in document["dependencies"]:
+        assert {dependency["ref"], *dependency["dependsOn"]} <= known
     assert cyclonedx(account) == cyclonedx(account)
 
 
@@ -183,7 +183,7 @@ def locked(account: ModelFacts, path: Path) -> ModelFacts:
             "models": further,
         }
     )
-    roles = {(one.owner, one.name): one.role for one in recipe.datasets}
+    roles = {(dataset.owner, dataset.name): dataset.role for dataset in recipe.datasets}
     datasets = tuple(
         replace(account.datasets[0], owner=owner, name=name, role=role)
         for (owner, name), role in roles.items()
@@ -222,22 +222,24 @@ def test_the_bill_says_how_it_learned_and_from_which_models(
     parameters = document["metadata"]["component"]["modelCard"]["modelParameters"]
     assert parameters.get("approach") == (None if approach is None else {"type": approach})
     parts = {
-        one["bom-ref"]: one
-        for one in document["components"]
-        if one["type"] == "machine-learning-model"
+        component["bom-ref"]: component
+        for component in document["components"]
+        if component["type"] == "machine-learning-model"
     }
     assert models <= set(parts) <= models | {"adapter"}
     if "reward-model" in models:
         assert parts["reward-model"]["hashes"][0]["content"] == "44" * 32
     if recipe == "evaluate-sealed":
-        told = {one["name"]: one["value"] for one in parts["base-model"]["properties"]}
+        told = {
+            property_["name"]: property_["value"] for property_ in parts["base-model"]["properties"]
+        }
         assert told["sealtrain:ciphertext-root"] == account.datasets[0].root
         assert "hashes" not in parts["base-model"]
-        names = {one["bom-ref"] for one in document["components"]}
+        names = {component["bom-ref"] for component in document["components"]}
         assert "dataset:hospital-a/risk-model" not in names
-    known = {"model", *(one["bom-ref"] for one in document["components"])}
-    for one in document["dependencies"]:
-        assert {one["ref"], *one["dependsOn"]} <= known
+    known = {"model", *(component["bom-ref"] for component in document["components"])}
+    for dependency in document["dependencies"]:
+        assert {dependency["ref"], *dependency["dependsOn"]} <= known
 
 
 CURVES = [ec.SECP256R1, ec.SECP384R1, ec.SECP521R1]
@@ -356,5 +358,9 @@ def test_the_published_bundle_has_the_same_shape() -> None:
 
 def shape(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: shape(one) for name, one in sorted(value.items())}
-    return [shape(one) for one in value] if isinstance(value, list) else type(value).__name__
+        return {name: shape(each_value) for name, each_value in sorted(value.items())}
+    return (
+        [shape(each_value) for each_value in value]
+        if isinstance(value, list)
+        else type(value).__name__
+    )

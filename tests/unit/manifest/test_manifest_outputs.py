@@ -25,7 +25,7 @@ def test_a_model_comes_back_out_of_its_manifest(world: World, honest: bytes) -> 
     model = model_of(read.predicate, read.subjects)
     assert model == world.model
     assert subjects_of(model) == read.subjects
-    assert files_of(model) == [one.to_dict() for one in read.predicate.outputs.files]
+    assert files_of(model) == [file.to_dict() for file in read.predicate.outputs.files]
 
 
 def test_size_and_digest_are_those_of_the_file_on_disk(world: World) -> None:

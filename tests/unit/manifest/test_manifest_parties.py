@@ -62,7 +62,7 @@ def test_a_run_of_one_guest_has_one_stay_and_no_such_section(tmp_path: Path) -> 
     facts = model_facts_of(found)
     assert facts.collaboration is None
     assert facts.decrypted.endswith("in the memory of a guest only.")
-    assert [one.run_id for one in stays_of(facts.predicate)] == [RUN_ID]
+    assert [run.run_id for run in stays_of(facts.predicate)] == [RUN_ID]
 
 
 def test_a_predicate_without_parties_is_spelled_as_it_always_was(tmp_path: Path) -> None:

@@ -97,24 +97,26 @@ def terms(promised: dict[str, Any] | None = PROMISED, **changed: Any) -> Federat
 
 def put(event: str, nth: int = 0, **changed: Any) -> Callable[[Entries], None]:
     def change(entries: Entries) -> None:
-        [one for one in entries if one["event"] == event][nth]["fields"].update(changed)
+        [entry for entry in entries if entry["event"] == event][nth]["fields"].update(changed)
 
     return change
 
 
 def drop(event: str) -> Callable[[Entries], None]:
-    return lambda entries: entries.remove(next(one for one in entries if one["event"] == event))
+    return lambda entries: entries.remove(
+        next(entry for entry in entries if entry["event"] == event)
+    )
 
 
 def later(entries: Entries) -> None:
     """The noise planned once the first round was merged."""
-    plan = next(one for one in entries if one["event"] == "federation.planned")
+    plan = next(entry for entry in entries if entry["event"] == "federation.planned")
     entries.remove(plan)
     entries.insert(len(entries) - 1, plan)
 
 
 def again(entries: Entries) -> None:
-    plan = next(one for one in entries if one["event"] == "federation.planned")
+    plan = next(entry for entry in entries if entry["event"] == "federation.planned")
     entries.insert(entries.index(plan), deepcopy(plan))
 
 
@@ -171,8 +173,8 @@ def test_noise_may_not_be_planned_for_a_recipe_that_promises_none() -> None:
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 2")):
         check_rounds(log(), terms(None))
     entries = log()
-    for one in entries:
-        one["fields"].pop("patients", None)
+    for entry in entries:
+        entry["fields"].pop("patients", None)
     with pytest.raises(ClaimContradicted, check=carries(check="run log entry 5", field="patients")):
         check_rounds(entries, terms(None))
 
@@ -274,7 +276,7 @@ def test_a_manifest_that_conceals_or_boasts_is_refused(world: World, tmp_path: P
         facts |= {"limits": limits_of(facts)}
 
     def softens(facts: Facts) -> None:
-        facts["limits"] = [one for one in facts["limits"] if one["id"] != "patient-scope"]
+        facts["limits"] = [limit for limit in facts["limits"] if limit["id"] != "patient-scope"]
 
     with pytest.raises(ClaimContradicted, check=carries(check="privacy", got="none")):
         verify(world, conceals)

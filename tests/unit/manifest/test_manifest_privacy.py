@@ -140,7 +140,9 @@ def test_a_smaller_reservation_does_not_do(world: World, monkeypatch: pytest.Mon
     honest = World.reserved
 
     def cheap(self: World, receipt: Any) -> dict[str, Any]:
-        return {"privacy": [{**one, "epsilon": 0.1} for one in honest(self, receipt)["privacy"]]}
+        return {
+            "privacy": [{**value, "epsilon": 0.1} for value in honest(self, receipt)["privacy"]]
+        }
 
     monkeypatch.setattr(World, "reserved", cheap)
     releases = world.record(world.receipt())

@@ -45,19 +45,19 @@ def good() -> Entries:
             "rule": "exact", "rounds": 3, "min_parties": 2, "parties": list(PARTIES),
             "state": digest(0),
         }),
-        *(("party.joined", {"party": one, "records": 10}) for one in PARTIES),
+        *(("party.joined", {"party": party, "records": 10}) for party in PARTIES),
         ("party.refused", {"code": "compose-hash-mismatch"}),
         ("round.begun", {"round": 1, "state": digest(0)}),
-        *(taken(1, one) for one in PARTIES),
+        *(taken(1, party) for party in PARTIES),
         merged(1, *PARTIES),
         ("round.begun", {"round": 2, "state": digest(1)}),
         ("party.left", {"party": "clinic-c", "code": "peer-unreachable"}),
-        *(taken(2, one) for one in PARTIES[:2]),
+        *(taken(2, party) for party in PARTIES[:2]),
         merged(2, *PARTIES[:2]),
         ("round.begun", {"round": 3, "state": digest(2)}),
         ("party.joined", {"party": "clinic-c", "records": 10}),
         ("update.refused", {"round": 3, "party": "clinic-a", "code": "update-refused"}),
-        *(taken(3, one) for one in PARTIES[1:]),
+        *(taken(3, party) for party in PARTIES[1:]),
         merged(3, *PARTIES[1:]),
         ("federation.finished", {"rounds": 3, "state": digest(3)}),
         ("training.finished", {"steps": 60}),
@@ -81,7 +81,7 @@ def terms(**changed: Any) -> FederatedTerms:
 
 
 def at(entries: Entries, event: str, nth: int = 0) -> dict[str, Any]:
-    return [one for one in entries if one["event"] == event][nth]
+    return [entry for entry in entries if entry["event"] == event][nth]
 
 
 def fields(entries: Entries, event: str, nth: int = 0) -> dict[str, Any]:
@@ -121,9 +121,9 @@ def test_a_log_that_holds_together_is_summed_up() -> None:
 
 def test_a_party_whose_owner_keeps_the_number_gives_none() -> None:
     entries = good()
-    for one in entries:  # of the one that drops out
-        if one["fields"].get("party") == "clinic-c" and "records" in one["fields"]:
-            one["fields"]["records"] = None
+    for entry in entries:  # of the one that drops out
+        if entry["fields"].get("party") == "clinic-c" and "records" in entry["fields"]:
+            entry["fields"]["records"] = None
     records = {**dict.fromkeys(PARTIES, 10), "clinic-c": None}
     assert check_rounds(entries, terms(records=records)).left == 1
     with pytest.raises(ClaimContradicted, check=carries(check="rounds", got="run log entry 5")):

@@ -67,15 +67,21 @@ def test_documents_name_it(export: Any, facts: ModelFacts, digest: str) -> None:
 
 def test_the_bill_of_materials_lists_it_as_a_part(facts: ModelFacts, digest: str) -> None:
     document = json.loads(cyclonedx(facts))
-    (part,) = (one for one in document["components"] if one["bom-ref"] == f"script:{NAME}")
+    (part,) = (
+        component
+        for component in document["components"]
+        if component["bom-ref"] == f"script:{NAME}"
+    )
     assert part["hashes"] == [{"alg": "SHA-256", "content": digest}]
-    (model,) = (one for one in document["dependencies"] if one["ref"] == "model")
+    (model,) = (
+        dependency for dependency in document["dependencies"] if dependency["ref"] == "model"
+    )
     assert f"script:{NAME}" in model["dependsOn"]
 
 
 def test_a_manifest_cannot_leave_the_limit_out(world: World) -> None:
     def conceal(facts: dict[str, Any]) -> None:
-        facts["limits"] = [one for one in facts["limits"] if one["id"] != "own-script"]
+        facts["limits"] = [limit for limit in facts["limits"] if limit["id"] != "own-script"]
 
     with pytest.raises(ClaimContradicted):
         world.manifest(conceal)

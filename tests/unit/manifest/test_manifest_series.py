@@ -76,7 +76,9 @@ def reading(
             {"owner": A, "name": NAME, "number": 2, "member": member_digest(manifest_of(last))}
         ],
     }
-    written(world, [manifest_of(one).dataset_id for one in read], [first, last][: 2 - len(read)])
+    written(
+        world, [manifest_of(value).dataset_id for value in read], [first, last][: 2 - len(read)]
+    )
     return world, [first, last]
 
 
@@ -256,7 +258,7 @@ def test_an_owner_who_also_approved_without_a_limit_need_not_be_counted(tmp_path
     before = world.begins
     world.begins = {"series": before["series"]}
     releases = world.record(world.receipt())
-    approvals = [plain.to_dict(), *(one.to_dict() for one in world.approvals.values())]
+    approvals = [plain.to_dict(), *(approval.to_dict() for approval in world.approvals.values())]
 
     def both(facts: dict[str, Any]) -> None:
         facts.update(releases=releases, approvals=approvals)

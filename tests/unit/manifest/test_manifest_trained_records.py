@@ -38,15 +38,15 @@ def test_each_dataset_that_trains_has_its_counts(
     world: World, counts: dict[str, int] | None, limits: list[str]
 ) -> None:
     said = stated(counting(world, every(counts))).to_dict()
-    assert [(one["owner"], one["dataset"], one["counts"]) for one in said["records"]] == [
-        (owner, "biopsies", counts) for owner in sorted(OWNERS)
-    ]
+    assert [
+        (record["owner"], record["dataset"], record["counts"]) for record in said["records"]
+    ] == [(owner, "biopsies", counts) for owner in sorted(OWNERS)]
     assert said["limits_of_records"] == limits
 
 
 def test_a_run_that_counts_nothing_says_so(world: World, honest: bytes) -> None:
     said = stated(honest).to_dict()
-    assert [one["counts"] for one in said["records"]] == [None] * len(OWNERS)
+    assert [record["counts"] for record in said["records"]] == [None] * len(OWNERS)
     assert said["limits_of_records"] == ["records-not-counted"]
     one = next(iter(TRAINED.values()))
     words = [records_in_words(counted, one) for counted in ({}, {one: None}, {one: MOST})]
@@ -71,7 +71,7 @@ def test_what_no_guest_writes_is_passed_over(world: World, honest: bytes, fields
     log = predicate.run_log.model_copy(update={"entries": (*predicate.run_log.entries, entry)})
     lock = {**predicate.recipe.lock, "recipe": {"datasets": [fields, {"role": "train"}]}}
     found = read_stated(predicate.model_copy(update={"run_log": log}))
-    assert [one.counts for one in found.datasets] == [None] * len(OWNERS)
+    assert [dataset.counts for dataset in found.datasets] == [None] * len(OWNERS)
     assert not read_stated(
         predicate.model_copy(
             update={

@@ -132,4 +132,7 @@ def test_what_processors_and_accelerators_call_alike_is_said_of_each(world: Worl
     either = [left_open(asked, artefacts_checked=True)]
     accelerators = {"cpu": {"revocation": "any"}, "gpu": {"revocation": "require"}}
     either.append(left_open(asked, artefacts_checked=True))
-    assert [len([one for one in each if OPEN["revocation"] in one]) for each in either] == [1, 1]
+    assert [len([value for value in each if OPEN["revocation"] in value]) for each in either] == [
+        1,
+        1,
+    ]

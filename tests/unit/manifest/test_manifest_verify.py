@@ -131,7 +131,7 @@ def _an_owner_less(world: World) -> Any:
 
 def _releases(*changes: dict[str, Any]) -> Change:
     def change(world: World, facts: dict[str, Any]) -> None:
-        facts["releases"] = world.record(*(world.receipt(**one) for one in changes))
+        facts["releases"] = world.record(*(world.receipt(**change) for change in changes))
 
     return change
 
@@ -191,12 +191,12 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
     "a dataset left out": (
         "datasets",
         DatasetUnknown,
-        _set("datasets", to=lambda w: [one.to_dict() for one in w.datasets.values()][:3]),
+        _set("datasets", to=lambda w: [dataset.to_dict() for dataset in w.datasets.values()][:3]),
     ),
     "a dataset twice": (
         "datasets",
         DatasetMismatch,
-        _set("datasets", to=lambda w: [one.to_dict() for one in w.datasets.values()] * 2),
+        _set("datasets", to=lambda w: [dataset.to_dict() for dataset in w.datasets.values()] * 2),
     ),
     "a dataset of another deployment": (
         "datasets",
@@ -288,7 +288,7 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
         _set(
             "approvals",
             to=lambda w: [
-                *(one.to_dict() for one in w.approvals.values()),
+                *(approval.to_dict() for approval in w.approvals.values()),
                 w.revocation("hospital-c", signed_at=START).to_dict(),
             ],
         ),

@@ -94,7 +94,7 @@ class Seen:
 
     @property
     def codes(self) -> list[str | None]:
-        return [one.code for one in self.decided]
+        return [decision.code for decision in self.decided]
 
 
 def step(ledger: Ledger, now: int, seen: Seen | None = None, **changed: Any) -> int | None:
@@ -123,7 +123,9 @@ def test_a_due_time_is_submitted_once_by_its_name() -> None:
     assert seen.decided == []
     assert step(ledger, FIRST, seen) == FIRST + DAY
     assert step(ledger, FIRST + 5, seen) == FIRST + DAY
-    assert [(one.name, one.code) for one in seen.decided] == [(name_of(HASH, FIRST), None)]
+    assert [(decision.name, decision.code) for decision in seen.decided] == [
+        (name_of(HASH, FIRST), None)
+    ]
     assert ledger.tickets == [(name_of(HASH, FIRST), None)]
 
 
@@ -181,7 +183,7 @@ def test_data_is_due_when_it_is_registered_and_nothing_is_without_it() -> None:
     assert seen.decided == []
     ledger.register(START + 1000)
     found = following(ledger, START + 1010, seen, **WAITS)
-    assert [(one.due, one.code) for one in seen.decided] == [(START + 1000, None)]
+    assert [(decision.due, decision.code) for decision in seen.decided] == [(START + 1000, None)]
     assert found == ScheduleWait(at=START + 1000 + DAY, watch=2)
     ledger.finish()
     assert following(ledger, START + 3 * DAY, seen, **WAITS) == found
@@ -193,7 +195,7 @@ def test_data_of_before_the_schedule_is_due_at_its_start() -> None:
     ledger.register(START - 5 * DAY)
     assert following(ledger, START - 1, seen, **WAITS) == ScheduleWait(at=START)
     step(ledger, START + 7, seen, **WAITS)
-    assert [(one.due, one.code) for one in seen.decided] == [(START, None)]
+    assert [(decision.due, decision.code) for decision in seen.decided] == [(START, None)]
 
 
 def test_data_that_comes_soon_after_a_run_waits_for_the_least_interval() -> None:
@@ -204,7 +206,7 @@ def test_data_that_comes_soon_after_a_run_waits_for_the_least_interval() -> None
     ledger.register(START + 60)
     assert following(ledger, START + 90, seen, **WAITS) == ScheduleWait(at=START + DAY)
     step(ledger, START + DAY + 5, seen, **WAITS)
-    assert [one.due for one in seen.decided] == [START, START + DAY]
+    assert [decision.due for decision in seen.decided] == [START, START + DAY]
 
 
 def test_data_for_which_no_run_could_be_asked_stays_new() -> None:
@@ -214,7 +216,7 @@ def test_data_for_which_no_run_could_be_asked_stays_new() -> None:
     step(ledger, START, seen, **WAITS)
     ledger.sealed = None
     step(ledger, START + 3 * DAY, seen, **WAITS)
-    assert [(one.due, one.code) for one in seen.decided] == [
+    assert [(decision.due, decision.code) for decision in seen.decided] == [
         (START, "dataset-withdrawn"),
         (START + DAY, None),
     ]

@@ -25,7 +25,7 @@ def test_every_method_survives_being_written_and_read(name: str) -> None:
 
 
 def test_a_report_can_name_every_method() -> None:
-    titles = {name: sft(model=BASE, peft=one).peft.title for name, one in ADAPTERS.items()}
+    titles = {name: sft(model=BASE, peft=adapter).peft.title for name, adapter in ADAPTERS.items()}
     assert titles["lora"] == "LoRA, rank 2"
     assert titles["qdora"] == "QDoRA, rank 2"
     assert titles["p-tuning"] == "P-tuning, 4 virtual tokens"

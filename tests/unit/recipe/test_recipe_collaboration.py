@@ -55,7 +55,9 @@ def cpt(sft: Document) -> Document:
             },
             "init_seed": 1,
         },
-        "datasets": [one | {"weight": 1} for one in sft["datasets"] if one["role"] == "train"],
+        "datasets": [
+            dataset | {"weight": 1} for dataset in sft["datasets"] if dataset["role"] == "train"
+        ],
         "columns": {"tokens": "ids"},
         "trainer": {"max_steps": 9, "block_size": 16, "lr_scheduler_type": "constant"},
         "peft": None,
@@ -279,7 +281,7 @@ def test_products_of_parties_are_in_the_lock_where_the_recipe_has_them(
     assert how is not None
     assert how.helpers == ("accelerator", "dealer")
     changes = diff(plain.lock, locked.lock)
-    assert {(one.area, one.severity) for one in changes} == {("collaboration", "critical")}
+    assert {(change.area, change.severity) for change in changes} == {("collaboration", "critical")}
 
 
 def with_products(of_kind: dict[str, Document], products: Document) -> Document:

@@ -26,7 +26,7 @@ def test_a_first_approval_sees_everything(sft: Document, lock_of: LockOf) -> Non
 
 def test_another_broker_is_a_change_of_its_own(sft: Document, lock_of: LockOf) -> None:
     before, after = lock_of(sft).lock, lock_of(sft, brokers=["b1" * 32, "b2" * 32]).lock
-    found = [(one.path, one.kind, one.severity) for one in diff(before, after)]
+    found = [(path.path, path.kind, path.severity) for path in diff(before, after)]
     assert found == [
         (f"brokers[{'b0' * 32}]", "removed", "critical"),
         (f"brokers[{'b2' * 32}]", "added", "critical"),
@@ -80,6 +80,6 @@ def test_a_series_is_followed_by_its_name(sft: Document, lock_of: LockOf) -> Non
     named = series["datasets"][0].pop("name")
     series["datasets"][0]["series"] = "cohort"
     owner = series["datasets"][0]["owner"]
-    paths = [one.path for one in diff(before, lock_of(series).lock)]
+    paths = [path.path for path in diff(before, lock_of(series).lock)]
     assert f"recipe.datasets[{owner}/cohort].series" in paths
     assert any(path.startswith(f"recipe.datasets[{owner}/{named}]") for path in paths)

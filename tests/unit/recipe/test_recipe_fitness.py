@@ -75,7 +75,7 @@ def test_what_a_script_measures_and_reads_is_not_judged(
         release_policy=sft["release_policy"] | {"metrics": ["my_figure"]},
     )
     require_fitness(recipe, tmp_path, members(recipe))
-    assert [one.field for one in misfits(recipe, tmp_path, [])] == [
+    assert [misfit.field for misfit in misfits(recipe, tmp_path, [])] == [
         "datasets", "release_policy.model.recipients",
     ]  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_an_adapter_names_modules_of_the_base_model(
     if kind == "config":
         model = {"config": config, "init_seed": 1, "tokenizer": {"kind": "bytes"}}
     recipe = changed(sft, model=model, peft={"method": "lora"} | peft)
-    assert [one.field for one in misfits(recipe, tmp_path, members(recipe))] == [field]
+    assert [misfit.field for misfit in misfits(recipe, tmp_path, members(recipe))] == [field]
     fine = changed(sft, model=model, peft={"method": "lora", "target_modules": ["q_proj"]})
     assert misfits(fine, tmp_path, members(fine)) == []
     whole = changed(sft, model=model, peft={"method": "lora", "target_modules": "all-linear"})
@@ -139,7 +139,7 @@ def test_records_are_no_longer_than_the_models_positions(
 
     def lengths(**changes: Any) -> list[str]:
         recipe = changed(sft, **{"model": {"path": "base"}, "peft": None} | changes)
-        return [one.expected for one in misfits(recipe, tmp_path, members(recipe))]
+        return [misfit.expected for misfit in misfits(recipe, tmp_path, members(recipe))]
 
     if most is None:
         assert lengths(trainer=steps | {"max_length": 4_000_000}) == []
@@ -280,7 +280,7 @@ def test_a_metric_of_test_records_needs_some(sft: dict[str, Any], tmp_path: Path
     tested = changed(sft, release_policy=released)
     assert "test" in {dataset.role for dataset in tested.datasets}
     assert misfits(tested, tmp_path, members(tested)) == []
-    trained = [one for one in sft["datasets"] if one["role"] != "test"]
+    trained = [dataset for dataset in sft["datasets"] if dataset["role"] != "test"]
     recipe = changed(sft, release_policy=released, datasets=trained)
     (misfit,) = misfits(recipe, tmp_path, members(recipe))
     assert (misfit.field, misfit.got) == ("release_policy.metrics", "accuracy, eval_loss")

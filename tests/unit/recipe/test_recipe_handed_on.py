@@ -36,8 +36,10 @@ def test_the_lock_pins_the_next_recipe_and_its_sealed_model(tmp_path: Path) -> N
         "dataset": "diagnosis",
     }
     assert parse_lock(locked.to_bytes()) == locked
-    changes = [one for one in diff(None, locked) if one.path.startswith("handed_on")]
-    assert {(one.area, one.severity) for one in changes} == {("release policy", "critical")}
+    changes = [path for path in diff(None, locked) if path.path.startswith("handed_on")]
+    assert {(change.area, change.severity) for change in changes} == {
+        ("release policy", "critical")
+    }
     assert len(changes) == 5
 
 
@@ -69,7 +71,7 @@ def test_a_model_goes_to_persons_or_to_guests(changed: dict[str, Any]) -> None:
     [
         {"peft": RECIPE["peft"]},
         {"peft": {"method": "prompt_tuning", "num_virtual_tokens": 4}},
-        {"datasets": [one for one in RECIPE["datasets"] if one["owner"] == A]},
+        {"datasets": [dataset for dataset in RECIPE["datasets"] if dataset["owner"] == A]},
     ],
     ids=["adapter", "prompt", "one owner"],
 )

@@ -84,7 +84,9 @@ def test_other_code_packages_or_owners_give_another_lock(
     assert lock_of(sft, brokers=["b1" * 32, "b0" * 32]).recipe_hash == base
 
 
-@pytest.mark.parametrize("brokers", [[], ["b0" * 32] * 2, [f"{one:064x}" for one in range(17)]])
+@pytest.mark.parametrize(
+    "brokers", [[], ["b0" * 32] * 2, [f"{number:064x}" for number in range(17)]]
+)
 def test_a_lock_names_one_broker_or_a_few(
     sft: Document, lock_of: LockOf, brokers: list[str]
 ) -> None:

@@ -39,7 +39,7 @@ def test_a_recipe_without_rules_has_the_lock_that_it_had() -> None:
     assert parse_recipe(ruled.to_dict()) == ruled
     assert (list_learned(ruled), find_unmeasured(ruled)) == ({"size": "missing_1"}, [])
     values = missing_values(ruled)
-    assert all(isinstance(one, float) and math.isnan(one) for one in values.values())
+    assert all(isinstance(value, float) and math.isnan(value) for value in values.values())
     constant = classify(missing={"size": {"constant": 3}, "spread": "refuse"})
     assert missing_values(constant) == {"size": 3.0}
     assert find_unmeasured(classify(**TELLS)) == ["missing_1"]

@@ -43,7 +43,9 @@ def hiding(sft: Document) -> Document:
         "phase": "classify",
         "columns": {"text": "note", "label": "finding"},
         "labels": ["benign", "malignant"],
-        "datasets": [{k: v for k, v in one.items() if k != "weight"} for one in sft["datasets"]],
+        "datasets": [
+            {k: v for k, v in dataset.items() if k != "weight"} for dataset in sft["datasets"]
+        ],
         "release_policy": sft["release_policy"] | {"metrics": ["accuracy"]},
         "collaboration": FEDERATED | {"patient_privacy": PROMISED},
     }
@@ -79,7 +81,7 @@ def test_a_recipe_without_it_locks_to_the_bytes_it_always_had(
         "accountant": "prv",
     }
     changes = diff(without.lock, with_it.lock)
-    assert {(one.area, one.severity) for one in changes} == {("collaboration", "critical")}
+    assert {(change.area, change.severity) for change in changes} == {("collaboration", "critical")}
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def test_other_phases_promise_nothing() -> None:
 
 def test_every_training_dataset_is_reserved_for_and_no_test_data() -> None:
     reserved = spendings(private_sft(privacy={"budgets": {OWNERS[0]: 9.0}}))
-    assert [(one.owner, one.name, one.epsilon, one.budget) for one in reserved] == [
+    assert [
+        (approval.owner, approval.name, approval.epsilon, approval.budget) for approval in reserved
+    ] == [
         (OWNERS[0], "records", 8.0, 9.0),
         (OWNERS[1], "records", 8.0, None),
     ]

@@ -94,7 +94,7 @@ def test_records_of_every_phase_pass_unchanged(sft: dict[str, Any], way: str) ->
     recipe, columns = recipe_of(sft, way), RECORDS[way]
     batch = pa.record_batch(columns | {"further": TEXTS})
     passed = checked(recipe, columns | {"further": TEXTS})
-    assert all(one.equals(batch) for one in passed)
+    assert all(item.equals(batch) for item in passed)
     assert len(passed) == 2
 
 
@@ -102,7 +102,7 @@ def test_records_of_every_phase_pass_unchanged(sft: dict[str, Any], way: str) ->
 def test_each_column_has_the_type_that_its_phase_reads(sft: dict[str, Any], way: str) -> None:
     recipe, columns = recipe_of(sft, way), RECORDS[way]
     for name, values in columns.items():
-        fits = next(kind for kind, one in EVERY.items() if one is values)
+        fits = next(kind for kind, value in EVERY.items() if value is values)
         for kind, other in EVERY.items():
             if kind == fits or (fits, kind) in ALSO or (kind, fits) in ALSO:
                 continue
@@ -116,7 +116,7 @@ def test_each_column_has_the_type_that_its_phase_reads(sft: dict[str, Any], way:
 def test_no_column_and_no_value_is_missing(sft: dict[str, Any], way: str) -> None:
     recipe, columns = recipe_of(sft, way), RECORDS[way]
     for name, values in columns.items():
-        less = {other: one for other, one in columns.items() if other != name}
+        less = {other: column for other, column in columns.items() if other != name}
         with pytest.raises(SchemaMismatch, check=carries(expected=name)):
             checked(recipe, less | {"further": TEXTS})
         holes = pa.array([values[0].as_py(), None], type=values.type)
@@ -210,7 +210,7 @@ def test_columns_that_the_recipe_does_not_read_are_told_or_left_out(sft: dict[st
         check = RecordCheck(recipe, recipe.datasets[0], columns=columns, on_unread=told.append)
         schema, batches = check((batch.schema, iter([batch])))
         assert schema.names == names
-        assert [one.schema.names for one in batches] == [names]
+        assert [batch.schema.names for batch in batches] == [names]
     assert told == [["name"]]
 
 

@@ -48,7 +48,7 @@ def test_each_algorithm_has_its_own_settings(rlhf: Document) -> None:
             {"algorithm": "grpo", "loss_type": "dr_grpo"} | group,
         )
     ]
-    assert [type(one).__name__ for one in kinds] == [
+    assert [type(kind).__name__ for kind in kinds] == [
         "PpoArguments",
         "RlooArguments",
         "GrpoArguments",

@@ -190,8 +190,8 @@ def test_owners_are_asked_about_each_field(
     assert "schedule" not in without.to_dict()["recipe"]
     assert parse_lock(with_one.to_bytes()) == with_one
     changes = diff(without, with_one)
-    assert {one.severity for one in changes} == {"critical"}
-    assert {one.path.rpartition(".")[2] for one in changes} >= set(DAILY)
+    assert {change.severity for change in changes} == {"critical"}
+    assert {change.path.rpartition(".")[2] for change in changes} >= set(DAILY)
     more = lock_of(sft | {"schedule": DAILY | {"runs": 11}}).lock
     (change,) = diff(with_one, more)
     assert (change.path, change.before, change.after) == ("recipe.schedule.runs", 10, 11)

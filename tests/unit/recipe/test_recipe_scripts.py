@@ -234,9 +234,9 @@ def test_owners_see_the_lines_of_a_script_that_changed(
     assert (change.before, change.after) == ("a = 1\nb = 2\n", "a = 1\nb = 3\n")
     assert [line for line in change.text_lines if line[0] in "+-"] == ["-b = 2", "+b = 3"]
     assert "+b = 3" in change_lines([change])
-    first = next(one for one in diff(None, after) if one.path == "scripts[train.py]")
+    first = next(path for path in diff(None, after) if path.path == "scripts[train.py]")
     assert {"+a = 1", "+b = 3"} <= set(first.text_lines)
-    assert not next(one for one in diff(None, after) if one.path == "recipe.name").text_lines
+    assert not next(path for path in diff(None, after) if path.path == "recipe.name").text_lines
 
 
 def test_a_line_feed_at_the_end_shows(sft: Document, lock_of: LockOf, tmp_path: Path) -> None:

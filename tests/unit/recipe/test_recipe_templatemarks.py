@@ -267,7 +267,7 @@ class TestTemplateOfTheRecipe:
         model = {"path": "base", "chat_template": [PLAIN]}
         recipe = self.recipe(sft, model=model, **learns_answers)
         found = misfits(recipe, tmp_path, recipe.owners)
-        assert [(one.field, one.got) for one in found] == [
+        assert [(item.field, item.got) for item in found] == [
             ("trainer.assistant_only_loss", "model.chat_template")
         ]
         marked = self.recipe(sft, model=model | {"chat_template": [MARKED]}, **learns_answers)

@@ -64,7 +64,7 @@ def classes() -> list[type[TrainerArguments]]:
 
 
 def test_every_phase_is_looked_at() -> None:
-    assert sorted(one.__name__ for one in RECIPES) == sorted(PHASES.values())
+    assert sorted(recipe.__name__ for recipe in RECIPES) == sorted(PHASES.values())
     assert len(classes()) == 13
 
 

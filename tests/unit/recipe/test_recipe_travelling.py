@@ -21,7 +21,9 @@ def travelling(sft: Document) -> Document:
     return sft | {
         "phase": "cpt",
         "model": {"config": config, "init_seed": 7},
-        "datasets": [one | {"weight": 1} for one in sft["datasets"] if one["role"] == "train"],
+        "datasets": [
+            dataset | {"weight": 1} for dataset in sft["datasets"] if dataset["role"] == "train"
+        ],
         "columns": {"tokens": "tokens"},
         "trainer": {
             "max_steps": 9, "block_size": 16, "per_device_train_batch_size": 2,

@@ -337,7 +337,7 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
 
 def test_honest_facts_are_permitted() -> None:
     permit = HONEST.decide()
-    assert [(one.dataset_id, one.root) for one in permit.datasets] == [(DATASET, ROOT)]
+    assert [(dataset.dataset_id, dataset.root) for dataset in permit.datasets] == [(DATASET, ROOT)]
     assert permit.datasets[0].owner_id == MANIFEST.owner_id
     assert permit.approved_by == ("hospital-a", "hospital-b")
     assert permit.not_after == NOW + 3600

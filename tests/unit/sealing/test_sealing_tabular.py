@@ -310,7 +310,7 @@ def test_numbers_and_dates_are_read_as_declared(tmp_path: Path) -> None:
         decimals="comma",
         dates={"in": "DD/MM/YYYY", "born": "DD/MM/YYYY"},
     )
-    assert [str(one.type) for one in table.schema] == [
+    assert [str(part.type) for part in table.schema] == [
         "int64",
         "double",
         "int64",
@@ -383,7 +383,7 @@ def test_a_cell_that_is_not_as_declared_is_refused_by_column_and_record(
     tmp_path: Path, cells: list[str], told: dict[str, Any]
 ) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("y;x\n" + "".join(f"a;{one}\n" for one in cells))
+    path.write_text("y;x\n" + "".join(f"a;{cell}\n" for cell in cells))
     with pytest.raises(RecordInvalid) as caught:
         converted(path, numbers=frozenset({"x"}), **told)
     assert (caught.value.column, caught.value.got) == ("x", "record 2")

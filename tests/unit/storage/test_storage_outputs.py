@@ -63,7 +63,7 @@ def in_store(server: Server) -> set[str]:
 
 
 def requests(server: Server, method: str) -> list[str]:
-    return [path.removeprefix("/run/") for one, path, _ in server.seen if one == method]
+    return [path.removeprefix("/run/") for event, path, _ in server.seen if event == method]
 
 
 @pytest.mark.claim("C733")
@@ -180,7 +180,7 @@ def test_a_name_is_out_of_the_index_while_its_file_is_replaced(
 
     real.put = noting  # type: ignore[method-assign]
     watched.leave(tmp_path, run_id=RUN, state="checkpointed")
-    (before,) = [parse_index(one) for one in seen if one]
+    (before,) = [parse_index(event) for event in seen if event]
     assert ONE not in before.files
     assert ONE in index_at(server)["files"]
 

@@ -53,8 +53,8 @@ def bucket(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     client = boto3.client("s3")
     client.create_bucket(Bucket="hospital")
     yield "hospital"
-    for one in client.list_objects_v2(Bucket="hospital").get("Contents", []):
-        client.delete_object(Bucket="hospital", Key=one["Key"])
+    for content in client.list_objects_v2(Bucket="hospital").get("Contents", []):
+        client.delete_object(Bucket="hospital", Key=content["Key"])
     client.delete_bucket(Bucket="hospital")
 
 

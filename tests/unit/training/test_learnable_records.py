@@ -293,13 +293,15 @@ def test_empty_texts_of_pretraining_are_counted_as_the_judge_does(tmp_path: Path
     from training_world import write_records
 
     written = ["a b", "", " \u00a0\n", "x" * 9]
-    paths = write_records(tmp_path, made=lambda _count, _label: [{"text": one} for one in written])
+    paths = write_records(
+        tmp_path, made=lambda _count, _label: [{"text": text} for text in written]
+    )
     sealed = dict(seal_records(paths, tmp_path))
     recipe = cpt()
     expected = RecordTally(whole=2, empty=2)
     assert counted(recipe, sealed, tmp_path) == [expected, expected]
     tally = RecordTally()
-    tally.add(judge_for(recipe, None)([{"text": one} for one in written]))
+    tally.add(judge_for(recipe, None)([{"text": text} for text in written]))
     assert tally == expected
 
 

@@ -228,7 +228,7 @@ def test_text_is_varied_in_training_and_not_in_evaluation(tmp_path: Path) -> Non
     found = []
     for augmentation in (None, {"token_dropout": 0.5}):
         recipe = classify(columns=columns, augmentation=augmentation, **kept)
-        keys = {f"{one.owner}.{one.name}": data for one in recipe.datasets}
+        keys = {f"{dataset.owner}.{dataset.name}": data for dataset in recipe.datasets}
         store = checkpoint_store(tmp_path / str(len(found)))
         found.append(run(recipe, sources_of(recipe, keys), store))
     losses = [ran.history[0][1]["loss"] for ran in found]

@@ -84,7 +84,7 @@ def test_the_digest_in_the_result_can_be_recomputed_from_the_records(
     ran: Any, sealed: dict[str, Any]
 ) -> None:
     recipe = cpt()
-    train = [one for one in sources_of(recipe, sealed) if one.role == "train"]
+    train = [source for source in sources_of(recipe, sealed) if source.role == "train"]
     tokenizer = byte_tokenizer()
     run_of_tokens = [
         token

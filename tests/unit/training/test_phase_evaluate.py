@@ -117,7 +117,7 @@ def test_the_chance_of_a_cell_changes_by_the_factor_at_most() -> None:
     shown = [
         add_noise(np.full(draws, held, dtype=np.int64), epsilon, noise, held) for held in (3, 4)
     ]
-    shares = [np.bincount(one, minlength=20)[:12] / draws for one in shown]
+    shares = [np.bincount(text, minlength=20)[:12] / draws for text in shown]
     allowed = np.exp(epsilon)
     for first, second in (shares, shares[::-1]):
         slack = 6 * np.sqrt(second / draws)

@@ -295,7 +295,7 @@ def test_records_with_images_are_counted_by_dataset(tmp_path: Path) -> None:
 
 
 def trainable(model: Any) -> set[str]:
-    return {name for name, one in model.named_parameters() if one.requires_grad}
+    return {name for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
 # One library deprecates what another still calls.
@@ -311,22 +311,22 @@ def test_the_parts_that_the_recipe_names_train_and_no_others(config: dict[str, A
         recipe = image_reader(**reading(config), parts=parts, **changed)
         return trainable(train_parts(recipe, ready(recipe)[0]))
 
-    assert all(any(one in name for one in projector) for name in of(["projector"]))
+    assert all(any(part in name for part in projector) for name in of(["projector"]))
     default = of(["projector", "language"])
-    assert not any(one in name for name in default for one in vision)
+    assert not any(part in name for name in default for part in vision)
     assert of(["projector"]) < default
     everything = of(["vision", "projector", "language"])
-    assert {name for name in everything - default if any(one in name for one in vision)} == (
+    assert {name for name in everything - default if any(part in name for part in vision)} == (
         everything - default
     )
     adapted = of(["projector", "language"], peft=LORA)
     assert adapted
     for name in adapted:
-        whole = any(one in name for one in projector) and "modules_to_save" in name
-        assert whole or ("lora_" in name and not any(one in name for one in vision))
+        whole = any(part in name for part in projector) and "modules_to_save" in name
+        assert whole or ("lora_" in name and not any(part in name for part in vision))
     adapter = LORA | {"target_modules": ["qkv" if "qwen" in config["model_type"] else "q_proj"]}
     seeing = of(["vision"], peft=adapter)
-    assert all("lora_" in name and any(one in name for one in vision) for name in seeing)
+    assert all("lora_" in name and any(part in name for part in vision) for name in seeing)
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_how_far_a_policy_moved_estimates_the_divergence() -> None:
     source = np.random.default_rng(0)
     old, new = source.dirichlet(np.ones(5)), source.dirichlet(np.ones(5) * 3)
     exact = float((old * np.log(old / new)).sum())
-    old_log, new_log = (torch.tensor(np.log(one)) for one in (old, new))
+    old_log, new_log = (torch.tensor(np.log(value)) for value in (old, new))
     each = estimate_divergence(new_log, old_log)
     assert float((torch.tensor(old) * each).sum()) == pytest.approx(exact)
     assert float(each.min()) >= 0

@@ -83,7 +83,10 @@ def test_private_training_exposes_no_canary(sealed: dict[str, Any], tmp_path: Pa
     )
     trained = audited(recipe, sealed, tmp_path).trained
     assert trained.metrics["canary_exposure"] < 4.0
-    assert {one["owner"] for one in trained.privacy["datasets"]} == {"hospital-a", "hospital-b"}
+    assert {dataset["owner"] for dataset in trained.privacy["datasets"]} == {
+        "hospital-a",
+        "hospital-b",
+    }
 
 
 def test_canaries_survive_a_resume(sealed: dict[str, Any], tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def summed(model: Any, records: list[dict[str, Any]], *, guarded: bool = True) -
     try:
         for at in range(0, len(records), AT_ONCE):
             part = records[at : at + AT_ONCE]
-            batch = {name: torch.stack([one[name] for one in part]) for name in part[0]}
+            batch = {name: torch.stack([value[name] for value in part]) for name in part[0]}
             if guarded:
                 with without_draws(model):
                     record_losses(model, batch, 0.0).sum().backward()
@@ -146,7 +146,7 @@ def moved(model: Any, records: list[dict[str, Any]], **how: Any) -> float:
     whole = summed(model, records, **how)
     farthest = 0.0
     for left_out in (0, 1, len(records) // 2, len(records) - 1):
-        less = summed(model, [one for n, one in enumerate(records) if n != left_out], **how)
+        less = summed(model, [record for n, record in enumerate(records) if n != left_out], **how)
         square = sum(float((whole[name] - less[name]).square().sum()) for name in whole)
         farthest = max(farthest, math.sqrt(square) / NORM)
     return farthest
@@ -155,15 +155,17 @@ def moved(model: Any, records: list[dict[str, Any]], **how: Any) -> float:
 def numbers() -> list[dict[str, Any]]:
     source = torch.Generator().manual_seed(3)
     features = torch.randn(RECORDS, 6, generator=source) * 3
-    return [{"features": one, "labels": torch.tensor(n % 2)} for n, one in enumerate(features)]
+    return [
+        {"features": feature, "labels": torch.tensor(n % 2)} for n, feature in enumerate(features)
+    ]
 
 
 def texts(*, labels: bool) -> list[dict[str, Any]]:
     source = torch.Generator().manual_seed(3)
     ids = torch.randint(3, 250, (RECORDS, 9), generator=source)
     return [
-        {"input_ids": one, "labels": torch.tensor(n % 2) if labels else one}
-        for n, one in enumerate(ids)
+        {"input_ids": value, "labels": torch.tensor(n % 2) if labels else value}
+        for n, value in enumerate(ids)
     ]
 
 
@@ -243,8 +245,8 @@ def test_base_models_and_adapters_bring_none(config: dict[str, Any], targets: li
         if "lora_B" in name:
             torch.nn.init.normal_(weight)  # an adapter that has learned
     records = texts(labels=labelled)
-    for one in records:
-        one["input_ids"][-1] = 2  # Bart reads its class from there
+    for record in records:
+        record["input_ids"][-1] = 2  # Bart reads its class from there
     assert moved(model, records) <= 1 + 1e-5
     assert moved(model, records, guarded=False) > 1.2
 
@@ -309,7 +311,7 @@ def test_a_model_whose_records_feel_the_length_of_others_is_refused(
             real = [1] * len(row)
             batch["input_ids"].append(row + fill if side == "right" else fill + row)
             batch["attention_mask"].append(real + fill if side == "right" else fill + real)
-        tensors = {name: torch.tensor(one) for name, one in batch.items()}
+        tensors = {name: torch.tensor(value) for name, value in batch.items()}
         return record_losses(model, tensors | {"labels": torch.zeros(len(rows)).long()}, 0.0)
 
     if apart:

@@ -94,16 +94,18 @@ def records(count: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 
 def clipped_sum(net: Net, features: torch.Tensor, labels: torch.Tensor, norm: float) -> Any:
     """One record at a time, by autograd."""
-    total = {name: torch.zeros_like(one) for name, one in net.named_parameters()}
+    total = {name: torch.zeros_like(parameter) for name, parameter in net.named_parameters()}
     norms = []
     for row, label in zip(features, labels, strict=True):
         net.zero_grad()
         scores = net(row[None]).logits
         torch.nn.functional.cross_entropy(scores, label[None]).backward()
-        whole = math.sqrt(sum(float(one.grad.square().sum()) for one in net.parameters()))
+        whole = math.sqrt(
+            sum(float(parameter.grad.square().sum()) for parameter in net.parameters())
+        )
         norms.append(whole)
-        for name, one in net.named_parameters():
-            total[name] += one.grad * min(1.0, norm / whole)
+        for name, parameter in net.named_parameters():
+            total[name] += parameter.grad * min(1.0, norm / whole)
     net.zero_grad()
     return total, norms
 
@@ -117,7 +119,7 @@ def noiseless(net: Net, features: torch.Tensor, labels: torch.Tensor, norm: floa
         gradients.take(len(losses))
     gradients.give(step=0)
     gradients.detach()
-    return {name: one.grad.clone() for name, one in net.named_parameters()}
+    return {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
 
 
 def test_the_sum_is_that_of_each_records_own_clipped_gradient() -> None:
@@ -153,8 +155,8 @@ def test_a_gradient_that_is_not_finite_is_left_out() -> None:
     expected = noiseless(net, features[kept], labels[kept], 0.3)
     features[2, 1] = float("inf")
     found = noiseless(net, features, labels, 0.3)
-    for name, one in expected.items():
-        torch.testing.assert_close(found[name], one)
+    for name, case in expected.items():
+        torch.testing.assert_close(found[name], case)
 
 
 def test_the_noise_on_the_mean_has_the_planned_deviation() -> None:
@@ -249,7 +251,7 @@ def test_a_private_run_tells_what_it_spent_and_nothing_of_training_records(
     assert record["dp"] == "sgd"
     assert record["steps"] == 3
     assert 0 < record["epsilon"] <= 8
-    assert {one["epsilon"] for one in record["datasets"]} == {record["epsilon"]}
+    assert {dataset["epsilon"] for dataset in record["datasets"]} == {record["epsilon"]}
     assert ran.trained.tokens is None
     left = {name for _, values in ran.history for name in values}
     assert left == {"accuracy", "eval_loss", "majority"}
@@ -262,8 +264,8 @@ def test_the_secret_decides_and_the_recipes_seed_does_not_tell(
     sources = sources_of(recipe, sealed)
     ways = {"a": SECRET, "b": SECRET, "c": DataKey(b"\x08" * 32)}
     weights = [
-        run(recipe, sources, checkpoint_store(tmp_path / name), secret=one).weights
-        for name, one in ways.items()
+        run(recipe, sources, checkpoint_store(tmp_path / name), secret=way).weights
+        for name, way in ways.items()
     ]
     assert weights[0] == weights[1] != weights[2]
 
@@ -298,7 +300,7 @@ def test_sums_that_differ_in_a_bit_have_noise_that_does_not_cancel() -> None:
         gradients.take(len(labels))
         gradients.give(step=3)
         gradients.detach()
-        return {name: one.grad.clone() for name, one in net.named_parameters()}
+        return {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
 
     first, again, elsewhere = given(1.0), given(1.0), given(1.0 + 2.0**-20)
     assert all(torch.equal(first[name], again[name]) for name in first)

@@ -164,15 +164,17 @@ def test_what_is_shown_is_what_the_trainer_learns(
     tokenizer = build_tokenizer(recipe, base_dir)
     fields = field_names(recipe.columns)
     shown: set[tuple[tuple[int, bool], ...]] = set()
-    trains = [f"{one.owner}.{one.name}" for one in recipe.datasets if one.role == "train"]
+    trains = [
+        f"{dataset.owner}.{dataset.name}" for dataset in recipe.datasets if dataset.role == "train"
+    ]
     for key in trains:
         for line in paths[key].read_text().splitlines():
             row = json.loads(line)
             record = {field: row[column] for column, field in fields.items()}
-            for one in render_record(recipe, tokenizer, record):
-                marks = [use in ("learned", "scored") for use in one.uses]
-                shown.add(tuple(zip(one.ids, marks, strict=True)))
-    kept = {one for one in shown if any(mark for _, mark in one)}
+            for item in render_record(recipe, tokenizer, record):
+                marks = [use in ("learned", "scored") for use in item.uses]
+                shown.add(tuple(zip(item.ids, marks, strict=True)))
+    kept = {text for text in shown if any(mark for _, mark in text)}
     assert learned
     assert learned - shown == set()
     assert kept - learned == set()

@@ -135,12 +135,12 @@ def test_what_is_learned(
 ) -> None:
     config = translated(trainer=trainer, **fields)
     assert config["train_on_inputs"] is inputs
-    for one in config["datasets"]:
+    for dataset in config["datasets"]:
         if kind is None:
-            assert one["type"]["field_instruction"] == "prompt"
-            assert one["type"]["no_input_format"] == "{instruction}"
+            assert dataset["type"]["field_instruction"] == "prompt"
+            assert dataset["type"]["no_input_format"] == "{instruction}"
         else:
-            assert one["type"] == kind
+            assert dataset["type"] == kind
 
 
 def test_a_fraction_of_warm_up_is_rounded_up() -> None:
@@ -153,7 +153,7 @@ def test_nothing_is_on_by_itself() -> None:
     assert not any(config[name] for name in (*off, "sample_packing", "trust_remote_code"))
     assert config["save_strategy"] == "no"
     assert config["dataloader_num_workers"] == 0
-    assert [one["path"] for one in config["datasets"]] == [
+    assert [dataset["path"] for dataset in config["datasets"]] == [
         "hospital-a.records",
         "hospital-b.records",
     ]

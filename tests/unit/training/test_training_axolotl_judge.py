@@ -101,8 +101,8 @@ def test_each_record_is_in_the_part_that_axolotl_trains_it_in(tmp_path: Path) ->
     found = counted(tmp_path, [FIT, CUT_OFF, FULL, NOTHING])
     assert found
     assert all(
-        one == {"records": 4, "whole": 1, "truncated": 1, "filtered": 0, "empty": 2}
-        for one in found
+        value == {"records": 4, "whole": 1, "truncated": 1, "filtered": 0, "empty": 2}
+        for value in found
     )
     assert LOADED[0] == LONGEST < LOADED[1]
 

@@ -125,8 +125,8 @@ def test_padding_changes_no_likelihood(policy: Any) -> None:
         for row, answer in enumerate(answers):
             alone = critic(sampler.batch([answer], "cpu"), sampler.temperature)
             length = len(answer.tokens)
-            for both, one in zip((chances, entropies, values), alone, strict=True):
-                assert torch.allclose(both[row, :length], one[0, :length], atol=1e-5)
+            for both, value in zip((chances, entropies, values), alone, strict=True):
+                assert torch.allclose(both[row, :length], value[0, :length], atol=1e-5)
 
 
 def test_likelihoods_are_those_of_the_tokens_given(policy: Any) -> None:
@@ -163,7 +163,7 @@ def test_an_answer_ends_with_its_first_end_token(policy: Any) -> None:
 
 def trained(recipe: Any, rows: list[dict[str, Any]], tmp_path: Path, base_dir: Path) -> Any:
     clear = PlainDataset([pa.RecordBatch.from_pylist(rows)])
-    names = (f"{one.owner}.{one.name}" for one in recipe.datasets)
+    names = (f"{dataset.owner}.{dataset.name}" for dataset in recipe.datasets)
     sources = sources_of(recipe, dict.fromkeys(names, clear))
     return run(recipe, sources, checkpoint_store(tmp_path / "store"), base_dir=base_dir)
 

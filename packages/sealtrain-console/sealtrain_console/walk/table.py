@@ -40,7 +40,7 @@ def switch_named(name: str) -> Switch:
     """The switch of this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No switch has this name.
     """
     for switch in SWITCHES:
         if switch.name == name:

@@ -139,7 +139,7 @@ def _completed(sources: Sources, run_id: str) -> LocalRun:
     """The run of an id that has a manifest here.
 
     Raises:
-        PageUnknown: There is none, or it goes on.
+        PageUnknown: No run here has this id, or its run is not over.
     """
     run = _local(sources, run_id)
     if run is None or run.manifest is None:

@@ -300,7 +300,6 @@ def tpm_chain(
 
     Args:
         root: The root's name.
-        root_key: Its key.
         issuer_key: Key of the authority below it.
         key: The attestation key.
         machine: The extension that names the machine, and its value.

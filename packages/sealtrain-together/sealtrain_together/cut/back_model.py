@@ -64,7 +64,6 @@ def adapt_back(back: Back, lora: Lora, task_type: str) -> Any:
     """The back's model with a fresh adapter on the layers behind the cut.
 
     Args:
-        back: The back.
         lora: The recipe's ``peft``.
         task_type: PEFT's name of the task: ``CAUSAL_LM``, ``SEQ_CLS``.
 
@@ -99,7 +98,6 @@ def with_sparse(
 
     Args:
         model: From ``adapt_back``, or ``back.model``; its other weights in the layers then freeze.
-        back: The back.
         share: Of each layer's entries; 0 for none.
         by: Which ones (``spf.sparsify``).
         batches: Inputs with labels that decide it.

@@ -217,7 +217,7 @@ def layer_list(base: nn.Module) -> tuple[str, nn.ModuleList]:
     """The list of a base model's layers, and its name.
 
     Raises:
-        ModelInvalid: There is none, or more than one.
+        ModelInvalid: The model has no list of layers, or more than one.
     """
     count = getattr(getattr(base, "config", None), "num_hidden_layers", None)
     lists = [

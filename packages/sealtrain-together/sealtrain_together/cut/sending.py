@@ -54,8 +54,6 @@ def records_of(found: FoundDataset, opened: BatchedRecords, recipe: Recipe) -> p
     """All records of an owner's dataset: the columns that the recipe reads, gaps as it says.
 
     Args:
-        found: The dataset.
-        opened: Its records.
         recipe: That owners approved.
 
     Raises:
@@ -103,7 +101,6 @@ class OwnDataset:
         """A dataset without the training records that leave nothing to learn.
 
         Args:
-            found: The dataset.
             records: All of it, the columns that the recipe reads.
             recipe: That owners approved.
             reading: Judges records.

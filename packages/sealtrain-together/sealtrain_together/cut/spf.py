@@ -27,7 +27,6 @@ def back_linears(model: Any, back: Back) -> list[str]:
 
     Args:
         model: ``back.model``, or a PEFT model around it.
-        back: The back.
     """
     base = back.model.base_model
     prefix = next(name for name, part in model.named_modules() if part is base)

@@ -98,7 +98,7 @@ def backend(
         multiply: int8 product with int32 sums; ``int8_product`` where ``None``.
 
     Raises:
-        UsageError: There is none of that name, no such device, or int8 products are wrong on it.
+        UsageError: No back-end has that name, or the device is missing or multiplies int8 wrongly.
     """
     _require_device(device)
     in_hardware, multiply = in_hardware or _int8_in_hardware, multiply or int8_product

@@ -91,7 +91,7 @@ class Matrices:
         """Have room for one matrix more.
 
         Raises:
-            LimitExceeded: There is none, or these are too many matrices.
+            LimitExceeded: No room is left, or these are too many matrices.
         """
         if len(self._kept) >= MAX_MATRICES:
             raise LimitExceeded("too many matrices", expected=f"at most {MAX_MATRICES}")

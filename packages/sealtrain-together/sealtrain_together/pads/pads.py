@@ -91,7 +91,7 @@ class PadSupply(OnePlace):
         """A pad that was never given out. Its product may still be at work.
 
         Raises:
-            PadsRefused: There is none left, or this process may not have any.
+            PadsRefused: No pad is left, or this process may not have any.
         """
         if self._prefetch is not None:
             made, done = self._prefetch.take(matrix, direction, rows)

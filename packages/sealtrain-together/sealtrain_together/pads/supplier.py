@@ -32,6 +32,6 @@ class Supplier(Protocol):
         """Ask for U of the rows of ``mask``, which are those from ``first`` on in their stream.
 
         Raises:
-            PadsRefused: There is none.
+            PadsRefused: No product of these rows can be had.
         """
         ...

@@ -192,7 +192,7 @@ def read_matrix(body: Buffer) -> torch.Tensor:
     """The matrix that a body brings.
 
     Raises:
-        DataInvalid: It is none.
+        DataInvalid: The body holds no matrix.
     """
     outputs, inputs = _unpack(_SIDES, body)
     if not (1 <= outputs <= MAX_SIDE and 1 <= inputs <= MAX_SIDE):

@@ -150,7 +150,6 @@ def require_counts(
     Args:
         counts: Of a ``PartyReport``.
         party: That stated them.
-        manifests: Of its datasets.
         recipe: That owners approved.
 
     Raises:

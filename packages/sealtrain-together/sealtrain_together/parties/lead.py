@@ -96,7 +96,6 @@ class LeadRun(AttestedGuest):
 
         Args:
             settings: Where everything is.
-            run_id: Of the run.
             around: What else it is given.
 
         Raises:
@@ -156,7 +155,6 @@ class LeadRun(AttestedGuest):
         """Note a sealed checkpoint.
 
         Args:
-            ref: The checkpoint.
             keep: Seals the journal that belongs to it; given the seconds of work so far, too.
         """
         with self._measuring:

@@ -285,7 +285,7 @@ class Gate:
             What came.
 
         Raises:
-            CapabilityRefused: There is none of this id, its holder broke the rules, or it has not
+            CapabilityRefused: No capability has this id, its holder broke the rules, or it has not
                 said that it is done.
         """
         with self._lock:

@@ -89,7 +89,7 @@ class Plan(StrictModel):
         """The holder of that name.
 
         Raises:
-            DataInvalid: There is none.
+            DataInvalid: No holder has that name.
         """
         for plan in self.holders:
             if plan.name == name:

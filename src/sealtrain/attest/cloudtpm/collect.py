@@ -74,7 +74,6 @@ def collect_azure(
         report_data: 64 bytes that the TPM's quote commits to.
         options: ``certificates``: a folder with AMD's revocation list.
         ask: The metadata service; ``None`` for the machine's.
-        tpm: Opens the TPM.
 
     Raises:
         GuestApiUnreachable: The TPM does not answer, or holds no report of a paravisor: the
@@ -131,7 +130,6 @@ def collect_google_snp(
         options: ``certificates`` as for ``snp``; ``tpm``: the TPM's file.
         fetch: Reads the issuers of the TPM's key; ``None`` for HTTP.
         folders: How to touch the reports.
-        tpm: Opens the TPM.
 
     Raises:
         GuestApiUnreachable: Processor or TPM do not answer.

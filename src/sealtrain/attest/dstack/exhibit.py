@@ -87,7 +87,6 @@ def agent_facts(
     """A quote and the event log that replays to its registers.
 
     Args:
-        signed: The quote.
         log: The event log.
         joined: All that was signed, and what the guest measured, as one statement.
         ties: Of a second statement about the same guest, that it is of this quote and log.

@@ -161,7 +161,6 @@ def compare_measurements(device: VerifiedDevice, rim: Rim, *, name: str) -> Clai
     """Compare a device with one file's active indices.
 
     Args:
-        device: Verified.
         rim: From ``verify_rim``.
         name: Name of the file, for claim and messages.
 

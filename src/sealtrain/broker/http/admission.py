@@ -40,7 +40,6 @@ class Admission:
         """Return the signer of a request's head.
 
         Args:
-            request: The request.
             role: Whose keys may sign it.
 
         Raises:

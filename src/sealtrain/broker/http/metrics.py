@@ -116,7 +116,6 @@ def metrics_page(metrics: Metrics, port: int) -> Iterator[Callable[[], int]]:
     """Serve ``metrics`` on 127.0.0.1 while the block runs; yields a function that returns the port.
 
     Args:
-        metrics: The metrics.
         port: TCP port, 0 for any free one.
 
     Raises:

@@ -68,7 +68,6 @@ class Keyring:
         """Derive everything.
 
         Args:
-            root: The root secret.
             former: Former root secrets, newest first: datasets sealed to them still open.
         """
         self.signer: Ed25519Signer = signing_key(root, "broker")

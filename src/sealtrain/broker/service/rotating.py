@@ -19,7 +19,6 @@ def rotate_key(where: Place, origin: str, *, old: Secret, new: Secret, now: int)
 
     Args:
         where: The ledger, which must be there.
-        origin: Its origin.
         old: The root secret that signs it now.
         new: The root secret to replace it.
         now: Seconds since the epoch.

@@ -168,7 +168,7 @@ class RunControl:
         """A submission as it was signed, and where it stands.
 
         Raises:
-            SubmissionUnknown: There is none.
+            SubmissionUnknown: No submission has this name or id.
         """
         with self._parts.store.reading() as transaction:
             state = self._state(transaction, submission_id)

@@ -289,7 +289,6 @@ class Broker:
         """Let a lease end later, or refuse (§5). Errors as ``release``.
 
         Args:
-            request: The request.
             holder: Id of the lease whose holder authenticated the request's head. The request
                 counts for that lease only once its challenge is fresh, so that a replay uses up
                 none of the holder's quota.

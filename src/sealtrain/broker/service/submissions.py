@@ -105,7 +105,7 @@ class Registry:
         """Return the run that a lease was granted for, live or ended.
 
         Raises:
-            LeaseUnknown: There is none; nothing is recorded.
+            LeaseUnknown: The broker granted no such lease; nothing is recorded.
         """
         with self._parts.store.reading() as transaction:
             lease = transaction.lease(lease_id)
@@ -190,7 +190,6 @@ class Registry:
         Args:
             app_id: Of the deployment.
             compose_hash: The same.
-            owner_id: Of the owner.
             dataset_ids: Only these; all where there are none.
             after: Only ids behind this one.
         """

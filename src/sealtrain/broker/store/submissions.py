@@ -190,7 +190,6 @@ class Submissions:
         """Record a state in place of the one before it.
 
         Args:
-            state: Of a submission.
             at: Time of the entry that led to it.
         """
         key = submissions.c.submission_id == state.submission_id

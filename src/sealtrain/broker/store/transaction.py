@@ -220,7 +220,6 @@ class Transaction:
         """Ids of an owner's datasets that are registered for a deployment, in their order.
 
         Args:
-            owner_id: Of the owner.
             app_id: Of the deployment.
             compose_hash: The same.
             limit: At most so many.

@@ -104,7 +104,7 @@ def choose_device(described: Mapping[str, str], wanted: str, what: str) -> str:
         what: How errors call it.
 
     Raises:
-        ImageRefused: There is none, or more than one.
+        ImageRefused: No device has the name, or several have it.
     """
     found = sorted(name for name, text in described.items() if text == wanted)
     if len(found) != 1 or not _NAME.fullmatch(found[0]):

@@ -72,7 +72,6 @@ def plan_launch(
 
     Args:
         eif: Path of the image file.
-        data: Its bytes.
         document: Bytes of the deployment document, whose rules were checked.
         frame: Of the document.
         ticket: For the guest.
@@ -82,7 +81,7 @@ def plan_launch(
 
     Raises:
         DataInvalid: A file that the document does not name, or files of more than a MiB.
-        ImageRefused: The image file is none, is of another image than the document names, or has
+        ImageRefused: The file is no image, is of another image than the document names, or has
             too little memory.
         LockInvalid: The document is for another platform.
         TicketInvalid: The ticket is for something else, or names what no enclave reaches.
@@ -121,7 +120,7 @@ def address(text: str) -> Address:
     """Host in lower case and port of ``HOST:PORT``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is no ``HOST:PORT``.
     """
     host, port = host_and_port(text)
     return host.lower(), port

@@ -356,7 +356,7 @@ def parse_question(connection: str, body: bytes) -> WorkloadQuestion:
         body: Bytes received.
 
     Raises:
-        DataInvalid: It is none of this connection's, or not in canonical form.
+        DataInvalid: It is not a question of this connection, or not in canonical form.
         LimitExceeded: It is too long.
     """
     document: Any = parse_canonical(body, max_bytes=MAX_QUESTION_BYTES, max_values=1 << 14)

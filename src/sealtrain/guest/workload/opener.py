@@ -183,7 +183,6 @@ class Opener:
         """Give it the memory that a rank reads from.
 
         Args:
-            rank: The rank.
             descriptor: Of the memory; the caller closes it.
             slot_bytes: Of one slot.
         """

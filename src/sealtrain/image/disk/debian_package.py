@@ -24,7 +24,7 @@ def split_archive(package: bytes) -> Iterator[tuple[str, bytes]]:
     """The parts of an ``ar`` archive, by name.
 
     Raises:
-        ImageRefused: It is none.
+        ImageRefused: The data are no ``ar`` archive.
     """
     if not package.startswith(_MAGIC):
         raise _refusal("is no Debian package")
@@ -79,7 +79,7 @@ def one_file(files: Mapping[str, bytes], name: str) -> tuple[str, bytes]:
     """The one file of this name, in whatever folder: its path and its bytes.
 
     Raises:
-        ImageRefused: There is none, or more than one.
+        ImageRefused: No file has this name, or several have it.
     """
     found = [path for path in files if PurePosixPath(path).name == name]
     if len(found) != 1:

@@ -94,7 +94,6 @@ def rtmr2(command_line: str, initrd: bytes) -> str:
 
     Args:
         command_line: As it was given to QEMU; the firmware adds where the initrd is.
-        initrd: Its bytes.
     """
     text = f"{command_line} initrd=initrd\0".encode("utf-16-le")
     return extend((digest_of(text, "sha384"), digest_of(initrd, "sha384")), "sha384").hex()

@@ -150,7 +150,7 @@ class _Array:
         """The text of the next record.
 
         Raises:
-            RecordInvalid: There is none, or it is no JSON object.
+            RecordInvalid: No record follows, or it is no JSON object.
             LimitExceeded: It is longer than 256 MiB.
         """
         self._number += 1

@@ -49,7 +49,6 @@ class RunLightning(Callback):
         """Attach to a run.
 
         Args:
-            context: Context of the run.
             stream: Gives the stream that the trainer reads, once training begins.
         """
         super().__init__()

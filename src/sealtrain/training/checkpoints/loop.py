@@ -70,7 +70,6 @@ class RunLoop:
         """Continue from the run's checkpoint, if it has one.
 
         Args:
-            context: Context of the run.
             data: Its training records, or a loader over a sealed stream of them.
             arguments: The recipe's ``trainer``: steps, batch size, logging and saving.
             model: ``torch.nn.Module``.

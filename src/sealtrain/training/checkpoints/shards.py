@@ -187,7 +187,6 @@ def open_shard(
         store: Holds it.
         run_id: The run it must belong to.
         checkpoint: Whose shard it must be.
-        ref: The shard.
         digest: As the index of the checkpoint names it.
 
     Raises:

@@ -146,7 +146,6 @@ class ShardSaver:
         """Fill the tensors of a state with those of a checkpoint. All ranks call it.
 
         Args:
-            checkpoint: The checkpoint.
             kept: The index, as its content has it.
             state: As ``save`` takes it; its tensors are filled where they lie.
 

@@ -141,7 +141,7 @@ def fill_state(outline: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, A
     """Inverse of ``outline_state``.
 
     Raises:
-        CheckpointRefused: The outline is none, or names a tensor that is not there.
+        CheckpointRefused: The document is no outline, or names a tensor that is not there.
     """
     try:
         filled: dict[str, Any] = _fill_outline(outline, tensors.__getitem__)

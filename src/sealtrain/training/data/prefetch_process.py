@@ -122,7 +122,7 @@ class PrefetchProcess(Generic[Item]):
         Raises:
             DecryptionLost: The process ended without a word, as when memory runs out.
             SealtrainError: What opening the batch raised.
-            IndexError: There is none left.
+            IndexError: No batch is left.
         """
         answer = self._answer()
         if answer is None:

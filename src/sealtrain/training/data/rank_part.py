@@ -70,7 +70,6 @@ class RankPart:
         """Places in a round of the rank's rows, ascending.
 
         Args:
-            current: The round.
             start: Position in the stream of the first row that counts.
             stop: Position after the last; the whole round when ``None``.
         """

@@ -272,7 +272,6 @@ def _few_rows(current: Round, few: Indices, batches: _OpenBatches, threads: int)
     """Some rows of a round, of which only the batches that hold them are opened.
 
     Args:
-        current: The round.
         few: Positions of the rows in the concatenated picks of the round.
         batches: Keeps the batches that were opened.
         threads: That open them.

@@ -33,7 +33,6 @@ def image_judge(recipe: Recipe, base: Path, tokenizer: PreTrainedTokenizerBase |
     Records have the names of the recipe's columns.
 
     Args:
-        recipe: The recipe.
         base: Folder that its paths start from.
         tokenizer: The recipe's; gets the token of an image, if a model from a config has none.
 

@@ -85,7 +85,6 @@ def build_encoder(
         recipe: Says how to pool, or leaves it to the model folder.
         base_dir: Folder that the recipe's paths start from.
         model: The base, with its adapter if there is one.
-        tokenizer: Its tokenizer.
 
     Raises:
         ModelInvalid: The folder has modules that are not known.

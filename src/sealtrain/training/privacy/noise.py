@@ -92,7 +92,6 @@ class NoiseSource:
         """Normal numbers of mean 0, float64, shape (count,).
 
         Args:
-            count: How many.
             deviation: Standard deviation, ≥ 0.
             place: As for ``words``.
         """
@@ -116,7 +115,6 @@ class NoiseSource:
         it makes the count ``epsilon``-differentially private.
 
         Args:
-            count: How many.
             epsilon: > 0.
             place: As for ``words``.
         """

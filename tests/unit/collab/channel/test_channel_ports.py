@@ -37,7 +37,7 @@ def test_a_full_port_says_so_once_and_serves_again_when_one_has_gone() -> None:
         assert len(said) == 1
         assert "2 connections" in said[0]
         leave.set()
-        assert [one.recv(4) for one in first] == [b"done", b"done"]
+        assert [item.recv(4) for item in first] == [b"done", b"done"]
         assert _served_again(at)
 
 

@@ -50,7 +50,7 @@ def test_what_is_sent_has_a_token_to_learn_and_what_is_left_out_has_none() -> No
     assert own.records.to_pylist() == [FIT, CUT_OFF, LAST]
     assert own.counts == {"records": 5, "whole": 1, "truncated": 2, "filtered": 0, "empty": 2}
     encode = Reading.of(recipe, Path()).encode
-    learned = [int((encode([one])["labels"][0, 1:] != -100).sum()) for one in records]
+    learned = [int((encode([record])["labels"][0, 1:] != -100).sum()) for record in records]
     assert [count > 0 for count in learned] == [True, False, True, True, False]
 
 

@@ -70,10 +70,10 @@ def test_a_cut_leaves_the_back_a_layer(layers: int) -> None:
 
 def test_a_front_holds_its_layers_alone_and_learns_nothing() -> None:
     cut = CutModel(model_of("bert"), layers=1)
-    whole = sum(one.numel() for one in model_of("bert").bert.encoder.parameters())
-    kept = sum(one.numel() for one in cut.front.base.encoder.parameters())
+    whole = sum(parameter.numel() for parameter in model_of("bert").bert.encoder.parameters())
+    kept = sum(parameter.numel() for parameter in cut.front.base.encoder.parameters())
     assert kept == whole / 4
-    assert not any(one.requires_grad for one in cut.front.parameters())
+    assert not any(parameter.requires_grad for parameter in cut.front.parameters())
     cut.front.train()
     batch = batch_of("bert")
     once, again = (cut.front(batch["input_ids"], batch["attention_mask"]) for _ in range(2))
@@ -83,7 +83,7 @@ def test_a_front_holds_its_layers_alone_and_learns_nothing() -> None:
 
 def test_a_back_trains_what_is_behind_the_cut_and_reads_no_tokens() -> None:
     back = Back(model_of("llama"), 3)
-    trained = {name for name, one in back.model.named_parameters() if one.requires_grad}
+    trained = {name for name, tensor in back.model.named_parameters() if tensor.requires_grad}
     assert trained
     assert all(".layers.3." in name or name.startswith("lm_head") for name in trained)
     with pytest.raises(ModelInvalid, check=carries(expected="inputs_embeds")):
@@ -160,7 +160,9 @@ def test_the_entries_with_the_largest_gradients_train_and_no_other() -> None:
     assert set(layer.index.tolist()) == set(gradient.topk(layer.entries.numel()).indices.tolist())
     assert count == sum(model.get_submodule(name).entries.numel() for name in names)
     frozen = layer.layer.weight.clone()
-    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=1.0)
+    optimizer = torch.optim.SGD(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=1.0
+    )
     model(**inputs).loss.backward()
     optimizer.step()
     changed = (layer.weight != frozen).flatten().nonzero().flatten()
@@ -247,10 +249,10 @@ def test_a_message_brings_what_was_put_in(form: Form, per_token: bool) -> None:
     expected = expected_rows(form=form, per_token=per_token)
     assert len(message) <= expected.max_bytes(len(rows))
     got = decode(message, expected, rows=3)
-    for one, other in zip(rows, got, strict=True):
-        assert torch.equal(one.values, other.values)
-        assert torch.equal(one.labels, other.labels)
-        assert torch.equal(restore_row(one, torch.float32), restore_row(other, torch.float32))
+    for row, other in zip(rows, got, strict=True):
+        assert torch.equal(row.values, other.values)
+        assert torch.equal(row.labels, other.labels)
+        assert torch.equal(restore_row(row, torch.float32), restore_row(other, torch.float32))
     batch = collate(got)
     assert batch["inputs_embeds"].shape == (3, 8, 6)
     assert batch["attention_mask"].sum(1).tolist() == [8, 1, 5]
@@ -260,9 +262,9 @@ def test_a_message_brings_what_was_put_in(form: Form, per_token: bool) -> None:
 
 def test_int8_is_within_half_a_step_of_each_token() -> None:
     plain, short = some_rows("float32"), some_rows("int8")
-    for one, other in zip(plain, short, strict=True):
-        step = one.values.abs().amax(1, keepdim=True) / 127
-        assert ((restore_row(other, torch.float32) - one.values).abs() <= step / 2 * 1.001).all()
+    for timing, other in zip(plain, short, strict=True):
+        step = timing.values.abs().amax(1, keepdim=True) / 127
+        assert ((restore_row(other, torch.float32) - timing.values).abs() <= step / 2 * 1.001).all()
 
 
 OTHER_MESSAGES: dict[str, Callable[[], dict[str, torch.Tensor]]] = {

@@ -80,8 +80,10 @@ def sealed(strategy: FlowerStrategy, rounds: Iterable[int], state: Arrays) -> di
     for number in rounds:
         asked = strategy.choose(number, PARTIES, merged)
         given = [
-            PartyUpdate(party=one, records=RECORDS[one], arrays=learned(one, number, merged))
-            for one in reversed(asked)
+            PartyUpdate(
+                party=question, records=RECORDS[question], arrays=learned(question, number, merged)
+            )
+            for question in reversed(asked)
         ]
         merged = dict(strategy.merge(number, given))
     return merged
@@ -106,11 +108,11 @@ def direct(given: StrategySettings, rounds: int) -> dict[str, Any]:
             replies = []
             for message in messages:
                 party = PARTIES[message.metadata.dst_node_id]
-                arrays = {name: one.numpy() for name, one in message.content["arrays"].items()}
+                arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
                 number = message.content["config"]["server-round"]
                 made = learned(party, number, arrays)
                 content = RecordDict({
-                    "arrays": ArrayRecord({name: Array(one) for name, one in made.items()}),
+                    "arrays": ArrayRecord({name: Array(case) for name, case in made.items()}),
                     "metrics": MetricRecord({"num-examples": RECORDS[party]}),
                 })  # fmt: skip
                 replies.append((party, Message(content, reply_to=message)))
@@ -118,9 +120,9 @@ def direct(given: StrategySettings, rounds: int) -> dict[str, Any]:
 
     FlowerStrategy(given, seed=0)  # lets this process make messages
     own = getattr(flower, given.name)(**arguments_of(given) | {"fraction_evaluate": 0.0})  # type: ignore[attr-defined]
-    first = ArrayRecord({name: Array(one) for name, one in sorted(start().items())})
+    first = ArrayRecord({name: Array(value) for name, value in sorted(start().items())})
     result = own.start(Nodes(), first, num_rounds=rounds)
-    return {name: one.numpy().astype("<f4") for name, one in result.arrays.items()}
+    return {name: array.numpy().astype("<f4") for name, array in result.arrays.items()}
 
 
 def identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -135,19 +137,23 @@ def identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def test_arguments_and_defaults_are_flowers(name: str) -> None:
     signature = inspect.signature(getattr(flower, name).__init__).parameters
     theirs = {
-        one.name: one.default for one in signature.values() if one.name not in ("self", "kwargs")
+        item.name: item.default
+        for item in signature.values()
+        if item.name not in ("self", "kwargs")
     }
     ours = {
-        one: field.default for one, field in CLASSES[name].model_fields.items() if one != "name"
+        each_name: field.default
+        for each_name, field in CLASSES[name].model_fields.items()
+        if each_name != "name"
     }
-    assert ours == {one: value for one, value in theirs.items() if one not in ENGINE_ARGUMENTS}
+    assert ours == {name: value for name, value in theirs.items() if name not in ENGINE_ARGUMENTS}
 
 
 @pytest.mark.parametrize("argument", ["etaa", "weighted_by_key", "fraction_evaluate", "momentum"])
 def test_an_unknown_argument_is_refused_by_name(argument: str) -> None:
     with pytest.raises(ValidationError) as refused:
         settings("FedAdam", **{argument: 1})
-    assert [one["loc"][-1] for one in refused.value.errors()] == [argument]
+    assert [error["loc"][-1] for error in refused.value.errors()] == [argument]
 
 
 @pytest.mark.parametrize("name", ["FedSGD", "fedavg", "FedXgbBagging", "QFedAvg", "Strategy"])
@@ -217,7 +223,7 @@ def test_a_share_of_the_parties_is_drawn_anew_each_round_and_the_same_again() ->
         drawn.append([strategy.choose(number, PARTIES, start()) for number in range(1, 9)])
     assert random.getstate() == before
     assert drawn[0] == drawn[1] != drawn[2]
-    assert {len(one) for one in drawn[0]} == {2}
+    assert {len(value) for value in drawn[0]} == {2}
     assert len(set(drawn[0])) > 2
 
 
@@ -231,10 +237,12 @@ def test_a_merge_that_is_not_finite_is_refused() -> None:
     strategy = FlowerStrategy(settings("FedAvg"), seed=3)
     strategy.choose(1, PARTIES[:2], start())
     huge = {name: np.full(shape, 3e38, "<f4") for name, shape in SHAPES.items()}
-    given = [PartyUpdate(party=one, records=1 << 53, arrays=huge) for one in PARTIES[:2]]
+    given = [PartyUpdate(party=party, records=1 << 53, arrays=huge) for party in PARTIES[:2]]
     strategy.merge(1, given)
     strategy = FlowerStrategy(settings("FedAdagrad", eta=1e6, tau=1e-30), seed=3)
     strategy.choose(1, PARTIES[:2], huge)
     wide = {name: -array for name, array in huge.items()}
     with pytest.raises(UpdateRefused, check=carries(check="numbers")):
-        strategy.merge(1, [PartyUpdate(party=one, records=5, arrays=wide) for one in PARTIES[:2]])
+        strategy.merge(
+            1, [PartyUpdate(party=party, records=5, arrays=wide) for party in PARTIES[:2]]
+        )

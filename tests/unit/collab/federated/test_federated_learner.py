@@ -46,7 +46,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def learner(recipe: Any, sealed: dict[str, Any], party: str, terms: Any = None) -> Learner:
-    sources = [one for one in sources_of(recipe, sealed) if one.owner == party]
+    sources = [source for source in sources_of(recipe, sealed) if source.owner == party]
     return Learner(recipe, Path(), sources, party=party, terms=terms or Terms())
 
 
@@ -58,8 +58,8 @@ def federated(recipe: Any, sealed: dict[str, Any], terms: Any) -> tuple[bytes, l
     for number in range(1, terms.rounds + 1):
         form = parties[0].form
         updates = []
-        for owner, one in zip(OWNERS, parties, strict=True):
-            learned = one.learn(number, state)
+        for owner, party in zip(OWNERS, parties, strict=True):
+            learned = party.learn(number, state)
             given = decode_state(learned.state, form)
             updates.append(Update(party=owner, weight=learned.records, state=given))
         before = decode_state(state, form)
@@ -132,7 +132,7 @@ def test_a_federation_of_classifiers_learns_and_is_measured(
     adapter = {"lora": ATTENTION, "prefix": PREFIX}[peft]
     state, parties = federated(classifier(peft=adapter), sealed, Terms(aggregation=rule))
     assert state != parties[0].initial()
-    counts = [one.evaluate(state) for one in parties]
+    counts = [party.evaluate(state) for party in parties]
     assert counts[1] == {}, "only the first owner has test records"
     metrics = pool_counts(counts)
     assert 0 <= metrics["accuracy"] <= 1
@@ -156,7 +156,7 @@ def test_a_proximal_party_stays_nearer_and_its_pull_is_the_terms_gradient(
     model = torch.nn.Linear(3, 2)
     rows = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
     with keep_near(model, 0.7, passes=3):
-        start = [one.detach().clone() for one in model.parameters()]
+        start = [parameter.detach().clone() for parameter in model.parameters()]
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.5
@@ -164,12 +164,13 @@ def test_a_proximal_party_stays_nearer_and_its_pull_is_the_terms_gradient(
             (model(part).square().sum() / 3).backward()
     got = [parameter.grad for parameter in model.parameters()]
     distance = sum(
-        (one - first).square().sum() for one, first in zip(model.parameters(), start, strict=True)
+        (parameter - first).square().sum()
+        for parameter, first in zip(model.parameters(), start, strict=True)
     )
     loss = model(rows).square().sum() / 3 + 0.35 * distance
     wanted = torch.autograd.grad(loss, list(model.parameters()))
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    for value, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(value, other)
     model.zero_grad()
     model(rows).sum().backward()  # closed: the term is gone
     assert torch.equal(model.bias.grad, torch.full((2,), 6.0))

@@ -46,14 +46,14 @@ def test_fedavg_is_the_mean_by_records() -> None:
 
 def test_averaging_factors_misses_their_covariance_and_exact_does_not() -> None:
     given = updates(5, 5)
-    wanted = sum(0.5 * one.state[B] @ one.state[A] for one in given)
+    wanted = sum(0.5 * update.state[B] @ update.state[A] for update in given)
     averaged = merge("fedavg", given, state(9))
     apart = averaged[B] @ averaged[A]
-    spread = [(one.state[B] - averaged[B]) @ (one.state[A] - averaged[A]) for one in given]
+    spread = [(update.state[B] - averaged[B]) @ (update.state[A] - averaged[A]) for update in given]
     torch.testing.assert_close(apart, wanted - sum(spread) / 2)
     assert torch.linalg.norm(apart - wanted) > 0.5 * torch.linalg.norm(wanted)
     # Two parties of rank 2 make a product of rank 4: with room for it, nothing is lost.
-    factors = [(one.state[A], one.state[B]) for one in given]
+    factors = [(update.state[A], update.state[B]) for update in given]
     whole_a, whole_b = merge_factors(factors, (0.5, 0.5), rank=2 * RANK, row_length=1.0)
     torch.testing.assert_close((whole_b @ whole_a).float(), wanted)
     # In the recipe's rank it is the best that this rank allows.
@@ -75,8 +75,8 @@ def test_exact_leaves_what_all_agree_on() -> None:
 def test_exact_keeps_the_length_of_rows_and_every_direction_alive() -> None:
     before = state(9)
     given = updates(1, 1)
-    for one in given:  # one direction only, of the two that the rank has
-        one.state[B][:, 1] = 0.0  # type: ignore[index]
+    for update in given:  # one direction only, of the two that the rank has
+        update.state[B][:, 1] = 0.0  # type: ignore[index]
     merged = merge("exact", given[:1], before, rank=RANK)
     length = before[A].square().sum(dim=1).mean().sqrt()
     torch.testing.assert_close(merged[A].norm(dim=1), length.expand(RANK))
@@ -128,15 +128,18 @@ def test_with_a_frozen_the_mean_is_exact() -> None:
     given = updates(2, 1, 1)
     start = state(9)[A]
     merged = merge("ffa", [
-        Update(party=one.party, weight=one.weight, state={B: one.state[B]}) for one in given
+        Update(party=update.party, weight=update.weight, state={B: update.state[B]})
+        for update in given
     ], {B: torch.zeros(OUTPUTS, RANK)})  # fmt: skip
-    wanted = sum(w * one.state[B] @ start for w, one in zip((0.5, 0.25, 0.25), given, strict=True))
+    wanted = sum(
+        w * update.state[B] @ start for w, update in zip((0.5, 0.25, 0.25), given, strict=True)
+    )
     torch.testing.assert_close(merged[B] @ start, wanted)
 
 
 def test_median_and_trimmed_mean_are_of_every_number() -> None:
     given = updates(1, 1, 1, 1)
-    stacked = torch.stack([one.state[HEAD].double() for one in given])
+    stacked = torch.stack([update.state[HEAD].double() for update in given])
     middle = stacked.sort(dim=0).values[1:3].mean(dim=0).float()
     torch.testing.assert_close(merge("median", given, state(9))[HEAD], middle)
     torch.testing.assert_close(merge("trimmed-mean", given, state(9), trim=1)[HEAD], middle)

@@ -66,12 +66,12 @@ def test_a_round_is_the_same_again_and_parts_do_not_matter(tmp_path: Path) -> No
     assert rounds.learn(1, state, 1.0) == first
     assert rounds.patients == 8
     _, smaller = party(tmp_path, rows, name="other", at_once=2)
-    for one, other in zip(
+    for value, other in zip(
         decode_state(first, learner.form).values(),
         decode_state(smaller.learn(1, state, 1.0), learner.form).values(),
         strict=True,
     ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-6)
     drawn = [rounds.learn(number, state, 0.5) for number in (2, 3, 4)]
     assert len(set(drawn)) == 3, "each round draws anew"
 
@@ -105,7 +105,7 @@ def test_nobodys_records_and_other_phases_are_refused(tmp_path: Path) -> None:
 def test_a_round_is_given_for_one_adapter_and_one_rate_only(tmp_path: Path) -> None:
     learner, rounds = party(tmp_path, rows_of({"p1": 1, "p2": 1}))
     state = learner.initial()
-    other = encode_state({name: one + 1 for name, one in learner.form.items()})
+    other = encode_state({name: tensor + 1 for name, tensor in learner.form.items()})
     rounds.learn(1, state, 0.5)
     for again in ((other, 0.5), (state, 0.6)):
         with pytest.raises(PrivacyBroken, check=carries(check="round", got="1")):
@@ -159,7 +159,7 @@ def test_noise_is_added_once_whatever_the_number_of_parties(
 
 def test_parties_sums_are_added() -> None:
     given = {"head": torch.full((100,), 0.01), "b": torch.zeros(40, 50)}
-    twice = {name: 2 * one for name, one in given.items()}
+    twice = {name: 2 * argument for name, argument in given.items()}
     parts = merging().merge(1, {"a": given, "b": given}, FORM, patients={"a": 10, "b": 10})
     whole = merging().merge(1, {"a": twice}, FORM, patients={"a": 20})
     assert encode_state(parts) == encode_state(whole)

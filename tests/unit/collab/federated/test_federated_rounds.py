@@ -27,7 +27,7 @@ def test_rounds_merge_what_all_parties_learned_and_the_log_says_so() -> None:
         assert merged.counts == {name: {"hits": 4} for name in PARTIES}
         assert merged.reports == {name: {"until": 2} for name in PARTIES}
         assert (merged.steps, told) == (18, [1, 2])
-        names = [one["event"] for one in world.log.entries]
+        names = [entry["event"] for entry in world.log.entries]
         assert names[0] == "federation.begun"
         assert sorted(names[1:4]) == ["party.joined"] * 3
         assert names[4:] == [
@@ -82,7 +82,9 @@ def test_two_of_three_are_enough_where_the_recipe_says_so() -> None:
         world.skip_once(lambda: len(world.events("party.joined")) == 2, 20)  # no third one comes
         merged = world.federation(rounds(round_seconds=20)).run(START)
         assert values(merged.state) == [3.0] * 4
-        assert [one["parties"] for one in world.events("round.merged")] == [list(PARTIES[:2])] * 2
+        assert [event["parties"] for event in world.events("round.merged")] == [
+            list(PARTIES[:2])
+        ] * 2
 
 
 def test_too_few_are_too_few() -> None:

@@ -124,7 +124,7 @@ def started(name: str, grid: Grid, rounds_: int, **arguments: Any) -> list[float
     FlowerStrategy(FedAvg(name="FedAvg"), seed=0)  # lets this process make messages
     strategy = getattr(flower, name)(fraction_evaluate=0.0, **arguments)
     result = strategy.start(grid, first(), num_rounds=rounds_)
-    return [float(one) for one in result.arrays["x"].numpy()] if result.arrays else []
+    return [float(value) for value in result.arrays["x"].numpy()] if result.arrays else []
 
 
 @pytest.mark.parametrize("settings", [FedAvg(name="FedAvg"), FedAdam(name="FedAdam")])

@@ -25,9 +25,9 @@ RUN, SESSION = "5a" * 16, "a5" * 16
 
 def members(*companies: NodeCompany) -> list[RankPlace]:
     return [
-        RankPlace(host="127.0.0.1", port=port, public_key=one.public_key)
-        for one in companies
-        for port in one.ports
+        RankPlace(host="127.0.0.1", port=port, public_key=company.public_key)
+        for company in companies
+        for port in company.ports
     ]
 
 

@@ -130,10 +130,10 @@ def test_a_layer_that_is_asked_after_a_backward_pass_has_its_gradient(inputs: to
     quantise(whole)
     restore(whole)
     leaves = []
-    for one in (model, whole):
+    for item in (model, whole):
         leaf = inputs.clone().requires_grad_()
-        one.q_proj(leaf).sum().backward()  # makes what k gives, too
-        one.k_proj(leaf).sum().backward()
+        item.q_proj(leaf).sum().backward()  # makes what k gives, too
+        item.k_proj(leaf).sum().backward()
         leaves.append(leaf.grad)
     mine, right = leaves
     assert mine is not None

@@ -176,7 +176,7 @@ def test_a_request_has_as_many_rows_as_a_matrix_is_worth_reading_for(
     rows: int, width: int, parts: int
 ) -> None:
     made = tensors.row_parts(rows, (512, width), numbers=1 << 18)
-    assert [one.start for one in made] == [0, *(one.stop for one in made[:-1])]
+    assert [case.start for case in made] == [0, *(case.stop for case in made[:-1])]
     assert made[-1].stop == rows
     assert len(made) == parts
 

@@ -26,7 +26,7 @@ def finished(run: Orchestrator) -> dict[str, Any]:
 
 
 def of(run: Orchestrator, event: str) -> list[dict[str, Any]]:
-    return [one["fields"] for one in run.log.entries if one["event"] == event]
+    return [entry["fields"] for entry in run.log.entries if entry["event"] == event]
 
 
 def test_a_private_run_says_what_it_spent_of_each_holder() -> None:
@@ -50,16 +50,16 @@ def test_a_run_without_privacy_says_nothing_of_it() -> None:
     with travel_world(tokens=256) as world, world.orchestrator() as run:
         run.run()
     assert "privacy" not in finished(run)
-    assert all("moved" not in one for one in of(run, "trip.trained"))
+    assert all("moved" not in entry for entry in of(run, "trip.trained"))
 
 
 def test_a_bounded_run_says_how_far_each_chunk_wanted_to_go() -> None:
     program = PROGRAM.model_copy(update={"max_update_norm": 0.01})
     with travel_world(tokens=256) as world, world.orchestrator(world.plan(program=program)) as run:
         run.run()
-    moved = [one["moved"] for one in of(run, "trip.trained")]
+    moved = [entry["moved"] for entry in of(run, "trip.trained")]
     assert len(moved) > 2
-    assert all(one > 0.01 for one in moved)
+    assert all(value > 0.01 for value in moved)
 
 
 def test_a_log_shows_what_its_program_is_bounded_by() -> None:
@@ -67,17 +67,18 @@ def test_a_log_shows_what_its_program_is_bounded_by() -> None:
     program = PROGRAM.model_copy(update={"privacy": privacy, "max_update_norm": 0.5})
     with travel_world(tokens=256) as world, world.orchestrator(world.plan(program=program)) as run:
         run.run()
-    meant = {name: one for name, one in program.to_dict().items() if name != "device"}
+    meant = {name: value for name, value in program.to_dict().items() if name != "device"}
     limits: dict[str, int | None] = dict.fromkeys(HOLDERS)
     buffer = run.log.entries[0]["fields"]["buffer"]
     terms = TravellingTerms(program=meant, buffer_bytes=buffer, limits=limits)
     assert check_trips(run.log.entries, terms).trips > 2
     for event, told in (("trip.trained", "moved"), ("travel.finished", "privacy")):
         silent = [
-            one | {"fields": {key: value for key, value in one["fields"].items() if key != told}}
-            if one["event"] == event
-            else one
-            for one in run.log.entries
+            entry
+            | {"fields": {key: value for key, value in entry["fields"].items() if key != told}}
+            if entry["event"] == event
+            else entry
+            for entry in run.log.entries
         ]
         with pytest.raises(TranscriptInvalid, check=carries(check="trips")):
             check_trips(silent, terms)

@@ -44,7 +44,7 @@ def private_steps() -> tuple[PrivateSteps, Any]:
 
 
 def gradient_of(model: Any) -> torch.Tensor:
-    return torch.cat([one.grad.flatten() for one in model.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def weights(one: Program) -> torch.Tensor:
@@ -242,6 +242,6 @@ def test_a_state_under_bounds_goes_on_elsewhere() -> None:
     first = program(max_update_norm=2.0)
     first.train(memoryview(Held(1, 32).data))
     second = Program(first.settings, first.state())
-    for one in (first, second):
-        one.train(memoryview(Held(2, 64).data))
+    for item in (first, second):
+        item.train(memoryview(Held(2, 64).data))
     assert first.digest() == second.digest()

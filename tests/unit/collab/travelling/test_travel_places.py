@@ -222,7 +222,7 @@ def test_a_chunk_that_is_refused_while_the_next_one_is_lent_brings_no_sequence_i
     assert came.refused
     spent = spend_of(plan, log)
     assert spent is not None
-    told = sum(one["sequences"] for one in spent.values())  # type: ignore[call-overload,index]
+    told = sum(share["sequences"] for share in spent.values())  # type: ignore[call-overload,index]
     assert told == len(sequences) == sum(came.tokens.values()) * 2 // SEQUENCE
 
 
@@ -234,7 +234,7 @@ def test_a_holder_goes_on_behind_a_chunk_that_was_refused_too_late(
         sequences, log, asked, _plan = private_world_run(world, HOLDERS[:1], monkeypatch)
     assert [offset for _, offset in asked] == [at * CHUNK for at in range(8)]
     refused = [entry["fields"] for entry in log.entries if entry["event"] == "trip.refused"]
-    assert [(one["trip"], one["code"]) for one in refused] == [(1, "data-invalid")]
+    assert [(refusal["trip"], refusal["code"]) for refusal in refused] == [(1, "data-invalid")]
     assert len(sequences) == 7 * CHUNK // SEQUENCE
 
 

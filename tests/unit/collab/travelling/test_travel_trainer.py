@@ -115,7 +115,7 @@ class Rows:
 
 
 def rows_of(recipe: Any, base: Path, sealed: dict[str, Any], owner: str = OWNERS[0]) -> Rows:
-    sources = [one for one in sources_of(recipe, sealed) if one.owner == owner]
+    sources = [source for source in sources_of(recipe, sealed) if source.owner == owner]
     return Rows(HeldRows(recipe, base, sources, lambda: None))
 
 
@@ -277,13 +277,13 @@ def check_in_the_browsers_code(recipe: Any, entries: list[dict[str, Any]]) -> No
         {
             "kind": "travelling",
             "entries": entries,
-            "recipe": one.to_dict(),
+            "recipe": document.to_dict(),
             "parties": [
                 {"name": name, "from": "2000-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z"}
                 for name in OWNERS
             ],
         }
-        for one in (recipe, other)
+        for document in (recipe, other)
     ]
     script = Path(__file__).parents[3] / "support" / "second_rules.mjs"
     done = subprocess.run(
@@ -339,9 +339,9 @@ def test_a_bad_chunk_changes_nothing_and_the_next_one_trains(
     first, second, _ = chunks_of(held, program, 6)
     before = program.state()
     bad = memoryview(bytearray(os.urandom(len(first))))
-    for one in (bad, first[: program.settings.step_bytes - 4]):
+    for value in (bad, first[: program.settings.step_bytes - 4]):
         with pytest.raises(DataInvalid):
-            program.train(one)
+            program.train(value)
     assert program.state() == before
     program.train(first)
     program.train(second)
@@ -387,7 +387,7 @@ def test_a_chunk_moves_the_weights_no_further_than_the_recipe_says(
     held = rows_of(recipe, base, sealed)
     program = program_for(recipe, base)
     names = [name for name, _ in program.tensors() if name.startswith("model.")]
-    before = {name: one.clone() for name, one in program.tensors()}
+    before = {name: tensor.clone() for name, tensor in program.tensors()}
     *_, chunk = chunks_of(held, program, 4)
     program.train(chunk)
     after = dict(program.tensors())

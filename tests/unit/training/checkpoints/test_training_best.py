@@ -22,10 +22,9 @@ def best(**settings: Any) -> BestSoFar:
 
 def test_better_is_greater_unless_the_name_ends_with_loss() -> None:
     rising, falling = best(), best(metric_for_best_model="eval_loss")
-    assert [rising.take(step, {"accuracy": one}) for step, one in enumerate((0.5, 0.4, 0.6))] == [
-        True, False, True,
-    ]  # fmt: skip
-    assert [falling.take(step, {"eval_loss": one}) for step, one in enumerate((2, 3, 1))] == [
+    taken = [rising.take(step, {"accuracy": value}) for step, value in enumerate((0.5, 0.4, 0.6))]
+    assert taken == [True, False, True]
+    assert [falling.take(step, {"eval_loss": number}) for step, number in enumerate((2, 3, 1))] == [
         True, False, True,
     ]  # fmt: skip
     assert (rising.value, rising.step) == (0.6, 2)

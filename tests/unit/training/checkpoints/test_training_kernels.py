@@ -58,8 +58,8 @@ def given() -> list[torch.Tensor]:
 
 def gradients(compute: Attention) -> list[torch.Tensor]:
     tensors = given()
-    (compute(*(2 * one for one in tensors)) ** 2).sum().backward()
-    return [one.grad for one in tensors if one.grad is not None]
+    (compute(*(2 * tensor for tensor in tensors)) ** 2).sum().backward()
+    return [tensor.grad for tensor in tensors if tensor.grad is not None]
 
 
 def test_attention_refuses_backwards_and_nothing_else_does(
@@ -67,11 +67,11 @@ def test_attention_refuses_backwards_and_nothing_else_does(
 ) -> None:
     around: list[int] = []
     with deterministic(lenient=True):
-        before = [2 * one for one in given()]
+        before = [2 * argument for argument in given()]
         found = attended(*before)
         around.append(mode())
-        for one in (found, *before):
-            one.register_hook(lambda _: around.append(mode()))
+        for item in (found, *before):
+            item.register_hook(lambda _: around.append(mode()))
         found.sum().backward()
         around.append(mode())
     assert set(seen) == {REFUSES}
@@ -118,7 +118,7 @@ def test_heads_that_are_padded(
     """On a GPU they are padded to a multiple of eight, and the result is cut."""
 
     def padded(*tensors: torch.Tensor, **named: bool) -> torch.Tensor:
-        return ORIGINAL(*(functional.pad(one, (0, 3)) for one in tensors), **named)[..., :8]
+        return ORIGINAL(*(functional.pad(tensor, (0, 3)) for tensor in tensors), **named)[..., :8]
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", padded)
     with deterministic(lenient=True):
@@ -131,7 +131,7 @@ def test_heads_that_are_padded(
 def test_a_mask_that_learns(attended: Attention, alone: bool) -> None:
     mask = torch.zeros(16, 16, requires_grad=True)
     with deterministic(lenient=True):
-        tensors = [one.detach() if alone else one for one in given()]
+        tensors = [argument.detach() if alone else argument for argument in given()]
         (learned,) = torch.autograd.grad(attended(*tensors, mask).square().sum(), mask)
         assert mode() == WARNS
     assert learned.any()
@@ -162,7 +162,7 @@ def test_a_backward_pass_after_the_training_changes_nothing(attended: Attention)
 def test_what_needs_no_gradient_can_be_added_to(attended: Attention) -> None:
     added = torch.ones(8, requires_grad=True)
     with deterministic(lenient=True):
-        found = attended(*(one.detach() for one in given()))
+        found = attended(*(argument.detach() for argument in given()))
         found += added
         found.sum().backward()
     assert added.grad is not None
@@ -213,8 +213,8 @@ def test_two_threads_at_once(attended: Attention, seen: list[int]) -> None:
 def test_trainings_that_overlap_leave_things_as_the_first_found_them() -> None:
     before, attention = mode(), functional.scaled_dot_product_attention
     first, second, third = (deterministic(lenient=lenient) for lenient in (True, False, True))
-    for one in (first, second, third):
-        one.__enter__()
+    for item in (first, second, third):
+        item.__enter__()
     with deterministic(lenient=False):
         assert mode() == REFUSES
     assert mode() == WARNS
@@ -247,8 +247,10 @@ def test_a_gpu_gives_the_same_gradients_each_time(
     told = []
     with deterministic():
         for _ in range(5):
-            leaves = [one.clone().requires_grad_() for one in tensors]
+            leaves = [tensor.clone().requires_grad_() for tensor in tensors]
             attended(*leaves).square().sum().backward()
-            told.append([one.grad for one in leaves])
-    assert all(torch.equal(a, b) for one in told[1:] for a, b in zip(one, told[0], strict=True))
+            told.append([leaf.grad for leaf in leaves])
+    assert all(
+        torch.equal(a, b) for answer in told[1:] for a, b in zip(answer, told[0], strict=True)
+    )
     assert set(seen) == {REFUSES}

@@ -26,8 +26,8 @@ def length(state: dict[str, Any]) -> int:
 
 
 def trained(optimizer: Any, parameters: list[Any]) -> None:
-    for one in parameters:
-        one.grad = torch.ones_like(one)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
     optimizer.step(lambda: torch.tensor(1.0))
     optimizer.zero_grad(set_to_none=True)
 

@@ -36,8 +36,10 @@ def test_seed_and_row_decide_and_nothing_else() -> None:
     everything = ImageAugmentation(horizontal_flip=0.5, crop=0.3, brightness=0.5, saturation=0.5)
     forwards = images(everything, range(20))
     backwards = images(everything, range(19, -1, -1))[::-1]
-    assert all(np.array_equal(one, two) for one, two in zip(forwards, backwards, strict=True))
-    assert len({one.tobytes() for one in forwards}) == 20
+    assert all(
+        np.array_equal(forward, two) for forward, two in zip(forwards, backwards, strict=True)
+    )
+    assert len({forward.tobytes() for forward in forwards}) == 20
     other = image_changes(everything, 8)
     assert not np.array_equal(np.asarray(other(0)(PICTURE)), forwards[0])
     tokenizer = byte_tokenizer()
@@ -58,9 +60,9 @@ def test_draws_are_those_of_a_generator_that_does_not_change() -> None:
 def test_flips_come_as_often_as_the_recipe_says() -> None:
     found = images(ImageAugmentation(horizontal_flip=0.25), range(800))
     mirrored = np.asarray(ImageOps.mirror(PICTURE))
-    count = sum(np.array_equal(one, mirrored) for one in found)
+    count = sum(np.array_equal(value, mirrored) for value in found)
     assert 150 < count < 250
-    assert sum(np.array_equal(one, np.asarray(PICTURE)) for one in found) == 800 - count
+    assert sum(np.array_equal(value, np.asarray(PICTURE)) for value in found) == 800 - count
     flipped = images(ImageAugmentation(vertical_flip=1.0), [0])[0]
     assert np.array_equal(flipped, np.asarray(ImageOps.flip(PICTURE)))
 
@@ -68,20 +70,20 @@ def test_flips_come_as_often_as_the_recipe_says() -> None:
 def test_a_crop_keeps_its_share_and_comes_from_everywhere() -> None:
     big = picture(2, 100, 80)
     crops = images(ImageAugmentation(crop=0.4, crop_ratio=1.5), range(300), big)
-    shares = [one.shape[0] * one.shape[1] / 8000 for one in crops]
-    ratios = [one.shape[1] / one.shape[0] / (100 / 80) for one in crops]
+    shares = [crop.shape[0] * crop.shape[1] / 8000 for crop in crops]
+    ratios = [crop.shape[1] / crop.shape[0] / (100 / 80) for crop in crops]
     assert 0.38 < min(shares) < 0.46
     assert 0.94 < max(shares) <= 1
     assert 1 / 1.55 < min(ratios) < 0.75
     assert 1.35 < max(ratios) < 1.55
     whole = np.asarray(big)
-    corners = {tuple(one[0, 0]) for one in crops}
+    corners = {tuple(crop[0, 0]) for crop in crops}
     assert len(corners) > 150
     assert all((whole == corner).all(axis=2).any() for corner in corners)
-    for one in images(ImageAugmentation(crop=1.0), range(50), big):
-        assert one.shape == (80, 100, 3)
-    for one in images(ImageAugmentation(crop=0.01), range(50), picture(1, 1, 1)):
-        assert one.shape == (1, 1, 3)
+    for image in images(ImageAugmentation(crop=1.0), range(50), big):
+        assert image.shape == (80, 100, 3)
+    for image in images(ImageAugmentation(crop=0.01), range(50), picture(1, 1, 1)):
+        assert image.shape == (1, 1, 3)
 
 
 def test_one_setting_does_not_move_the_draws_of_another() -> None:
@@ -109,8 +111,8 @@ def test_colours_change_as_pillow_changes_them(name: str) -> None:
 
 def test_a_grey_image_has_no_colour_to_change() -> None:
     grey = Image.new("RGB", (4, 4), (90, 90, 90))
-    for one in images(ImageAugmentation(saturation=1.0, contrast=1.0), range(20), grey):
-        assert (one == 90).all()
+    for image in images(ImageAugmentation(saturation=1.0, contrast=1.0), range(20), grey):
+        assert (image == 90).all()
 
 
 def test_tokens_are_left_out_as_often_as_the_recipe_says() -> None:

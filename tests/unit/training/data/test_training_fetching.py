@@ -46,7 +46,7 @@ def remote(folder: SealedFolder, server: Server) -> Iterator[SealedDataset]:
 def groups(server: Server) -> list[str]:
     """Ranges of whole groups that were asked for."""
     asked = [headers["range"] for method, _, headers in server.seen if method == "GET"]
-    return [one for one in asked if _length(one) > 1 << 19]
+    return [question for question in asked if _length(question) > 1 << 19]
 
 
 def _length(asked: str) -> int:

@@ -44,7 +44,9 @@ def by_position(stream: RecordStream, start: int, stop: int, world: int, step: i
         part = RankPart(rank=rank, world=world, step=step)
         places = np.concatenate(list(stream.positions(start, stop, part=part)))
         read = [
-            row["id"] for one in stream.rounds(start, stop, part=part) for row in one.to_pylist()
+            row["id"]
+            for figures in stream.rounds(start, stop, part=part)
+            for row in figures.to_pylist()
         ]
         assert not found.keys() & set(places.tolist())
         found |= dict(zip(places.tolist(), read, strict=True))

@@ -123,11 +123,11 @@ def test_sliced_columns_give_their_own_tokens() -> None:
 def test_text_ends_with_the_end_token_if_wanted() -> None:
     tokenizer = byte_tokenizer()
     texts = pa.array(["ab", "", "c"])
-    with_end = [one.tolist() for one in text_encoder(tokenizer, append_eos=True)(texts)]
-    without = [one.tolist() for one in text_encoder(tokenizer, append_eos=False)(texts)]
-    assert [one[-1] for one in with_end] == [tokenizer.eos_token_id] * 3
-    assert [one[:-1] for one in with_end] == without
-    assert [len(one) for one in without] == [2, 0, 1]
+    with_end = [item.tolist() for item in text_encoder(tokenizer, append_eos=True)(texts)]
+    without = [item.tolist() for item in text_encoder(tokenizer, append_eos=False)(texts)]
+    assert [ids[-1] for ids in with_end] == [tokenizer.eos_token_id] * 3
+    assert [ids[:-1] for ids in with_end] == without
+    assert [len(ids) for ids in without] == [2, 0, 1]
 
 
 @pytest.mark.parametrize("size", [2, 5, 1000])

@@ -196,7 +196,7 @@ def test_ranks_that_keep_no_row_of_any_end_together(batched: bool) -> None:
         assert isinstance(shard.dataset, DealtRows) is not batched
         return reader.read(1)
 
-    assert [type(one) for one in in_gloo_ranks(2, work)] == [DataInvalid] * 2
+    assert [type(rank) for rank in in_gloo_ranks(2, work)] == [DataInvalid] * 2
 
 
 def test_a_rank_that_keeps_none_of_its_own_rows_trains_on_those_of_others() -> None:
@@ -225,8 +225,8 @@ def test_a_row_that_is_refused_ends_the_rank_that_prepared_it() -> None:
         return reader.read(20)
 
     found = in_gloo_ranks(2, work)
-    assert sum(isinstance(one, RecordInvalid) for one in found) == 1
-    assert all(isinstance(one, Exception) for one in found)
+    assert sum(isinstance(value, RecordInvalid) for value in found) == 1
+    assert all(isinstance(value, Exception) for value in found)
 
 
 def test_values_of_all_rows_reach_every_rank_in_the_order_of_the_stream() -> None:

@@ -99,7 +99,7 @@ def test_a_base_in_four_bits_is_left_behind(name: str, base_dir: Path) -> None:
     from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 
     model = trained(WEIGHT_ADAPTERS[name], base_dir)
-    assert any(one.dtype == torch.uint8 for one in model.parameters())
+    assert any(parameter.dtype == torch.uint8 for parameter in model.parameters())
     full = build_model(sft(model=BASE), base_dir, "AutoModelForCausalLM")
     beside = PeftModel(full, model.active_peft_config)
     set_peft_model_state_dict(beside, get_peft_model_state_dict(model))
@@ -108,7 +108,7 @@ def test_a_base_in_four_bits_is_left_behind(name: str, base_dir: Path) -> None:
     whole = merge_adapter(model, base_dir / "base", "float32").eval()
     assert far(logits(whole), wanted) < TOLERANCE
     assert far(quantised, wanted) > 100 * TOLERANCE  # four bits do round
-    assert {one.dtype for one in whole.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in whole.parameters()} == {torch.float32}
     files = model_files(whole, None)
     assert "quantization_config" not in json.loads(files["config.json"])
 
@@ -120,7 +120,7 @@ def test_a_base_in_four_bits_has_a_gradient_through_it_after_an_evaluation_on_an
 
     recipe = sft(model=BASE, peft=WEIGHT_ADAPTERS["qlora"])
     model: Any = build_model(recipe, base_dir, "AutoModelForCausalLM")
-    rearranged = [getattr(one, "support_avx512bf16_for_cpu", None) for one in model.modules()]
+    rearranged = [getattr(module, "support_avx512bf16_for_cpu", None) for module in model.modules()]
     assert set(rearranged) == {None, False}
     logits(model.eval())
     ids = torch.arange(3, 40, device=model.device)[None]
@@ -151,7 +151,7 @@ def test_the_guest_merges_before_it_hands_out(base_dir: Path, tmp_path: Path) ->
     opened = write_files(tmp_path / "opened", ran[False].files)
     at_home = write_files(tmp_path / "home", merge_folder(opened, base_dir / "base"))
     in_guest = write_files(tmp_path / "guest", ran[True].files)
-    models = [AutoModelForCausalLM.from_pretrained(one).eval() for one in (at_home, in_guest)]
+    models = [AutoModelForCausalLM.from_pretrained(value).eval() for value in (at_home, in_guest)]
     assert far(logits(models[0]), logits(models[1])) == 0
     assert (at_home / "tokenizer.json").read_bytes() == ran[True].files["tokenizer.json"]
 

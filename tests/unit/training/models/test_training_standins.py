@@ -88,8 +88,13 @@ def test_phases_put_them_in_with_the_adapter_on_and_take_them_out_before_export(
     recipe = sft(trainer=SHORT, peft=LORA) if phase == "sft" else text_classifier()
     inside, outside = StandsIn(quantise), StandsIn(lambda model: protect(model, Watched()))
     ran = [
-        run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / str(n)), standins=one)
-        for n, one in enumerate((inside, outside))
+        run(
+            recipe,
+            sources_of(recipe, sealed),
+            checkpoint_store(tmp_path / str(n)),
+            standins=process,
+        )
+        for n, process in enumerate((inside, outside))
     ]
     assert any("lora" in name for name in inside.before)
     assert outside.after > 0
@@ -142,4 +147,6 @@ def test_a_resumed_run_goes_on_under_other_pads_to_the_same_weights(
     assert second.weights == whole.weights
     assert first.history + second.history == whole.history
     for sample in seen[2].seen:  # nothing that travelled before travels again
-        assert not any(sample.shape == one.shape and sample.equal(one) for one in seen[1].seen)
+        assert not any(
+            sample.shape == event.shape and sample.equal(event) for event in seen[1].seen
+        )

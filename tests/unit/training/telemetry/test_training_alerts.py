@@ -53,7 +53,7 @@ def test_a_loss_that_is_no_number_fires_once(loss: float) -> None:
 
 def test_it_fires_again_after_it_has_recovered() -> None:
     losses = [1.0, math.nan, 1.0, math.nan]
-    assert [one.step for one in fired(Alert(when="loss-not-finite"), losses)] == [1, 3]
+    assert [item.step for item in fired(Alert(when="loss-not-finite"), losses)] == [1, 3]
 
 
 def test_a_loss_that_runs_away_fires_where_it_crosses() -> None:
@@ -127,7 +127,7 @@ def test_memory_in_use_is_measured_for_real() -> None:
     monitor.alerts = Alerts(wanted.alerts, told.append)
     with monitor:
         monitor.look()
-    assert [one.alert for one in told] == ["memory-percent"]
+    assert [answer.alert for answer in told] == ["memory-percent"]
 
 
 @pytest.fixture

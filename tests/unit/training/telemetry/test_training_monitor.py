@@ -37,9 +37,9 @@ def scraped(monitor: Monitor) -> dict[str, float]:
     url = f"http://127.0.0.1:{monitor.bound_port}/metrics"
     text = httpx2.get(url, trust_env=False, timeout=10).text
     return {
-        one.name + "".join(f"{{{value}}}" for value in one.labels.values()): one.value
+        sample.name + "".join(f"{{{value}}}" for value in sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -137,9 +137,9 @@ def test_counters_only_rise_also_over_a_resume(sealed: dict[str, Any], tmp_path:
     _, _, first = watched(tmp_path, sealed, stop_at=3)
     resume = newest(checkpoint_store(tmp_path / "checkpoints"), None)
     _, _, second = watched(tmp_path, sealed, resume=resume)
-    pages = [one for one in (*first[:1], *second) if one["sealtrain_steps_total"]]
+    pages = [item for item in (*first[:1], *second) if item["sealtrain_steps_total"]]
     for name in ("sealtrain_steps_total", "sealtrain_samples_total"):
-        series = [one[name] for one in pages]
+        series = [page[name] for page in pages]
         assert series == sorted(series)
     assert pages[-1]["sealtrain_steps_total"] == 8
     assert pages[-1]["sealtrain_samples_total"] == 8 * 4
