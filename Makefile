@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 LANES ?=
 # Words for pytest, which then plays these in place of lanes: TEST_FLAGS="tests/unit -x".
 TEST_FLAGS ?=
-TEST_WORKERS ?= 7
+TEST_WORKERS ?= 5
 # For make flower and make newest: --changed plays them unless .ci/lanes.json covers them, --record
 # records there that they passed.
 BESIDE ?=

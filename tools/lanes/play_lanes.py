@@ -25,7 +25,7 @@ from lane_results import FileResult, failed_lanes, lines_of_lanes, read_results,
 from lane_table import CORE, LANES, SuiteLane, lane_of
 
 ROOT = Path(__file__).resolve().parents[2]
-_WORKERS = 7  # for two cores: many tests wait, for a peer or for a time to pass
+_WORKERS = 5  # for two cores: some tests wait, for a peer or for a time to pass
 _REPORT = "dist/tests.xml"  # every test's seconds stay there, to shorten the run by
 _SLOWEST = 10
 _LONG_SECONDS = 20
