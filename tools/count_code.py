@@ -24,11 +24,10 @@ def python_files(revision: str | None) -> Iterator[tuple[str, str]]:
     """Path and text of each Python file of the product."""
     if revision is None:
         for home in HOMES:
-            for path in sorted((REPOSITORY / home).rglob("*.py")):
-                yield path.relative_to(REPOSITORY).as_posix(), path.read_text("utf-8")
+            for file in sorted((REPOSITORY / home).rglob("*.py")):
+                yield file.relative_to(REPOSITORY).as_posix(), file.read_text("utf-8")
         return
-    listed = _git("ls-tree", "-r", "--name-only", revision, *HOMES).splitlines()
-    for path in listed:
+    for path in _git("ls-tree", "-r", "--name-only", revision, *HOMES).splitlines():
         if path.endswith(".py"):
             yield path, _git("show", f"{revision}:{path}")
 
