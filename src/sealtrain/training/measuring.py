@@ -1,4 +1,7 @@
-"""The common end of the phases: run the trainer, then measure on the sealed test split."""
+"""The common end of the phases: run the trainer, then measure on the sealed test split.
+
+A metric also stands in the table of ``recipe.metricnames``, or no release policy may name it.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from sealtrain.base.distributions import DISTRIBUTIONS, load
+from sealtrain.base.distributions import CORE, DISTRIBUTIONS, load
 from sealtrain.client.ticket import Role
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.limits import TEXTS
@@ -29,6 +29,10 @@ def test_what_the_table_names_is_there(name: str) -> None:
     }
     for place in (*named.values(), *kind.roles.values()):
         assert place is None or callable(load(place))
+        # What a workload may import follows from these places (workload_distributions).
+        assert place is None or place.partition(".")[0] in {
+            DISTRIBUTIONS[room] for room in (CORE, *rooms)
+        }
     settings = settings_of(name)
     assert settings is not None
     assert issubclass(settings, CollaborationSettings)
