@@ -28,7 +28,7 @@ def vectors(name: str) -> list[dict[str, Any]]:
 
 
 def terms(vector: dict[str, Any]) -> NodesTerms:
-    others = {name: tuple(vector.get(name, ())) for name in ("resume_nodes", "resume_ranks")}
+    others = {name: tuple(vector[name]) for name in ("resume_nodes", "resume_ranks")}
     named = {name: vector[name] for name in ("run_id", "nodes", "ranks", "world_size")}
     return NodesTerms(**named, **others)
 

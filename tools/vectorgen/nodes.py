@@ -262,7 +262,14 @@ def run_logs() -> list[dict[str, Any]]:
     """Logs that hold, and one for each way in which one does not."""
 
     def vector(comment: str, log: Log, *, valid: bool, **changed: Any) -> dict[str, Any]:
-        terms = {"run_id": RUN, "nodes": NODES, "ranks": RANKS, "world_size": str(NODES * RANKS)}
+        terms = {
+            "run_id": RUN,
+            "nodes": NODES,
+            "ranks": RANKS,
+            "resume_nodes": [],
+            "resume_ranks": [],
+            "world_size": str(NODES * RANKS),
+        }
         return {
             "name": comment,
             **terms,
