@@ -49,7 +49,7 @@ pytestmark = [
 ]
 
 CACHE = os.environ.get("SEALTRAIN_ENCLAVE")
-MEMORY_MIB = 6144
+MEMORY_MIB = 4096
 STEPS = 3
 LOOP = """
 import torch

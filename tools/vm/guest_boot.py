@@ -74,6 +74,7 @@ STUB = Unified(algorithm="sha256", stub_loads_kernel=True, shows_release=True)
 NAMED = (4, 7, 8, 9, 11, 12)
 """Registers that a policy names of a boot."""
 STEPS = 10
+MEMORY_MIB = 4096
 LOOP = """
 import os
 
@@ -285,7 +286,7 @@ def trains(story: Story, seconds: int, *, whole: bool) -> None:
                 "ticket.json": (folder / "ticket.json").read_bytes(),
             }
             until = None if whole else "keys received"
-            lines = story.boot("training", files, seconds=seconds, memory=5120, until=until)
+            lines = story.boot("training", files, seconds=seconds, memory=MEMORY_MIB, until=until)
             compare(story.predicted(document.read_bytes(), uki), registers_of(lines))
             replays(story, front, files, seconds)
         if not whole:
@@ -316,7 +317,7 @@ def replays(story: Story, front: RecordingFront, files: Mapping[str, bytes], sec
     quote = released.request["evidence"]
     before = len(front.seen)
     front.change = lambda request: {**request, "evidence": quote}
-    story.boot("second", files, seconds=seconds, memory=5120, until="SEALTRAIN-ENDED")
+    story.boot("second", files, seconds=seconds, memory=MEMORY_MIB, until="SEALTRAIN-ENDED")
     codes = {seen.code for seen in front.seen[before:]}
     print(f"its quote in a second boot's place: {codes}")
     require("the first boot's quote is none of a second", codes == {"report-data-mismatch"})

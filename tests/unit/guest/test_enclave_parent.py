@@ -428,6 +428,18 @@ def test_an_enclave_that_is_gone_without_a_word_is_named(played: Played) -> None
     assert played.asked[-1] == TERMINATED
 
 
+def test_an_enclave_that_is_gone_before_it_took_its_document_is_not_waited_for(
+    played: Played,
+) -> None:
+    def vanish() -> None:
+        played.alive = False
+
+    played.play = vanish
+    with pytest.raises(GuestApiUnreachable, check=carries(check="enclave")):
+        played.parent(launched()).run()
+    assert played.asked[-1] == TERMINATED
+
+
 def test_nothing_is_left_where_nitro_cli_answers_with_something_else(played: Played) -> None:
     played.cli = lambda words: b"{}"  # type: ignore[method-assign]
     with pytest.raises(GuestApiUnreachable, check=carries(check="nitro-cli")):

@@ -235,9 +235,17 @@ class Parent:
         return lambda: self._machine.vsock.connect(cid, port)
 
     def _hand_in(self, enclave: RunningEnclave, port: int, data: bytes, what: str) -> None:
-        """Send bytes whole once the enclave listens; one that has ended takes no more."""
+        """Send bytes whole once the enclave listens; one that has ended takes no more.
+
+        Raises:
+            GuestApiUnreachable: It takes none in time, or is gone.
+        """
         until = time.monotonic() + self._hand_in_seconds
-        while time.monotonic() < until:
+        looks = time.monotonic() + self._look_seconds
+        while (now := time.monotonic()) < until:
+            if now >= looks:
+                self._require_running(enclave)
+                looks = now + self._look_seconds
             with self._news:
                 if self._ended is not None:
                     return
@@ -266,13 +274,22 @@ class Parent:
                     self._news.wait(self._look_seconds)
                 if self._ended is not None:
                     return self._ended
-            if enclave.id not in running(self._machine.cli(("describe-enclaves",))):
-                with self._news:
-                    if self._ended is not None:
-                        return self._ended
-                raise GuestApiUnreachable(
-                    "the enclave is gone and did not say why", check="enclave", hint=_HINT
-                )
+            self._require_running(enclave)
+
+    def _require_running(self, enclave: RunningEnclave) -> None:
+        """Return if the enclave runs, or said why it ended.
+
+        Raises:
+            GuestApiUnreachable: It is gone and did not.
+        """
+        if enclave.id in running(self._machine.cli(("describe-enclaves",))):
+            return
+        with self._news:
+            if self._ended is not None:
+                return
+        raise GuestApiUnreachable(
+            "the enclave is gone and did not say why", check="enclave", hint=_HINT
+        )
 
     def _hear(self, connection: socket.socket) -> None:
         """One line of the enclave's; what is no stage is left alone."""
