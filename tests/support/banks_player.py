@@ -39,7 +39,8 @@ server {{
 }}
 """
 _WHOLE: Final = """
-daemon off; master_process off; user root root; pid {folder}/nginx.pid; error_log {folder}/error.log;
+daemon off; master_process off; user root root; pid {folder}/nginx.pid;
+error_log {folder}/error.log;
 events {{}}
 http {{
   access_log {folder}/access.log;
