@@ -5,8 +5,10 @@ A project file names the CA and the proxy; no package's file is edited.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from owner_acts import BROKER, approval
 from polling import wait_until
 from ports import free_port
 from private_network import Authority, proxy
-from programs import need
+from programs import need, need_namespaces
 from release_world import ReleaseWorld, served_world
 from world import identity
 
@@ -27,9 +29,10 @@ from sealtrain.client.broker_api import BrokerClient
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.signing.dsse import Envelope
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 BANKS = 6
+PLAYER = Path(__file__).resolve().parents[1] / "support/banks_player.py"
 _SERVER = """
 server {{
   listen 127.0.0.1:{port} ssl;
@@ -110,3 +113,19 @@ def test_six_banks_behind_nginx_with_a_private_ca_and_a_proxy(
         reach_by(before)
         with BrokerClient(f"https://{names[0]}") as bare, pytest.raises(BrokerUnreachable):
             bare.health()
+
+
+def test_six_banks_in_namespaces_are_reached_through_the_proxy_alone(tmp_path: Path) -> None:
+    """The command line of owners who have no other way, and no package of theirs is edited."""
+    need_namespaces()
+    program = need("nginx", "iproute2")["nginx"]
+    words = [sys.executable, str(PLAYER), str(tmp_path), str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert [bank["exit"] for bank in told["banks"]] == [0] * BANKS
+    assert len(told["tunnels"]) == BANKS
+    assert told["no proxy"]["exit"] == 4
+    assert (told["no authority"]["exit"], told["no authority"]["check"]) == (4, "tls")
+    assert told["asked on the line"] >= BANKS
+    assert told["plain on the line"] == []

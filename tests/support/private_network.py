@@ -79,17 +79,19 @@ def proxy(
     answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n",
     to: str | None = None,
     names: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
 ) -> Iterator[Proxy]:
-    """A proxy on loopback.
+    """A proxy on loopback, or at another address of this machine.
 
     Args:
         answer: What it says to each request for a tunnel; the tunnel is made for a 2xx alone.
         to: ``HOST:PORT`` that every tunnel leads to, in place of the one that is asked for: the
             proxy intercepts, or a name of the bank's own network is meant.
         names: ``HOST:PORT`` that a tunnel leads to, by the one that is asked for.
+        host: Address at which it listens.
     """
-    listener = socket.create_server(("127.0.0.1", 0))
-    made = Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    listener = socket.create_server((host, 0))
+    made = Proxy(f"http://{host}:{listener.getsockname()[1]}")
 
     def handle(client: socket.socket) -> None:
         with suppress(OSError), client:
