@@ -25,7 +25,7 @@ if not COLLECTING:
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/memory-of-ranks.md"
 RANKS, WIDTH = 2, 4
-BLOCK = 16_384
+BLOCK = 4096
 STEPS_BYTES = 4
 """Of AdamW's count of steps, which each rank has whole."""
 
