@@ -8,7 +8,7 @@
 #
 #   PYTHON   interpreter with PyTorch for CUDA and the training libraries (python3)
 #   SECONDS_ALLOWED   of the whole call (530)
-#   PARTS    which, in this order (all): machine border bits ratio ranks pads travelling
+#   PARTS    which, in this order (all): machine border bits ratio delivery ranks pads travelling
 #
 # Without a GPU every part runs as its twin on the processor, small and slow: it tries the script.
 set -uo pipefail
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 out=${1:?usage: tools/gpu_check.sh OUT}
 python=${PYTHON:-python3}
 allowed=${SECONDS_ALLOWED:-530}
-parts=${PARTS:-machine border bits ratio ranks pads travelling}
+parts=${PARTS:-machine border bits ratio delivery ranks pads travelling}
 mkdir -p "$out"
 export PYTHONPATH=src:packages/sealtrain-nodes:packages/sealtrain-rehearsal:packages/sealtrain-together:benchmarks${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1
 began=$SECONDS
@@ -83,6 +83,8 @@ part bits 100 "$python" -m pytest -q -p no:cacheprovider -m "" \
   tests/equivalence/test_training_exact.py tests/equivalence/test_bitsandbytes_exact.py
 # Tokens a second, waiting, checkpoints and memory, sealed beside plain: LoRA, QLoRA, all weights.
 part ratio 220 "$python" benchmarks/gpu.py --rounds 2 --ranks 1 --json
+# Memory that the delivery of a model takes beside it, on the machine and on the GPU.
+part delivery 40 "$python" benchmarks/delivery.py --json
 if [ "$here" -gt 1 ] || [ "$device" = cpu ]; then
   part ranks 90 "$python" benchmarks/gpu.py --rounds 1 --ways lora --ranks 2 --json
 fi

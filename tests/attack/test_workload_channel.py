@@ -652,6 +652,23 @@ def test_numbers_of_parts_say_how_many_there_are(world: World, parts: tuple[str,
     assert ended_by(world) == ("script-failed", "channel")
 
 
+@pytest.mark.claim("C769")
+@pytest.mark.parametrize("left", ["nothing but a part", "a part beside a whole file"])
+def test_no_manifest_is_over_a_file_of_which_a_part_is_missing(world: World, left: str) -> None:
+    """As where a rank died or withheld its shard, and the recipe's code goes on nevertheless."""
+    world.ready()
+    store = AskingEnd(world.theirs.store)
+    store.ask(MakeRoom(size=16))
+    if left != "nothing but a part":
+        KeptStore(AskingEnd(world.theirs.store)).deliver("config.json", 2, (b"{}",))
+        store.ask(MakeRoom(size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=32, offset=0, length=16))
+    sign = Sign(steps=1, samples=1, tokens=None, metrics={}, counts={})
+    world.theirs.control.sendall(framed(sign.to_bytes()))
+    assert ended_by(world) == ("script-failed", "channel")
+    assert world.outcome is None
+
+
 def test_measurements_pass_the_policy_where_the_keeper_is(world: World) -> None:
     world.ready()
     control = AskingEnd(world.theirs.control)

@@ -62,6 +62,7 @@ SLOW = {
         judges=True,
     ),
     "data_path.py": Smallest(words="--megabytes 1 --rounds 1 --json"),
+    "delivery.py": Smallest(words="--megabytes 4 --json"),
     "demos.py": Smallest(words="--only split --idle --json", judges=True),
     "deployed.py": Smallest(words="--rounds 1 --steps 2 --json"),
     "gpu.py": Smallest(words="--rounds 1 --ways lora --json"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-PARTS = {"machine", "border", "bits", "ratio", "ranks", "pads", "travelling"}
+PARTS = {"machine", "border", "bits", "ratio", "delivery", "ranks", "pads", "travelling"}
 Play = Callable[[str], tuple[int, int, dict[str, Any]]]
 """Call the script with one part that fails; exit status, programs that ran, what was written."""
 STAND_IN = """\

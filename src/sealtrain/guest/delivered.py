@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
@@ -148,6 +149,7 @@ class DeliveredFiles:
             return _BegunFile(name, size)
         with storage_errors(name):
             file = cast("BinaryIO", tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115
+        weakref.finalize(self, file.close)
         writer = SealedWriter(
             file,
             data_key=self._key,

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sealtrain.errors import UsageError
-from sealtrain.training.checkpoints.statefile import dtype_name
+from sealtrain.training.tensor_types import TYPE_NAMES, dtype_name
 
 if TYPE_CHECKING:
     import torch
@@ -238,16 +238,12 @@ def _form(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape)
 
 
-_ORDER: Final = (
-    *("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32"),
-    *("C64", "F64", "I64", "U64"),
-)
-"""Types as safetensors orders them, of which the last come first in a file."""
+_ORDER: Final = tuple(TYPE_NAMES.values())
 
 
 def _as_safetensors_orders(entry: tuple[str, tuple[Any, _Group]]) -> tuple[int, str]:
     name, (tensor, _) = entry
-    return -_ORDER.index(dtype_name(tensor.dtype)), name
+    return _ORDER.index(dtype_name(tensor.dtype)), name
 
 
 def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:

@@ -35,8 +35,9 @@ from torch.futures import Future
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.checkpoints.shardnames import ShardRef
 from sealtrain.training.checkpoints.shards import ShardIndex, TensorPiece, TensorPieces
-from sealtrain.training.checkpoints.statefile import bytes_of, dtype_name, torch_dtype
+from sealtrain.training.checkpoints.statefile import bytes_of
 from sealtrain.training.distributed.ranks import place
+from sealtrain.training.tensor_types import dtype_name, torch_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner, WriteItem

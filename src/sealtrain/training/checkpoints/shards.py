@@ -19,7 +19,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 from sealtrain.training.checkpoints.shardnames import MAX_SHARDS, ShardRef, shard_named
-from sealtrain.training.checkpoints.statefile import WIDTHS
+from sealtrain.training.tensor_types import WIDTHS
 
 if TYPE_CHECKING:
     from sealtrain.training.data.sources import BlobStore

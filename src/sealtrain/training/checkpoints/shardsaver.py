@@ -23,11 +23,12 @@ from sealtrain.errors import SealtrainError, StorageFailed
 from sealtrain.sealing.errors import CheckpointRefused
 from sealtrain.training.checkpoints.shards import SealedShard, ShardIndex, open_shard, write_shard
 from sealtrain.training.checkpoints.staging import StagingMemory
-from sealtrain.training.checkpoints.statefile import dtype_name, fill_state, outline_state
+from sealtrain.training.checkpoints.statefile import fill_state, outline_state
 from sealtrain.training.distributed.agreement import gather_values, ready_in_all, same_for_all
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import require_finite_model
+from sealtrain.training.tensor_types import dtype_name
 
 if TYPE_CHECKING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef

@@ -17,9 +17,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import RawIOBase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.sealing.errors import CheckpointRefused
+from sealtrain.training.tensor_types import TYPE_NAMES, dtype_name
 
 if TYPE_CHECKING:
     import torch
@@ -29,43 +30,6 @@ _MALFORMED = (
     ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, AssertionError,
     ImportError,
 )  # fmt: skip
-_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "complex64": "C64",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-WIDTHS: Final[Mapping[str, int]] = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "C64": 8,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U64": 8,
-    "U32": 4,
-    "U16": 2,
-    "U8": 1,
-    "BOOL": 1,
-}
-"""Bytes of an element, by safetensors' name of its type."""
 _PACKED = {
     "OptimState4bit": "torchao.optim.subclass_4bit",
     "OptimState8bit": "torchao.optim.subclass_8bit",
@@ -111,7 +75,7 @@ def lay_out(state: Mapping[str, Any]) -> StateLayout:
         tensor = found[path]
         end = offset + tensor.numel() * tensor.element_size()
         table[path] = {
-            "dtype": _NAMES[str(tensor.dtype).removeprefix("torch.")],
+            "dtype": dtype_name(tensor.dtype),
             "shape": list(tensor.shape),
             "data_offsets": [offset, end],
         }
@@ -150,20 +114,6 @@ def fill_state(outline: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, A
             "the checkpoint holds no training state", check="checkpoint"
         ) from error
     return filled
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Safetensors' name of a type."""
-    return _NAMES[str(dtype).removeprefix("torch.")]
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The type that safetensors names so."""
-    import torch
-
-    (found,) = (torch_name for torch_name, short in _NAMES.items() if short == name)
-    dtype: torch.dtype = getattr(torch, found)
-    return dtype
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -219,7 +169,7 @@ def _read(file: RawIOBase, wanted: set[str] | None) -> dict[str, Any]:
 def _tensor(file: RawIOBase, entry: Mapping[str, Any]) -> torch.Tensor:
     import torch
 
-    kinds = {short: getattr(torch, name) for name, short in _NAMES.items()}
+    kinds = {short: getattr(torch, name) for name, short in TYPE_NAMES.items()}
     made = torch.empty(entry["shape"], dtype=kinds[entry["dtype"]])
     begin, end = entry["data_offsets"]
     if end - begin != made.numel() * made.element_size():
@@ -287,7 +237,7 @@ def _unpack_state(
         dict(parts),
         [
             getattr(torch, setting)
-            if isinstance(setting, str) and setting in _NAMES
+            if isinstance(setting, str) and setting in TYPE_NAMES
             else torch.Size(setting)
             if isinstance(setting, list)
             else setting
@@ -303,7 +253,7 @@ def _note_tensor(
     import torch
 
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _NAMES or tensor.layout != torch.strided:
+    if name not in TYPE_NAMES or tensor.layout != torch.strided:
         raise _not_plain(tensor)
     while path in found or path == "__metadata__":
         path += "_"

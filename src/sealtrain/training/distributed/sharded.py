@@ -142,8 +142,14 @@ class Sharded:
 
         parts = get_model_state_dict(trainer.model)
         outline, self._outline = self._outline, None
-        shared = SharedModel(trainer.model, outline, ShardedWeights(parts))
-        shared.require_whole(
-            parts, {name: (tuple(part.shape), str(part.dtype)) for name, part in parts.items()}
+        return SharedModel(
+            trainer.model,
+            outline,
+            ShardedWeights(parts),
+            parts=parts,
+            described={
+                name: (tuple(part.shape), str(part.dtype))
+                for name, part in parts.items()
+                if hasattr(part, "shape")
+            },
         )
-        return shared

@@ -28,38 +28,55 @@ class SharedModel:
         outline: The model that is delivered, without memory.
     """
 
-    def __init__(self, model: Any, outline: Any, source: WeightSource) -> None:
-        self.model, self.outline = model, outline
-        self._source = source
-
-    def require_whole(self, parts: Mapping[str, Any], described: Any) -> None:
-        """Agree with all ranks that their parts are finite and those of one model.
+    def __init__(
+        self,
+        model: Any,
+        outline: Any,
+        source: WeightSource,
+        *,
+        parts: Mapping[str, Any],
+        described: Mapping[str, Any],
+    ) -> None:
+        """Read nothing yet.
 
         Args:
+            model: See the class.
+            outline: See the class.
+            source: Reads the model's tensors.
             parts: This rank's part of each tensor by name.
-            described: What all ranks say alike of the whole tensors.
+            described: What all ranks say alike of each whole tensor.
+        """
+        self.model, self.outline = model, outline
+        self._source, self._parts, self._described = source, parts, described
+
+    def lead(self, order: Sequence[str]) -> WeightSource:
+        """Tell the other ranks what is read; rank 0 then reads exactly that, to the end.
 
         Raises:
             TrainingDiverged: A part of any rank holds a number that is not finite.
-            UsageError: Ranks describe other tensors than rank 0.
+            UsageError: Ranks have other tensors than rank 0.
         """
+        same_for_all(list(order))
+        self._require_whole(order)
+        return self._source
+
+    def follow(self) -> None:
+        """Take part in what rank 0 reads. Raises as ``lead``, in every rank."""
+        order: list[str] = same_for_all([])
+        self._require_whole(order)
+        read_order(self._source, order)
+
+    def _require_whole(self, order: Sequence[str]) -> None:
+        """Agree with all ranks on the tensors that are read, before the first of them is."""
+        parts = {name: self._parts[name] for name in order if name in self._parts}
+        described = {name: self._described.get(name) for name in order}
         told = gather_values((first_weight_not_finite(self.model, parts), described))
         for name, _ in told:
             if name is not None:
                 raise weight_not_finite(name)
         others = [rank for rank, (_, each) in enumerate(told) if each != told[0][1]]
-        if others:
-            raise _another_model(others[0])
-
-    def lead(self, order: Sequence[str]) -> WeightSource:
-        """Tell the other ranks what is read; rank 0 then reads exactly that, to the end."""
-        same_for_all(list(order))
-        return self._source
-
-    def follow(self) -> None:
-        """Take part in what rank 0 reads."""
-        order: list[str] = same_for_all([])
-        read_order(self._source, order)
+        if others or None in told[0][1].values():
+            raise _another_model(others[0] if others else 0)
 
 
 def _another_model(rank: int) -> UsageError:

@@ -149,14 +149,19 @@ class Zero:
         shared_out = dict(model.named_parameters(remove_duplicate=False))
         outline, self._outline = self._outline, None
         source = GatheredWeights(shared_out, buffers, deepspeed.zero.GatheredParameters)
-        shared = SharedModel(model, outline, source)
         parts = {name: _own_partition(each) for name, each in shared_out.items()}
-        described = {
-            name: (tuple(each.ds_shape), str(each.dtype)) for name, each in shared_out.items()
-        }
-        shared.require_whole(parts | buffers, described)
+        whole = {name: tuple(each.ds_shape) for name, each in shared_out.items()}
+        whole |= {name: tuple(each.shape) for name, each in buffers.items()}
+        types = {name: str(each.dtype) for name, each in (shared_out | buffers).items()}
+        # From now on models are whole, also those that are loaded beside this one.
         unset_hf_deepspeed_config()  # type: ignore[no-untyped-call]  # of Transformers
-        return shared
+        return SharedModel(
+            model,
+            outline,
+            source,
+            parts=parts | buffers,
+            described={name: (whole[name], types[name]) for name in whole},
+        )
 
     @property
     def _engine(self) -> Any:

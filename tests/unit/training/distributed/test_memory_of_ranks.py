@@ -21,9 +21,11 @@ if not COLLECTING:
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.checkpoints.shardsaver import ShardSaver
     from sealtrain.training.distributed.sharded import Sharded
+    from sealtrain.training.model_files import plan_files
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/memory-of-ranks.md"
 RANKS, WIDTH = 2, 4
+BLOCK = 4096
 STEPS_BYTES = 4
 """Of AdamW's count of steps, which each rank has whole."""
 
@@ -72,17 +74,26 @@ def count(folder: Path) -> dict[str, list[tuple[float, float]]]:
         saver.close()
         lines["checkpoint"] = (3 * own, counted.most)
         trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")))
-        made = machinery.whole(trainer)
-        whole = WIDTH * parameters if rank == 0 else 0
-        lines["delivery"] = (whole, 0 if made is None else local(made.parameters()))
+        shared = machinery.shared(trainer)
+        with TensorBytes() as counted:
+            if rank:
+                shared.follow()
+            else:
+                made = plan_files(shared.outline, None).weights
+                for _ in made.blocks(shared.lead(made.order)):
+                    pass
+        # What a rank has itself it sends from where it lies.
+        lines["delivery"] = (0 if rank else 2 * BLOCK, counted.most)
         return lines
 
     done = in_ranks(RANKS, work)
     return {name: [each[name] for each in done] for name in done[0]}
 
 
-@pytest.mark.claim("C734")
-def test_each_line_is_what_a_rank_takes(tmp_path: Path) -> None:
+@pytest.mark.claim("C734", "C771")
+def test_each_line_is_what_a_rank_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("weight_file", "distributed.shared_model"):
+        monkeypatch.setattr(f"sealtrain.training.{module}.BLOCK_BYTES", BLOCK)
     lines = count(tmp_path)
     for name, ranks in lines.items():
         # Of an uneven tensor one rank has a row more.

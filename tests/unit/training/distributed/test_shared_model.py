@@ -11,14 +11,19 @@ from collecting import COLLECTING
 from rank_threads import in_ranks
 from training_world import LLAMA
 
+from sealtrain.errors import UsageError
+from sealtrain.training.errors import TrainingDiverged
+
 if not COLLECTING:
     import torch
-    from safetensors.torch import load
+    from safetensors.torch import load, save
+    from tensor_bytes import TensorBytes
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sealtrain.recipe.backends import Fsdp
     from sealtrain.training.distributed.sharded import Sharded
     from sealtrain.training.model_files import plan_files, weight_files
+    from sealtrain.training.weight_file import HeldWeights, WeightFile
 
 RANKS = 2
 
@@ -55,6 +60,7 @@ def models(ranks: int, **changes: Any) -> list[Any]:
     return [small(**changes) for _ in range(ranks)]
 
 
+@pytest.mark.claim("C770")
 @pytest.mark.parametrize(("ranks", "tied"), [(2, False), (3, True)])
 def test_the_file_has_the_bits_of_a_whole_models(
     ranks: int, tied: bool, monkeypatch: pytest.MonkeyPatch
@@ -67,3 +73,112 @@ def test_the_file_has_the_bits_of_a_whole_models(
     assert hashlib.sha256(made[0]).digest() == hashlib.sha256(whole).digest()
     assert not any(made[1:])
     assert ("lm_head.weight" in load(made[0])) is not tied
+
+
+@pytest.mark.claim("C771")
+def test_no_rank_holds_more_than_a_block_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = 2_000
+    for module in ("weight_file", "distributed.shared_model"):
+        monkeypatch.setattr(f"sealtrain.training.{module}.BLOCK_BYTES", block)
+    mine = models(RANKS, num_hidden_layers=4, tie_word_embeddings=False)
+    size = 4 * sum(each.numel() for each in mine[0].parameters())
+
+    def work(rank: int) -> tuple[int, int]:
+        shared, _ = shared_out(rank, mine[rank])
+        there = 0
+        with TensorBytes() as counted:
+            if rank:
+                shared.follow()
+            else:
+                made = plan_files(shared.outline, None)
+                for each in made.weights.blocks(shared.lead(made.weights.order)):
+                    there += len(each)
+        return counted.most, there
+
+    (first, made), (other, _) = in_ranks(RANKS, work)
+    assert made > size > 20 * block
+    assert max(first, other) <= 2 * block  # the one that goes by, and the next
+
+
+@pytest.mark.claim("C770")
+@pytest.mark.parametrize("wrong", ["shape", "type", "not finite"])
+def test_a_rank_with_another_part_ends_all_before_anything_is_written(wrong: str) -> None:
+    mine = models(RANKS)
+    errors = {}
+
+    def spoil(rank: int, model: Any) -> None:
+        if rank != 1:
+            return
+        layer = model.model.layers[0].input_layernorm
+        if wrong == "shape":
+            layer.register_buffer("own", torch.zeros(3))
+        elif wrong == "type":
+            layer.register_buffer("own", torch.zeros(4, dtype=torch.float64))
+        else:
+            with torch.no_grad():
+                layer.weight.to_local().fill_(float("nan"))
+
+    def work(rank: int) -> None:
+        if wrong != "not finite":
+            mine[rank].model.layers[0].input_layernorm.register_buffer("own", torch.zeros(4))
+        try:
+            deliver(rank, shared_out(rank, mine[rank], spoil)[0])
+        except (UsageError, TrainingDiverged) as error:
+            errors[rank] = error.code, error.check, error.got
+
+    in_ranks(RANKS, work)
+    assert errors.keys() == {0, 1}
+    assert errors[0] == errors[1]
+    code, check, _ = errors[0]
+    expected = ("training-diverged", "weights") if wrong == "not finite" else ("usage", "ranks")
+    assert (code, check) == expected
+
+
+@pytest.mark.claim("C770")
+@pytest.mark.parametrize("wrong", ["shorter", "longer", "another type", "another shape"])
+def test_a_tensor_that_was_not_laid_out_ends_the_file(wrong: str) -> None:
+    outline = {"a": torch.zeros(4, 6), "b": torch.zeros(2)}
+    given = {
+        "shorter": torch.zeros(4, 5),
+        "longer": torch.zeros(4, 7),
+        "another type": torch.zeros(4, 6, dtype=torch.int32),
+        "another shape": torch.zeros(6),
+    }[wrong]
+
+    def turn(tensors: dict[str, Any]) -> dict[str, Any]:
+        return {name: each.T if each.dim() == 2 else each + 0 for name, each in tensors.items()}
+
+    for convert in (None, turn):
+        laid = WeightFile("model.safetensors", outline, convert=convert)
+        with pytest.raises(UsageError) as caught:
+            laid.to_bytes(HeldWeights({**outline, "a": given}))
+        assert caught.value.check == "ranks"
+
+
+def test_tensors_that_are_published_otherwise_are_converted_in_groups() -> None:
+    """As experts are: one tensor of a layer in training, one for each of them in the file."""
+    trained = {
+        **{f"layers.{at}.experts": torch.randn(3, 4, 2) for at in range(2)},
+        **{f"layers.{at}.norm": torch.randn(4) for at in range(2)},
+        "head": torch.randn(2, 2, dtype=torch.bfloat16),
+    }
+    largest: list[int] = []
+
+    def convert(tensors: dict[str, Any]) -> dict[str, Any]:
+        if not next(iter(tensors.values())).is_meta:
+            largest.append(len(tensors))
+        found = {}
+        for name, tensor in tensors.items():
+            if name.endswith("experts"):
+                found |= {f"{name}.{at}.w": part.T for at, part in enumerate(tensor.unbind())}
+            else:
+                found[f"model.{name}"] = tensor
+        return found
+
+    laid = WeightFile("model.safetensors", trained, convert=convert)
+    published = {name: tensor.contiguous() for name, tensor in convert(trained).items()}
+    largest.clear()
+    made = laid.to_bytes(HeldWeights(trained))
+    assert made == save(published, metadata={"format": "pt"})
+    assert len(made) == laid.size
+    assert max(largest) == 2  # a layer at a time
