@@ -18,6 +18,7 @@ from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_facts import ModelFacts, model_facts_of
 from sealtrain.manifest.exports.model_signing import hash_opened, load_signing_key, model_signature
 from sealtrain.manifest.exports.training_summary import training_summary
+from sealtrain.manifest.files import manifest_at
 from sealtrain.manifest.opening import digest_opened
 from sealtrain.manifest.outputs import model_of
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
@@ -69,7 +70,7 @@ def export(
     if format_ == "model-signing":
         data = _signature(
             facts,
-            outputs.artefacts or manifest.parent,
+            outputs.artefacts or manifest_at(manifest).parent,
             signature.model,
             signature.identity,
             signature.key,

@@ -19,8 +19,10 @@ from sealtrain.manifest.verify import Report
 from sealtrain.owner.chains import verify_chain
 from sealtrain.training.basefiles import BASE_FILES, read_list
 
-ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
-Manifests = Annotated[list[Path], typer.Argument(metavar="MANIFEST", help="manifest.json")]
+ManifestFile = Annotated[Path, typer.Argument(help="manifest.json, or the run's folder.")]
+Manifests = Annotated[
+    list[Path], typer.Argument(metavar="MANIFEST", help="manifest.json, or the run's folder.")
+]
 TrustFile = Annotated[Path, typer.Option(help="What you trust (YAML).")]
 Artefacts = Annotated[
     Path | None, typer.Option(help="Folder with the sealed outputs [the manifest's].")

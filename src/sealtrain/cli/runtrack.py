@@ -11,8 +11,7 @@ import typer
 
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import UsageError
-from sealtrain.manifest.comparison import manifest_at
-from sealtrain.manifest.files import verify_file
+from sealtrain.manifest.files import manifest_at, verify_file
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.owner.trackers import MlflowTracker, TrackioTracker
 from sealtrain.owner.tracking import Tracker, require_tracker, track_verified

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from sealtrain.base.clock import system_clock
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.manifest import form
-from sealtrain.manifest.files import manifest_bytes
+from sealtrain.manifest.files import manifest_at, manifest_bytes
 from sealtrain.manifest.predicate import (
     PatientTraining,
     Predicate,
@@ -25,7 +25,6 @@ from sealtrain.manifest.predicate import (
 )
 from sealtrain.manifest.trust import Trust
 from sealtrain.manifest.verify import examine
-from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 MAX_RUNS: Final = 100
 MAX_DIFFERENCES: Final = 64
@@ -206,17 +205,15 @@ def compare_runs(
     return Comparison(runs=tuple(found.values()))
 
 
-def manifest_at(place: Path) -> Path:
-    """The manifest of a run's folder, or the file that was named."""
-    return place / RUN_MANIFEST if place.is_dir() else place
-
-
 def _run(
     place: Path, trusts: Sequence[Trust], now: int, foreign: Literal["refused", "not-verified"]
 ) -> ComparedRun:
     data = manifest_bytes(manifest_at(place))
     if not trusts:
-        read = form.read(data)
+        try:
+            read = form.read(data)
+        except SealtrainError as error:
+            raise error.restated(f"{place}: {error.message}") from None
         return ComparedRun(
             place=place,
             digest=read.digest,

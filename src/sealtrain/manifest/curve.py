@@ -14,6 +14,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 28
 _MAX_DRAWN = 600
 COLOURS = 8
 """Lines of so many runs look different; the next begin anew."""
+_LARGEST = 1e300
+"""Largest size of a value that is drawn: the difference of two stays a number."""
 _SMALLEST = 1e-300
 """Smallest difference of two values that is still drawn: a quarter of less may be zero."""
 
@@ -30,6 +32,7 @@ def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html
     Returns:
         An ``svg`` element, ``None`` when fewer than two values are finite.
     """
+    points = _drawable(points)
     finite = _finite(points)
     if len(finite) < 2:
         return None
@@ -67,7 +70,7 @@ def draw_curves(runs: Sequence[Points], *, label: str) -> Html | None:
     """
     shown = [
         (number, points, finite)
-        for number, points in enumerate(runs)
+        for number, points in enumerate(map(_drawable, runs))
         if len(finite := _finite(points)) > 1
     ]
     if not shown:
@@ -101,6 +104,14 @@ class _Frame:
 
 def _finite(points: Points) -> list[tuple[int, float]]:
     return [(step, value) for step, value in points if value is not None]
+
+
+def _drawable(points: Points) -> Points:
+    """The points, with a gap where a value is too large to be drawn."""
+    return [
+        (step, value if value is not None and abs(value) <= _LARGEST else None)
+        for step, value in points
+    ]
 
 
 def _frame_around(finite: Sequence[tuple[int, float]]) -> _Frame:

@@ -12,6 +12,7 @@ from sealtrain.errors import LimitExceeded
 from sealtrain.manifest.errors import ManifestMalformed
 from sealtrain.manifest.trust import Trust, load_trust
 from sealtrain.manifest.verify import Report, VerifiedManifest, examine, verify_manifest
+from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 
 Artefacts = Path | Literal["beside"] | None
 """Folder with a run's sealed outputs: named, the manifest's own, or ``None`` for none."""
@@ -23,7 +24,7 @@ def verify_file(
     """Return the contents of a manifest that passes every check. Nothing is asked of any server.
 
     Args:
-        manifest: ``manifest.json`` of a run.
+        manifest: ``manifest.json`` of a run, or the run's folder.
         trust: What the auditor trusts, or the file (YAML).
         artefacts: Folder with the sealed outputs, ``beside`` for the manifest's own; ``None``
             leaves the outputs unchecked.
@@ -34,6 +35,7 @@ def verify_file(
         DataInvalid: There is no such file.
         TrustInvalid: The file is no trust file.
     """
+    manifest = manifest_at(manifest)
     return verify_manifest(
         manifest_bytes(manifest),
         trust if isinstance(trust, Trust) else load_trust(trust),
@@ -52,12 +54,18 @@ def examine_file(
         DataInvalid: There is no such file.
         TrustInvalid: The file is no trust file.
     """
+    manifest = manifest_at(manifest)
     return examine(
         manifest_bytes(manifest),
         trust if isinstance(trust, Trust) else load_trust(trust),
         artefacts=_folder(manifest, artefacts),
         now=system_clock() if now is None else now,
     )
+
+
+def manifest_at(place: Path) -> Path:
+    """The manifest of a run's folder, or the file that was named."""
+    return place / RUN_MANIFEST if place.is_dir() else place
 
 
 def manifest_bytes(path: Path) -> bytes:

@@ -73,7 +73,8 @@ def read_webhook(path: Path) -> Webhook:
         ConfigError: The file holds no URL of a webhook.
         DataInvalid: There is no such file.
     """
-    text = read_bounded(path, _MAX_BYTES).decode("ascii", "replace").removesuffix("\n")
+    text = read_bounded(path, _MAX_BYTES).decode("ascii", "replace")
+    text = text.removesuffix("\n").removesuffix("\r")
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname or "", parts.port
@@ -92,7 +93,10 @@ def read_webhook(path: Path) -> Webhook:
 
 def _silent(problem: Problem) -> Unreachable:
     return Unreachable(
-        "the webhook does not answer", check="webhook", got=problem.reason, hint=problem.remedy
+        "the webhook does not answer",
+        check="webhook",
+        got=problem.reason,
+        hint=problem.remedy or "see that it runs, and that its name and port are right",
     )
 
 

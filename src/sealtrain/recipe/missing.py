@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sealtrain.base.models import StrictModel
 from sealtrain.recipe.collaboration import is_none
@@ -22,15 +22,32 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
 _LEARNED: Final = ("mean", "median")
+_MOST: Final = 1e30
+"""Greatest size of a constant."""
 
 
 class Constant(StrictModel):
     """One value for every gap of a column."""
 
-    constant: Annotated[float, Field(ge=-1e30, le=1e30)] | Text
+    constant: Annotated[float, Field(ge=-_MOST, le=_MOST)] | Text
 
 
-Missing = Literal["refuse", "mean", "median", "own-category"] | Constant
+def _require_rule(value: Any) -> Any:
+    """Refuse what is no rule by the forms that there are."""
+    known = ("refuse", "mean", "median", "own-category")
+    if value not in known if isinstance(value, str) else not isinstance(value, dict | Constant):
+        raise ValueError(f"a rule is {', '.join(known)} or {{constant: VALUE}}")
+    number = value.get("constant") if isinstance(value, dict) else None
+    if isinstance(number, int | float) and (
+        isinstance(number, bool) or not -_MOST <= number <= _MOST
+    ):
+        raise ValueError(f"a constant is a text, or a number from -{_MOST:.0e} to {_MOST:.0e}")
+    return value
+
+
+Missing = Annotated[
+    Literal["refuse", "mean", "median", "own-category"] | Constant, BeforeValidator(_require_rule)
+]
 
 
 def missing_field() -> Any:

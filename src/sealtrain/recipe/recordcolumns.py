@@ -85,6 +85,31 @@ class ReadColumn:
         )
 
 
+def _remedy(kind: ColumnKind, found: pa.DataType) -> str:
+    """What an owner does about a column of another type than the recipe reads."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(found):
+        return "no record has a value; name another column, or have the recipe say missing"
+    if kind == "image":
+        return "write the bytes of each image, or seal a folder of them: --format images"
+    if kind in ("messages", "either"):
+        if types.is_string(found) or types.is_large_string(found):
+            return "write the list itself, and not its JSON as text"
+        return "write role and content (from ShareGPT: from, value, human and gpt renamed)"
+    if kind in ("number", "label", "name"):
+        if types.is_decimal(found):
+            return "write decimals as floating point: in pandas, .astype('float64')"
+        if types.is_temporal(found):
+            return "write dates as numbers, such as days since 1970-01-01"
+    if kind == "text" and types.is_list(found):
+        return "join the list into one text"
+    if kind == "text" and types.is_binary(found):
+        return "write text, and not bytes: in pandas, .str.decode('utf-8')"
+    return f"write {EXPECTED[kind]}"
+
+
 class ColumnJudge:
     """Judges and writes the columns of one dataset.
 
@@ -268,7 +293,8 @@ class ColumnJudge:
         elif numbers_for_text:
             hint = "write the values of these columns as text"
         else:
-            hint = "convert the columns before sealing"
+            column, found = wrong[0]
+            hint = f"{column.name[:80]}: {_remedy(column.kind, found)}"
         raise SchemaMismatch(
             f"columns of the data for {self._dataset.name} have types that the recipe cannot read",
             check="columns",

@@ -125,15 +125,26 @@ def _to_csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO
     import pyarrow as pa
     from pyarrow import csv
 
+    alone = len(schema) == 1 and not pa.types.is_binary(schema.field(0).type)
+    if alone:
+        schema = pa.schema([(schema.names[0], pa.string())])
     try:
         with csv.CSVWriter(file, schema) as writer:
             for batch in batches:
-                writer.write_batch(batch)
+                writer.write_batch(_keep_gaps(batch) if alone else batch)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise FormatUnknown(
             "a column holds lists, structs or images, which CSV cannot carry",
             hint="export to jsonl",
         ) from None
+
+
+def _keep_gaps(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Records of one column, a null as an empty text: readers of CSV skip an empty line."""
+    import pyarrow as pa
+
+    column = batch.column(0).cast(pa.string())
+    return pa.record_batch([column.fill_null("")], names=batch.schema.names)
 
 
 def _to_parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:

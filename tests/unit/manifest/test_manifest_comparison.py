@@ -21,8 +21,9 @@ from sealtrain.cli import app
 from sealtrain.errors import UsageError
 from sealtrain.manifest.comparison import MAX_RUNS, Comparison, compare_runs
 from sealtrain.manifest.comparison_page import render
-from sealtrain.manifest.curve import draw_curves
+from sealtrain.manifest.curve import draw_curve, draw_curves
 from sealtrain.manifest.errors import ManifestMalformed
+from sealtrain.manifest.files import examine_file
 from sealtrain.manifest.trust import Trust
 
 pytestmark = pytest.mark.claim("C680")
@@ -181,3 +182,25 @@ def test_the_table_has_a_line_for_each_run(runs: Compared, world: World) -> None
     assert done.exit_code == 0, done.output
     ids = [world.facts["run"]["run_id"][:8]] * 2
     assert [line[:8] for line in done.stdout.splitlines()[1:3]] == ids
+
+
+def test_values_near_the_largest_are_left_out_of_a_drawing() -> None:
+    huge = [(0, 1.0), (1, 1.7e308), (2, -1.7e308), (3, 2.0)]
+    drawn = draw_curves([huge, [(0, 3.0), (3, 1.0)]], label="loss")
+    assert drawn is not None
+    assert drawn == draw_curves([[(0, 1.0), (1, None), (2, None), (3, 2.0)], [(0, 3.0), (3, 1.0)]],
+                                label="loss")  # fmt: skip
+    assert draw_curve([(0, 1.7e308), (1, -1.7e308)], label="loss") is None
+
+
+def test_a_manifest_that_is_none_is_named_by_its_place(runs: Compared, tmp_path: Path) -> None:
+    broken = _written(tmp_path / "broken", b"{")
+    with pytest.raises(ManifestMalformed) as caught:
+        compare_runs([runs.first, broken])
+    assert str(broken) in str(caught.value)
+
+
+def test_a_runs_folder_is_verified_as_its_manifest_is(runs: Compared) -> None:
+    found = examine_file(runs.first, runs.trusts[0], artefacts=None, now=NOW)
+    named = examine_file(runs.first / "manifest.json", runs.trusts[0], artefacts=None, now=NOW)
+    assert (found.refusal, found.digest) == (None, named.digest)

@@ -332,3 +332,15 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "column", [["a", None, ""], [1, None, 3], [None, None, None], [True, None, False]]
+)
+def test_a_gap_in_a_single_column_stays_a_record_in_csv(tmp_path: Path, column: list[Any]) -> None:
+    """Readers of CSV skip an empty line: such a record was lost."""
+    parquet.write_table(pa.table({"c": column}), tmp_path / "t.parquet")
+    made = sealed_folder(tmp_path / "t.parquet", tmp_path / "d.sealed")
+    with made.open() as dataset:
+        export(dataset, tmp_path / "out.csv", to="csv")
+    assert csv.read_csv(tmp_path / "out.csv").num_rows == len(column)

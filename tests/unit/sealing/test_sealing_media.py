@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from carrying import carries
 from image_world import encoded, picture, png, tar
 from sealing_world import CANARY, sealed_folder
 
@@ -275,3 +278,34 @@ def test_a_refusal_names_the_member_and_never_its_content(tmp_path: Path) -> Non
     with pytest.raises(RecordInvalid, match="member 2") as caught:
         of_tars(tar(tmp_path / "a.tar", files))
     assert CANARY not in repr(vars(caught.value)) + str(caught.value)
+
+
+def test_a_key_that_comes_back_is_told_by_its_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    names = ("0.txt", "1.txt", "2.txt", "1.cls")
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"1"))
+    with pytest.raises(RecordInvalid, check=carries(check="archive")) as caught:
+        webdataset.infer_schema(path)
+    assert "record 4 " in str(caught.value)
+    assert "record 2," in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["._1.png", "1.npy", "1.cls", "1.json"])
+def test_an_owner_is_told_how_to_see_which_member_is_meant(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "my scans.tar"
+    with tarfile.open(path, "w") as archive:
+        for place in ("0.txt", name):
+            member = tarfile.TarInfo(place)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(RecordInvalid) as caught:
+        webdataset.infer_schema(path)
+    command = str(caught.value.hint).partition("its name: ")[2]
+    shown = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == name

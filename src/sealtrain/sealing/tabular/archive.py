@@ -8,6 +8,7 @@ in the middle would otherwise pass for its end.
 
 from __future__ import annotations
 
+import shlex
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from sealtrain.base.tarheaders import MAX_HEADER_BYTES, PLAIN, headers
 from sealtrain.base.visible_text import is_visible
 from sealtrain.sealing.errors import RecordInvalid
 
-__all__ = ["MAX_HEADER_BYTES", "Member", "members"]
+__all__ = ["MAX_HEADER_BYTES", "Member", "members", "show_member"]
 
 _BLOCK: Final = 512
 _END: Final = 2 * _BLOCK
@@ -61,13 +62,31 @@ def members(path: Path) -> Iterator[Member]:
             if found.size < 0 or found.offset < end:
                 _refuse(f"{where} has another size than its header says")
             end = found.offset_data + (0 if found.isdir() else -(-found.size // _BLOCK) * _BLOCK)
-            name = _safe_name(found.name, where)
+            try:
+                name = _safe_name(found.name, where)
+                if not found.isdir() and (found.type not in PLAIN or found.issparse()):
+                    _refuse(
+                        f"{where} is not a plain file, but a link, a device or the like",
+                        hint="put the file itself in its place (tar --dereference)",
+                    )
+            except RecordInvalid as error:
+                raise show_member(error, path, number) from None
             if found.isdir():
                 continue
-            if found.type not in PLAIN or found.issparse():
-                _refuse(f"{where} is not a plain file, but a link, a device or the like")
             yield Member(number, name, found.size, _reader(file, found, where))
         _check_end(path, file, end)
+
+
+def show_member(error: RecordInvalid, path: Path, number: int) -> RecordInvalid:
+    """A refusal of a member, whose hint says how its owner sees which file it is.
+
+    Args:
+        error: The refusal, which numbers the member and does not name it.
+        path: The archive.
+        number: Of the member, from 1.
+    """
+    seen = f"its name: tar -tf {shlex.quote(path.name)} | sed -n {number}p"
+    return error.restated(error.message, hint=f"{error.hint}; {seen}" if error.hint else seen)
 
 
 def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:

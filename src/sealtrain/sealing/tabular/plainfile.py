@@ -22,6 +22,7 @@ _PACK: Final = "an archive or a compressed file", "unpack it, or pack text with 
 _STATISTICS: Final = "a file of a statistics program", "export it as CSV or Parquet"
 _PICKLE: Final = "a Python file that can carry code", "write the records as Parquet or JSON lines"
 _DATABASE: Final = "a database", "export the table as CSV or Parquet"
+_SYSTEM: Final = ("thumbs.db", "desktop.ini")
 _KINDS: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers"), _SHEET),
     **dict.fromkeys((".gz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".zst", ".tgz"), _PACK),
@@ -44,6 +45,8 @@ def format_of(path: Path) -> str:
 
 def unreadable(path: Path) -> tuple[str, str] | None:
     """What a file is that holds no records we read, and what to do; ``None`` for unknown ones."""
+    if path.name.startswith(".") or path.name.lower() in _SYSTEM:
+        return "a file of a desktop, and no records", "remove it from the folder"
     return _KINDS.get(format_of(path))
 
 

@@ -26,7 +26,7 @@ from sealtrain.base.canonical import parse_foreign
 from sealtrain.errors import LimitExceeded
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular import jsonl
-from sealtrain.sealing.tabular.archive import Member, members
+from sealtrain.sealing.tabular.archive import Member, members, show_member
 from sealtrain.sealing.tabular.media import (
     IMAGE_SUFFIXES,
     MAX_MEDIA_BYTES,
@@ -149,13 +149,20 @@ def _samples(path: Path, *, whole: bool, dotted: bool) -> Iterator[_Sample]:
     sample = _Sample(0)
     keys = bytearray()
     for member in members(path):
-        this, column, suffix = _parts(path, member, dotted=dotted)
+        try:
+            this, column, suffix = _parts(path, member, dotted=dotted)
+        except RecordInvalid as error:
+            raise show_member(error, path, member.number) from None
         if this != key:
             if key is not None:
                 yield sample
             key, sample = this, _Sample(member.number)
             keys += hashlib.blake2b(this.encode(), digest_size=16).digest()
-        _take(sample, member, column, suffix, f"{path.name}: member {member.number}", whole=whole)
+        where = f"{path.name}: member {member.number}"
+        try:
+            _take(sample, member, column, suffix, where, whole=whole)
+        except RecordInvalid as error:
+            raise show_member(error, path, member.number) from None
     if key is not None:
         yield sample
     _refuse_repeated(path, keys)
@@ -205,7 +212,9 @@ def _take(
     try:
         text = member.read(MAX_TEXT_BYTES).decode()
     except UnicodeDecodeError:
-        raise RecordInvalid(f"{where} is not UTF-8", check="record") from None
+        raise RecordInvalid(
+            f"{where} is not UTF-8", check="record", hint="save it as UTF-8"
+        ) from None
     if column:
         sample.suffixes[column] = suffix
         sample.values[column] = _number(text, where) if suffix == ".cls" else text
@@ -216,9 +225,15 @@ def _take(
 def _number(text: str, where: str) -> int:
     digits = text.strip()
     if not digits.removeprefix("-").isascii() or not digits.removeprefix("-").isdigit():
-        raise RecordInvalid(f"{where} does not hold a decimal number", check="record")
+        raise RecordInvalid(
+            f"{where} does not hold a decimal number",
+            check="record",
+            hint="write whole numbers into .cls, and names of labels into .txt or .json",
+        )
     if len(digits) > 20 or int(digits) not in _INT64:
-        raise RecordInvalid(f"{where} holds a number beyond 64 bits", check="record")
+        raise RecordInvalid(
+            f"{where} holds a number beyond 64 bits", check="record", hint="write it as text: .txt"
+        )
     return int(digits)
 
 
@@ -228,7 +243,11 @@ def _line(text: str, where: str) -> bytes:
     except ValueError:
         good = False
     if not good:
-        raise RecordInvalid(f"{where} is not a JSON object", check="record") from None
+        raise RecordInvalid(
+            f"{where} is not a JSON object",
+            check="record",
+            hint='write one object, such as {"label": "1"}',
+        ) from None
     # Outside of strings, where JSON forbids them, line breaks mean nothing.
     return text.replace("\r", " ").replace("\n", " ").encode() + b"\n"
 
@@ -253,8 +272,13 @@ def _refuse_repeated(path: Path, keys: bytearray) -> None:
     count = len(keys) // 16
     digests = pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(keys)])
     if pc.count_distinct(digests).as_py() != count:
+        seen: dict[bytes, int] = {}
+        for number in range(1, count + 1):
+            first = seen.setdefault(bytes(keys[16 * number - 16 : 16 * number]), number)
+            if first != number:
+                break
         raise RecordInvalid(
-            f"{path.name}: a key appears in two places",
+            f"{path.name}: record {number} has the key of record {first}, and others lie between",
             check="archive",
             hint="write the files of a record next to each other, and every key once",
         )
