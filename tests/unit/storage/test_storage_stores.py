@@ -18,6 +18,8 @@ from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageRefused, StorageUnreachable
 from sealtrain.storage.retry import Patience
 
+pytestmark = pytest.mark.long
+
 SLEPT: list[float] = []
 ONCE = Patience(sleep=SLEPT.append)
 
