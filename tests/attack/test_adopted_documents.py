@@ -25,7 +25,7 @@ from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain_rehearsal.simulator.server import running
 
-pytestmark = pytest.mark.claim("C440")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C440")]
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors"
 VECTORS = json.loads((FOLDER / "recipe" / "adopted.json").read_text())

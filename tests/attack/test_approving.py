@@ -39,7 +39,7 @@ from sealtrain.release.errors import AnswerInvalid
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.errors import BrokerMismatch
 
-pytestmark = pytest.mark.claim("C129")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C129")]
 
 A, B = "hospital-a", "hospital-b"
 ROWS = '{"prompt": "case", "completion": "benign"}\n' * 4

@@ -36,7 +36,7 @@ if not COLLECTING:
     )
     from chain_world import chain_file as file_of
 
-pytestmark = pytest.mark.claim("C51")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C51")]
 
 HASH = "ab" * 32
 FAR = 2**40

@@ -53,7 +53,7 @@ from sealtrain.image.machine.disk import document_register
 from sealtrain_rehearsal.simulator.cloud_machines import Paravisor
 from sealtrain_rehearsal.simulator.tpm import SimulatedTpm
 
-pytestmark = pytest.mark.claim("C560")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C560")]
 
 NAMES = ("azure-snp", "azure-tdx", "gcp-snp")
 AZURE = NAMES[:2]

@@ -38,7 +38,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid, EvidenceRefused, FormatUnknown, LimitExceeded, Refused
 
-pytestmark = pytest.mark.claim("C117")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C117")]
 
 LATE = 1_800_000_000
 

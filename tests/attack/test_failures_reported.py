@@ -19,7 +19,7 @@ from sealtrain.release.errors import LeaseUnknown
 from sealtrain.release.lease_code import show_lease
 from sealtrain.release.messages import FailureReport
 
-pytestmark = pytest.mark.claim("C138")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C138")]
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "patient-4711-took-part-and-the-test-was-positive"

@@ -34,7 +34,7 @@ from sealtrain.recipe.lock import LockedRecipe, lock_recipe
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.signing import dsse
 
-pytestmark = pytest.mark.claim("C171")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C171")]
 
 A, B = OWNERS[:2]
 

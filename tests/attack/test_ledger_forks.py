@@ -25,7 +25,7 @@ from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.note import SignedNote
 from sealtrain.signing.tree_head import TreeHead, verify_tree_head
 
-pytestmark = pytest.mark.claim("C13")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C13")]
 
 
 @pytest.fixture(scope="module")

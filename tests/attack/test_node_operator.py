@@ -36,7 +36,7 @@ if not COLLECTING:
 
     from sealtrain_nodes.wire.group import WireGroup
 
-pytestmark = pytest.mark.claim("C234")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C234")]
 
 ENDS = ChannelBroken | ChannelCut | PeerUnreachable
 SIZE = 300_000

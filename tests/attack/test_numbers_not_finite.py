@@ -54,6 +54,7 @@ if not COLLECTING:
     from sealtrain.training.data.stream import RecordStream
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C500"),
     # PEFT reads an attribute of models that Transformers renames.
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

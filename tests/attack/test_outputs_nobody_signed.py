@@ -39,6 +39,8 @@ from sealtrain.sealing.stanza import (
 )
 from sealtrain.signing import dsse, statement
 
+pytestmark = pytest.mark.long
+
 A, B, C = OWNERS
 CODE = ["modeling_x.py", "pytorch_model.bin", "chat_template.jinja", "x.pkl", "x.so", "README.py"]
 

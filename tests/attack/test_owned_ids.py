@@ -37,6 +37,8 @@ from sealtrain.release.messages import (
     load_message,
 )
 
+pytestmark = pytest.mark.long
+
 A, B, C = OWNERS
 
 

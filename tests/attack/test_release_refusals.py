@@ -57,7 +57,7 @@ from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 from sealtrain.signing.errors import StatementInvalid
 
-pytestmark = pytest.mark.claim("C19")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C19")]
 
 
 def refused(

@@ -44,7 +44,7 @@ from sealtrain.errors import EvidenceRefused, TrustInvalid
 from sealtrain_rehearsal.simulator.state import ensure
 from sealtrain_rehearsal.simulator.tpm import SimulatedMachine, SimulatedTpm
 
-pytestmark = pytest.mark.claim("C400")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C400")]
 
 GOOGLE, AMAZON = MACHINES["dstack-gcp-tdx"], MACHINES["dstack-aws-nitro-tpm"]
 RENTED = [lie for lie in LIES if lie.machine.tee in (GOOGLE.tee, AMAZON.tee)]

@@ -38,7 +38,7 @@ from sealtrain.sealing.errors import NoStanza
 from sealtrain.signing import dsse
 from sealtrain.signing.errors import BrokerMismatch, StatementInvalid
 
-pytestmark = pytest.mark.claim("C68")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C68")]
 
 OLD, NEW, OTHER = (Secret(bytes([number]) * 32) for number in (1, 2, 3))
 OLD_KEY, NEW_KEY, OTHER_KEY = (signing_key(name, "broker") for name in (OLD, NEW, OTHER))

@@ -29,6 +29,8 @@ from sealtrain.owner.runs import RunDesk, Waiting
 from sealtrain.release.errors import AnswerInvalid
 from sealtrain.release.run_control import ManifestFact, ShownSubmission
 
+pytestmark = pytest.mark.long
+
 WHO = pytest.mark.claim("C181")
 WHOSE = pytest.mark.claim("C182")
 

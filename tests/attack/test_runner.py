@@ -31,6 +31,8 @@ from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.owner.runs import RunDesk
 from sealtrain.owner.ticket_places import Places
 
+pytestmark = pytest.mark.long
+
 ONCE = pytest.mark.claim("C180")
 PLACES = pytest.mark.claim("C183")
 GUEST = """#!/bin/bash

@@ -31,7 +31,7 @@ from sealtrain.sealing.opened_dataset import contains_record
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.tabular.conversion import Conversion
 
-pytestmark = pytest.mark.claim("C33")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C33")]
 
 ROWS = [{"text": f"{CANARY} {n} " * 45, "n": n} for n in range(7000)]
 

@@ -115,6 +115,7 @@ def test_no_process_of_a_workload_outruns_its_end(first: str) -> None:
     assert workload.status == (0 if first == "is gone" else -9)
 
 
+@pytest.mark.nightly
 @pytest.mark.claim("C558")
 def test_no_process_of_an_opener_outruns_its_end() -> None:
     sky = Sky()
@@ -135,6 +136,7 @@ def test_no_process_of_an_opener_outruns_its_end() -> None:
     assert sky.said == _BOUND
 
 
+@pytest.mark.nightly
 def test_a_group_whose_keeper_is_gone_ends_with_its_supervisor() -> None:
     sky = Sky()
 

@@ -27,6 +27,8 @@ from sealtrain.errors import (
 from sealtrain.recipe.errors import DatasetUnknown
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 
+pytestmark = pytest.mark.long
+
 A, B = "hospital-a", "hospital-b"
 ROWS = [{"prompt": f"case {number}", "completion": "benign"} for number in range(7)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)

@@ -18,6 +18,8 @@ import sealtrain
 from sealtrain.cli.commands import COMMANDS, SECTIONS
 from sealtrain.cli.durations import Duration
 
+pytestmark = pytest.mark.long
+
 MEANINGS = {
     "--from": "where something was kept, or lay, before",
     "--valid-for": "how long it holds",

@@ -23,6 +23,8 @@ from sealtrain.cli import app
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
 from sealtrain.manifest.second_verifier import join_page, join_script
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
     "targets"

@@ -25,6 +25,8 @@ from sealtrain.recipe.basefolder import base_of, remember_base
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.lock import load_lock
 
+pytestmark = pytest.mark.long
+
 ROWS = '{"prompt": "case", "completion": "benign"}\n' * 3
 
 

@@ -25,7 +25,7 @@ from sealtrain.recipe.schema import parse_recipe
 if not COLLECTING:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-pytestmark = pytest.mark.claim("C154")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C154")]
 
 MODEL = {"id": "org/tiny", "revision": "v1", "tokenizer": {"kind": "bytes"}}
 

@@ -28,6 +28,7 @@ from training_world import (
 from sealtrain.training.models.merging import merge_folder
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C520"),
     # PEFT reads an attribute of models that Transformers renames.
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

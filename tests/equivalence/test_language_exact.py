@@ -27,6 +27,8 @@ from variants import variants
 
 from sealtrain.training.checkpoints.checkpoint import newest
 
+pytestmark = pytest.mark.long
+
 BASE = {"path": "base"}
 TEXT_CLASSES = {"model": BASE, "columns": {"text": "text", "label": "finding"}}
 BERT_LORA = {"method": "lora", "r": 2, "lora_dropout": 0.2, "target_modules": ["query", "value"]}

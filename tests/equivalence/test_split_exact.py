@@ -30,7 +30,10 @@ if not COLLECTING:
 
 STEPS = 3
 ROWS = 2 * 12  # tokens of a batch
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ if not COLLECTING:
     from sealtrain_together.pads.matrix import PublicMatrix
     from sealtrain_together.pads.serving import Served, start_accelerator
 
-pytestmark = pytest.mark.claim("C286")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C286")]
 SECONDS = 1.0
 if not COLLECTING:
     MATRIX = random_matrix()

@@ -15,6 +15,8 @@ from second_verifier import Question, compare, first_refusal, own_answer
 
 from sealtrain.manifest.trust import parse_trust
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "manifest"
 RUNS = {name: json.loads((FOLDER / f"{name}.json").read_text("utf-8")) for name in ("run", "whole")}

@@ -56,6 +56,8 @@ from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import EvidenceRefused, FormatUnknown
 from sealtrain_rehearsal.simulator.server import running
 
+pytestmark = pytest.mark.long
+
 GOOGLE, AMAZON = "dstack-gcp-tdx", "dstack-aws-nitro-tpm"
 STORE = "http://privateca-content-01234567-89ab-cdef-0123-456789abcdef.storage.googleapis.com"
 

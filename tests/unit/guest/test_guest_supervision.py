@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from carrying import carries
 from polling import wait_until
+from variants import variants
 
 from sealtrain.client.errors import BrokerUnreachable
 from sealtrain.consortium.errors import ApprovalsMissing
@@ -115,7 +116,11 @@ def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Pa
 
 @pytest.mark.claim("C275")
 @pytest.mark.parametrize(
-    "kind", [AcceleratorUnreachable, DealerUnreachable, PeerUnreachable, TooFewParties]
+    "kind",
+    variants(
+        [AcceleratorUnreachable, DealerUnreachable, PeerUnreachable, TooFewParties],
+        each_time=[AcceleratorUnreachable, TooFewParties],
+    ),
 )
 def test_it_waits_for_the_machines_of_others_as_long_as_it_was_told(
     tmp_path: Path, kind: type[SealtrainError]
@@ -443,7 +448,9 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize(
+    "half", variants(HALVES, each_time=["half a header", "a longer form of the header"])
+)
 @pytest.mark.claim("C64")
 def test_a_message_that_never_ends_holds_no_supervisor(half: str, tmp_path: Path) -> None:
     before, beside = open_pipes(), Ticking()

@@ -24,6 +24,8 @@ from sealtrain.errors import SignatureInvalid, Unreachable
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.errors import AnswerInvalid
 
+pytestmark = pytest.mark.long
+
 ENGINEER, STRANGER, OWNER = "engineer-e", "stranger-s", "hospital-a"
 
 

@@ -24,6 +24,8 @@ from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
 from sealtrain.sealing.tabular.conversion import Conversion
 from sealtrain.sealing.tabular.jsonscan import LinesScan, Undecided
 
+pytestmark = pytest.mark.long
+
 
 def read(*paths: Path) -> pa.Table:
     schema, batches = open_records(paths, lambda _: None)

@@ -19,6 +19,8 @@ from sealtrain.errors import DataInvalid
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.index import schema_digest_of
 
+pytestmark = pytest.mark.long
+
 DAY = datetime.date(2024, 5, 6)
 NOON = datetime.datetime(2024, 5, 6, 12, 30, 1, 250_000)
 NAMES = (

@@ -37,6 +37,8 @@ from sealtrain_rehearsal.simulator.pki import SimulatedPki
 from sealtrain_rehearsal.simulator.server import running
 from sealtrain_rehearsal.simulator.state import ensure
 
+pytestmark = pytest.mark.long
+
 NOW = 1_800_000_000
 ASKED = Binding("unit", {})
 COMPOSE = b'{"name": "breast-cancer",\n "key_provider": "kms"}\n'

@@ -23,6 +23,8 @@ from sealtrain.storage.connect import open_folder
 from sealtrain.storage.errors import StorageRefused, StorageUnreachable
 from sealtrain.storage.retry import Patience, Unanswered, Unsafe
 
+pytestmark = pytest.mark.long
+
 SLEPT: list[float] = []
 ONCE = Patience(sleep=SLEPT.append)
 

@@ -14,7 +14,10 @@ from training_world import seal_records as seal
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of one library about another
+]
 
 TEST_ROWS = preferences(20, f"{OWNERS[0]}.held-out")
 

@@ -37,6 +37,7 @@ if not COLLECTING:
     from sealtrain.training.privacy.steps import RecordGradients, record_losses
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.claim("C37"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
 ]

@@ -26,7 +26,7 @@ from sealtrain.recipe.fitness import misfits
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.sealer import SealOptions
 
-pytestmark = pytest.mark.claim("C521")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C521")]
 
 # What the template gets is written down whole, so that the tokens can be read back.
 TEMPLATE = (

@@ -27,7 +27,7 @@ from sealtrain.training.data.conversations import field_names
 from sealtrain.training.data.rendered_record import Rendered, explain_unrendered, render_record
 from sealtrain.training.models.base import build_tokenizer
 
-pytestmark = pytest.mark.claim("C580")
+pytestmark = [pytest.mark.long, pytest.mark.claim("C580")]
 
 SPOKEN = {"prompt": "asked", "chosen": "right", "rejected": "wrong"}
 WHOLE = {"chosen": "whole_chosen", "rejected": "whole_rejected"}

@@ -31,6 +31,8 @@ if not COLLECTING:
 
     from sealtrain.training.ppo.rollout import Critic
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = "{% for turn in messages %}<{{ turn['role'] }}>{{ turn['content'] }}{% endfor %}"
 
 

@@ -28,6 +28,8 @@ if not COLLECTING:
 
     from sealtrain.training.checkpoints.shardsaver import ShardSaver
 
+pytestmark = pytest.mark.long
+
 
 def whole() -> dict[str, Any]:
     """A state of a whole model: uneven, tiny, half-wide and empty tensors."""

@@ -29,6 +29,8 @@ from sealtrain.training.telemetry.eventfile import event_file
 from sealtrain.training.telemetry.gauges import SYSTEM_METRICS, SystemGauges
 from sealtrain.training.telemetry.monitor import ALERTS_FILE, Monitor
 
+pytestmark = pytest.mark.long
+
 
 def scraped(monitor: Monitor) -> dict[str, float]:
     """The page as Prometheus' own parser reads it: ``family{label}`` → value."""
