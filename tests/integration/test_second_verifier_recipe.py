@@ -381,7 +381,7 @@ def test_the_embedded_schema_is_that_of_the_published_one(valid: dict[str, Any])
 def test_what_is_said_of_one_field_is_held_where_no_schema_can_say_it(
     valid: dict[str, Any],
 ) -> None:
-    """Order of ``resume_ranks`` and ``resume_nodes``, a label among the features, a std of 0, what is named twice."""
+    """Order of other numbers, a label among the features, a std of 0, what is named twice."""
     tabular = copy.deepcopy(valid["classify-tabular"])
     columns = tabular["recipe"]["columns"]
     columns["label"] = columns["features"][0]
