@@ -234,13 +234,16 @@ def test_a_rank_that_ends_is_known_to_its_peer_and_its_last_word_arrives() -> No
     with scripts() as script:
         exchange(script, 10)
         script.one.part(FAILED, b"rank-lost 0")
-        while not script.one.leave():
-            if not script.one.tells:
-                script.two.expect(Piece(FORM, 4, memoryview(bytearray(4)), lambda: None))
-                with pytest.raises(PeerFailed) as caught:
-                    until(lambda: False, script.two)
-                script.two.close()
+        while script.one.tells:
+            script.one.leave()
+        script.two.expect(Piece(FORM, 4, memoryview(bytearray(4)), lambda: None))
+        with pytest.raises(PeerFailed) as caught:
+            until(lambda: False, script.two)
         assert caught.value.error.code == "rank-lost"
+        script.two.close()
+        ends = time.monotonic() + SECONDS
+        while not script.one.leave():
+            assert time.monotonic() < ends
 
 
 def test_a_keeper_that_dies_ends_both_ranks() -> None:

@@ -38,6 +38,7 @@ NOT_CHECKED = {
         "collaboration.local_steps",
         "collaboration.max_tokens",
         "collaboration.min_parties",
+        "collaboration.resume_nodes",
         "collaboration.rounds",
         "columns.answer",
         "columns.features",
@@ -382,7 +383,7 @@ def test_the_embedded_schema_is_that_of_the_published_one(valid: dict[str, Any])
 def test_what_is_said_of_one_field_is_held_where_no_schema_can_say_it(
     valid: dict[str, Any],
 ) -> None:
-    """Order of ``resume_ranks``, a label among the features, a std of 0, what is named twice."""
+    """Order of other numbers, a label among the features, a std of 0, what is named twice."""
     tabular = copy.deepcopy(valid["classify-tabular"])
     columns = tabular["recipe"]["columns"]
     columns["label"] = columns["features"][0]
@@ -397,6 +398,13 @@ def test_what_is_said_of_one_field_is_held_where_no_schema_can_say_it(
         changed = copy.deepcopy(valid["ranks"])
         changed["recipe"]["backend"] |= {"resume_ranks": numbers}
         ranks.append(changed)
-    asked = [canonical_json(value) for value in (tabular, twice, image, parts, *ranks)]
-    assert theirs(asked) == [False] * 6 + [True]
-    assert [ours(question) is None for question in asked] == [False] * 6 + [True]
+    nodes = []
+    for numbers in ([4, 3], [3, 3], [3, 4]):
+        changed = copy.deepcopy(valid["nodes"])
+        changed["recipe"]["trainer"] |= {"gradient_accumulation_steps": 12}
+        changed["recipe"]["collaboration"] |= {"resume_nodes": numbers}
+        nodes.append(changed)
+    asked = [canonical_json(value) for value in (tabular, twice, image, parts, *ranks, *nodes)]
+    expected = [False] * 6 + [True] + [False] * 2 + [True]
+    assert theirs(asked) == expected
+    assert [ours(question) is None for question in asked] == expected

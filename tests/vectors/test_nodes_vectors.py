@@ -16,7 +16,7 @@ from sealtrain.manifest.checks.collaborations.nodes import NodesTerms, meetings_
 from sealtrain.manifest.errors import ClaimContradicted
 from sealtrain.signing.parties import node_run_id
 
-pytestmark = pytest.mark.claim("C163")
+pytestmark = pytest.mark.claim("C163", "C762")
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "nodes"
 

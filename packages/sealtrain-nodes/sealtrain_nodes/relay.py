@@ -99,28 +99,34 @@ class FrameRelay:
 
     def _run(self) -> None:
         carried: list[_Crossing] = []
-        while not self._is_over(carried):
-            left = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
-            moved: dict[int, _Crossing] = {}
-            for key, _events in self._selector.select(left):
-                if key.data is None:
-                    with contextlib.suppress(OSError):
-                        self._wakes.recv(1024)
-                else:
-                    moved[id(key.data)] = key.data
-            with self._guard:
-                while self._new:
-                    crossing = self._new.popleft()
-                    carried.append(crossing)
-                    moved[id(crossing)] = crossing
-            for crossing in moved.values():
-                crossing.pump()
-                self._watch(crossing)
-                if crossing.over:
-                    carried.remove(crossing)
-        for crossing in carried:
-            self._forget(crossing)
-            crossing.close()
+        try:
+            while not self._is_over(carried):
+                self._carry_on(carried)
+        finally:  # whatever ended it: both ends of each connection learn of it
+            for crossing in carried:
+                self._forget(crossing)
+                crossing.close()
+
+    def _carry_on(self, carried: list[_Crossing]) -> None:
+        """Wait until something comes, and carry it."""
+        left = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+        moved: dict[int, _Crossing] = {}
+        for key, _events in self._selector.select(left):
+            if key.data is None:
+                with contextlib.suppress(OSError):
+                    self._wakes.recv(1024)
+            else:
+                moved[id(key.data)] = key.data
+        with self._guard:
+            while self._new:
+                crossing = self._new.popleft()
+                carried.append(crossing)
+                moved[id(crossing)] = crossing
+        for crossing in moved.values():
+            crossing.pump()
+            self._watch(crossing)
+            if crossing.over:
+                carried.remove(crossing)
 
     def _is_over(self, carried: list[_Crossing]) -> bool:
         ends_at = self._ends_at

@@ -15,7 +15,7 @@ from sealtrain.recipe.collaborations.nodes import MAX_PROCESSES, REFUSED
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
 
-pytestmark = pytest.mark.claim("C743")
+pytestmark = pytest.mark.claim("C743", "C762")
 NODES = {"kind": "nodes", "nodes": 2, "policy": "policy.json"}
 SCHEDULE = {
     "when": "cron", "cron": "0 3 * * *", "continue": "base", "runs": 3,

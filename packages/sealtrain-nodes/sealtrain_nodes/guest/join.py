@@ -114,9 +114,11 @@ def _prepare(settings: RunSettings, joining: Joining, around: Surroundings) -> _
         NodeRefused: The lead names other numbers each time.
         SealtrainError: As ``join``.
     """
+    guest = _JoiningGuest(settings, joining, around, UNDIVIDED)
     try:
-        return _JoiningGuest(settings, joining, around, UNDIVIDED).prepare()
+        return guest.prepare()
     except _OtherDivision as other:
+        guest.admitted.taken.close()
         division = other.division
     try:
         return _JoiningGuest(settings, joining, around, division).prepare()
