@@ -5,8 +5,9 @@
 
 Fetches what the test needs into the cache, once: Debian's kernel with its modules (``kernel.py``),
 QEMU 11 from Debian 13's backports with all libraries that it loads (nothing is installed), and the
-images ``broker`` and ``guest-cpu`` of this source, built anew each time; and QEMU's source, of which one file reads
-enclave images. Then it plays the nightly tests of enclaves. Needs Debian 12 on x86-64, a network.
+images ``broker`` and ``guest-cpu`` of this source, built each time; and QEMU's source, of which
+one file reads enclave images. Then it plays the nightly tests of enclaves. Needs Debian 12 on
+x86-64, a network and 10 GB of memory.
 """
 
 from __future__ import annotations
