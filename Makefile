@@ -102,7 +102,7 @@ vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machi
 guest-boot: $(STAMP) ## boot the guest's disk of this source in QEMU, compare its registers, and train in it (40 minutes; Debian 12)
 	$(BIN)/python tools/vm/guest_boot.py $(GUEST_BOOT_FLAGS)
 
-enclave-boot: $(STAMP) ## a broker in an enclave, played by QEMU, proves what it is (10 minutes; Debian 12)
+enclave-boot: $(STAMP) ## in enclaves, played by QEMU, a broker proves what it is and a guest trains (30 minutes; Debian 12)
 	$(BIN)/python tools/enclave/boot.py
 
 model: $(STAMP) ## the model of releases and stops in every state, by spin (10 minutes; Debian); FAULTS=faults for the seeded faults alone

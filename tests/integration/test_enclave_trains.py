@@ -4,6 +4,9 @@ The image file of ``guest-cpu`` boots as in ``test_enclave_boots``, of a documen
 ``simulator``: its evidence is of kind ``test-nitro``. The broker's policy names the test root and
 the registers that ``image measure --eif`` prints. Everything that the guest reaches, it reaches
 through the parent's tunnels.
+
+This story has not been played to its end yet: on a machine of two processors and much other load
+the enclave came to its heartbeat in 197 seconds, and then the machine had no memory left.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from sealtrain_rehearsal.rehearsed_store import store_served
 pytestmark = [
     pytest.mark.long,
     pytest.mark.nightly,
-    pytest.mark.claim("C757"),
+    pytest.mark.claim("C756"),
     pytest.mark.timeout(3600),
 ]
 

@@ -18,7 +18,7 @@ assert SPEC.loader is not None
 LIST = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(LIST)
 
-CASES = (*range(1, 97), 99, 100, 101, 105, 106, 119, 120, 121)
+CASES = (*range(1, 97), 99, 100, 101, 105, 106, 119, 120, 121, 127)
 PAGE = LIST.PAGE.read_text("utf-8")
 CODES_OF = {int(row[1]): row[3] for row in LIST.ROW.finditer(PAGE)}
 

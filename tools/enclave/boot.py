@@ -1,12 +1,13 @@
-"""Boot an enclave image file of this source in QEMU, with its parent: about ten minutes.
+"""Boot enclave image files of this source in QEMU, with their parent: half an hour.
 
     make enclave-boot
     python tools/enclave/boot.py [--cache FOLDER]
 
 Fetches what the test needs into the cache, once: Debian's kernel with its modules (``kernel.py``),
 QEMU 11 from Debian 13's backports with all libraries that it loads (nothing is installed), and the
-image ``broker`` of this source, built anew each time; and QEMU's source, of which one file reads
-enclave images. Then it plays the nightly tests of enclaves. Needs Debian 12 on x86-64, a network.
+images ``broker`` and ``guest-cpu`` of this source, built each time; and QEMU's source, of which
+one file reads enclave images. Then it plays the nightly tests of enclaves. Needs Debian 12 on
+x86-64, a network and 10 GB of memory.
 """
 
 from __future__ import annotations
@@ -47,10 +48,8 @@ def main() -> int:
     qemu(cache / QEMU_SUITE)
     oracle(cache / "qemu-source")
     for image in IMAGES:
-        run(
-            *(ROOT / "tools/images/build.py", image),
-            *("--out", cache / "images", "--cache", cache / "packages"),
-        )
+        out: tuple[str | Path, ...] = ("--out", cache / "images", "--cache", cache / "packages")
+        run(ROOT / "tools/images/build.py", image, *out)
     environment = {**os.environ, "SEALTRAIN_ENCLAVE": str(cache)}
     flags = ["-q", "-n", "0", "-s", "-m", "nightly"]
     return subprocess.call([sys.executable, "-m", "pytest", *flags, *TESTS], env=environment)  # noqa: S603
