@@ -6,6 +6,7 @@ each goes by in blocks, and no rank holds more of the others' parts than a block
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -69,13 +70,14 @@ class SharedModel:
     def _require_whole(self, order: Sequence[str]) -> None:
         """Agree with all ranks on the tensors that are read, before the first of them is."""
         parts = {name: self._parts[name] for name in order if name in self._parts}
-        described = {name: self._described.get(name) for name in order}
-        told = gather_values((first_weight_not_finite(self.model, parts), described))
+        described = [(name, self._described.get(name)) for name in order]
+        digest = hashlib.sha256(repr(described).encode()).digest()
+        told = gather_values((first_weight_not_finite(self.model, parts), digest))
         for name, _ in told:
             if name is not None:
                 raise weight_not_finite(name)
         others = [rank for rank, (_, each) in enumerate(told) if each != told[0][1]]
-        if others or None in told[0][1].values():
+        if others or any(each is None for _, each in described):
             raise _another_model(others[0] if others else 0)
 
 
@@ -134,14 +136,15 @@ class ShardedWeights:
         row = tensor.numel() // max(1, len(tensor))
         rows = -(-len(tensor) // ranks)
         step = max(1, BLOCK_BYTES // own.element_size())
-        for owner in range(ranks):
+        # What rank 0 has itself goes nowhere.
+        for owner in range(1 if mine else 0, ranks):
             count = row * max(0, min(rows, len(tensor) - owner * rows))
             if owner == mine and len(own) != count:
                 raise _another_model(place().rank)
             for at in range(0, count, step):
                 size = min(step, count - at)
                 part = own[at : at + size] if owner == mine else own.new_empty(size)
-                if owner:  # what rank 0 has is there
+                if owner:
                     dist.broadcast(part, dist.get_global_rank(group, owner), group=group)
                 if place().leads:
                     yield part.to("cpu")
