@@ -17,6 +17,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest.files import manifest_bytes
 from sealtrain.manifest.trainedrecords import read_stated
 from sealtrain.sealing.description import MANIFEST_NAME
+from sealtrain.sealing.errors import NotSealed
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.sealing.trainedmodel import RUN_MANIFEST
@@ -45,6 +46,12 @@ def inspect(
     if of_run is not None:
         _show_run(of_run, as_json)
         return
+    if sealed.is_dir() and not (sealed / MANIFEST_NAME).exists():
+        raise NotSealed(
+            f"{sealed} holds neither a sealed dataset nor a finished run",
+            expected=f"{MANIFEST_NAME} or {RUN_MANIFEST} in it",
+            hint="name a folder that `sealtrain seal` or `sealtrain train` made",
+        )
     if sealed.is_dir():
         dataset_id, stanzas = read_stanzas(sealed)
         envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", MAX_DATASET_BYTES))

@@ -18,7 +18,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import UsageError
+from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.errors import LockInvalid
 from sealtrain.recipe.lockfile import Lock, LockSource
 from sealtrain.signing.continues import Continues
@@ -255,7 +255,16 @@ def load_run(out: Path, former: Path | None = None) -> tuple[RunSettings, str]:
     path = out / FILE_NAME
     if not holds_run(out):
         raise UsageError(f"{out} holds no run", hint="name the --out folder of the training run")
-    document = parse_json(read_bounded(path, _MAX_BYTES))
+    try:
+        document = parse_json(read_bounded(path, _MAX_BYTES))
+    except DataInvalid as error:
+        raise LockInvalid(
+            f"{path}: {error.message}",
+            check=FILE_NAME,
+            got=error.got,
+            expected=error.expected,
+            hint="copy the run's folder whole, byte for byte; without this file a run begins anew",
+        ) from None
     run = load_model(_RunFile, document, LockInvalid, FILE_NAME)
     start = (out if former is None else former).resolve()
 

@@ -186,7 +186,16 @@ def load_lock(path: Path) -> Lock:
         LockInvalid: One of the module's checks fails.
         DataInvalid: The file is missing.
     """
-    return parse_lock(read_bounded(path, MAX_LOCK_BYTES))
+    data = read_bounded(path, MAX_LOCK_BYTES)
+    try:
+        return parse_lock(data)
+    except LockInvalid as error:
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            raise
+        raise error.restated(
+            f"{path.name} is a recipe, and no lock of one",
+            hint="lock it with sealtrain lock, or judge it as it is with sealtrain recipe check",
+        ) from None
 
 
 class LockSource:

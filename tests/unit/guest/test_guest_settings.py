@@ -17,6 +17,7 @@ from sealtrain.guest.settings import (
     name_brokers,
     save_run,
 )
+from sealtrain.recipe.errors import LockInvalid
 
 
 def saved(folder: Path, **changed: Any) -> RunSettings:
@@ -171,3 +172,11 @@ def test_a_path_that_shares_no_folder_with_the_run_stays_whole(tmp_path: Path) -
     assert load_run(project(tmp_path / "a", "/nowhere/guest.sock").out)[0].guest == (
         "/nowhere/guest.sock"
     )
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b'{"version":1', b"", b"x" * (2 << 20)])
+def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(data)
+    with pytest.raises(LockInvalid) as caught:
+        load_run(tmp_path)
+    assert str(tmp_path / "run.json") in str(caught.value)
