@@ -251,7 +251,8 @@ IN_THEIR_ORDER = ("approval", "dataset", "owner-policy", "release", "renewal", "
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("release", "renewal", "revocation"),
+        ("release", "revocation"),
+        pytest.param(("release", "renewal", "revocation"), marks=pytest.mark.nightly),
         pytest.param(IN_THEIR_ORDER, marks=pytest.mark.nightly),
     ],
     ids=len,

@@ -194,6 +194,7 @@ def test_a_ticket_of_a_skipped_day_starts_nothing_anywhere(world: World) -> None
     assert not Path(ticket["data"][0]).exists()
 
 
+@pytest.mark.nightly
 def test_a_scheduler_at_rest_is_small_and_wakes_for_the_next_day(world: World) -> None:
     world.at(4, seconds=120)
     process = world.popen()

@@ -70,7 +70,7 @@ def halves(recipe: Recipe, sealed: dict[str, Any], folder: Path, stop_at: int) -
     return first, run(recipe, sources, store, resume=newest(store, None))
 
 
-@pytest.mark.parametrize("phase", ["sft", "classify"])
+@pytest.mark.parametrize("phase", variants(["sft", "classify"], each_time=["classify"]))
 def test_evaluating_leaves_weights_and_losses_alone(
     phase: str, sealed: dict[str, Any], tmp_path: Path
 ) -> None:

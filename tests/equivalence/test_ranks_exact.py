@@ -24,7 +24,7 @@ from training_world import (
     write_records,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(900)]
 TRAINER = {"max_grad_norm": 0.0}
 ZERO: list[dict[str, Any]] = [
     {"name": "deepspeed", "zero_stage": 0},
@@ -89,7 +89,6 @@ def only_sealed_files(folder: Path) -> None:
     assert not [path for path in written if CANARY.encode() in path.read_bytes()]
 
 
-@pytest.mark.nightly
 @pytest.mark.claim("C24")
 def test_two_copies_are_one_rank(world: Path, alone: dict[str, Any]) -> None:
     said = ranks(world, "copies", {"name": "trl", "ranks": 2})
@@ -103,10 +102,7 @@ def test_two_copies_are_one_rank(world: Path, alone: dict[str, Any]) -> None:
 @pytest.mark.claim("C23")
 @pytest.mark.parametrize(
     "backend",
-    [
-        {"name": "fsdp", "ranks": 2},
-        *(pytest.param(backend, marks=pytest.mark.nightly) for backend in ZERO),
-    ],
+    [{"name": "fsdp", "ranks": 2}, *ZERO],
     ids=lambda backend: "-".join(map(str, backend.values())),
 )
 def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
@@ -135,7 +131,6 @@ def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
     only_sealed_files(world / name)
 
 
-@pytest.mark.nightly
 @pytest.mark.claim("C153")
 @pytest.mark.parametrize("name", ["trl", "fsdp"])
 def test_two_ranks_then_one_then_two_are_one_rank(
