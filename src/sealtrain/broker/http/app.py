@@ -196,7 +196,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         return await lanes.guests.run(caller_of(request), act)
 
     @read("/v1/datasets/registered", RegisteredDatasets)
-    def registered(
+    def list_registered(
         app_id: _AppId,
         compose_hash: _Hash,
         owner_id: _Hash,
@@ -206,7 +206,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         after: Annotated[str | None, Query(pattern=_ID)] = None,
     ) -> Response:
         """Which datasets of an owner are registered here for one deployment."""
-        found = broker().registry.registered(
+        found = broker().registry.list_registered(
             app_id=app_id,
             compose_hash=compose_hash,
             owner_id=owner_id,
@@ -271,7 +271,7 @@ def _add_ledger(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
         return answer(broker().rotations())
 
     @read("/v1/ledger/cosigned", CosignedPage)
-    def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
+    def list_cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
         """Tree heads that owners cosigned, smallest first, fewer where they are long."""
         return answer(broker().registry.witnessing.page(start, limit))
 
