@@ -196,7 +196,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         return await lanes.guests.run(caller_of(request), act)
 
     @read("/v1/datasets/registered", RegisteredDatasets)
-    def list_registered(
+    def registered(
         app_id: _AppId,
         compose_hash: _Hash,
         owner_id: _Hash,
@@ -271,7 +271,7 @@ def _add_ledger(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
         return answer(broker().rotations())
 
     @read("/v1/ledger/cosigned", CosignedPage)
-    def list_cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
+    def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
         """Tree heads that owners cosigned, smallest first, fewer where they are long."""
         return answer(broker().registry.witnessing.page(start, limit))
 
