@@ -270,7 +270,7 @@ def _snp(rounds: int) -> dict[str, dict[str, float]]:
     def report(binding: Binding, chip: int) -> Work:
         identity = hashlib.sha512(chip.to_bytes(8, "big")).digest()
         guest._sound = replace(guest._sound, certified_chip=identity, shown_chip=identity)
-        shown = guest.shown(binding.report_data(), COMPOSE, now=NOW)
+        shown = guest.show(binding.report_data(), COMPOSE, now=NOW)
         evidence = Evidence.build("simulator", app_compose=COMPOSE, **shown)
         return partial(judge, evidence, policy, binding)
 

@@ -200,10 +200,10 @@ def locked(work: Work, train: Callable[[Any], list[Turn]]) -> tuple[list[Turn], 
     from sealtrain.training.distributed.ranks import gather_ranks
 
     ways, life = Ways(folders=[work.folder]), ExitStack()
-    with enclose(OutputTally(), alone=True) as room, room.closed(ways):
+    with enclose(OutputTally(), alone=True) as room, room.confine(ways):
 
         def secure() -> None:
-            life.enter_context(room.closed(ways))
+            life.enter_context(room.confine(ways))
             room.lock(ways)
 
         with gather_ranks(

@@ -61,7 +61,7 @@ def measured(folder: Path, megabytes: int, rounds: int) -> dict[str, dict[str, f
     dataset = sealed.open()
     source = Source(role="train", owner="owner", name="bench", weight=1.0, dataset=dataset)
     slot_bytes = dataset.largest_batch + dataset.largest_batch // 8 + 2 * SLOT_MARGIN
-    memory, descriptor = SharedMemory.made(SLOTS * slot_bytes)
+    memory, descriptor = SharedMemory.create(SLOTS * slot_bytes)
     filler = SlotFiller([source], COLUMNS)
     opener = Opener(ranks=1, importable=_installed())
     manifest = SimpleNamespace(

@@ -135,7 +135,7 @@ def planned(url: str, root: str, answer: Connection) -> None:
             for pick in current.picks:
                 key = pick.turn, pick.batch
                 if held.get(pick.lane, ((-1, -1), None))[0] != key:
-                    held[pick.lane] = key, order.shuffled(pick, ROWS_A_BATCH)
+                    held[pick.lane] = key, order.shuffle(pick, ROWS_A_BATCH)
                 turned = held[pick.lane][1]
                 pieces.append(turned[pick.start : pick.stop] + pick.batch * ROWS_A_BATCH)
             ids = np.concatenate(pieces)[current.order]

@@ -94,7 +94,7 @@ class Killed(Stage):
             }
             self._say(f"killed {role} after round {told}; seen after {seen['back_after_s']} s")
             self.seen.append(seen)
-        return {"trained": parts[LEAD].ended(within=WITHIN_S)}
+        return {"trained": parts[LEAD].wait_for_end(within=WITHIN_S)}
 
     def _again(self, role: str, number: int) -> SideProgram:
         if role == LEAD:
@@ -106,7 +106,7 @@ class Killed(Stage):
         until = time.monotonic() + WITHIN_S
         while time.monotonic() < until:
             gone = lead.gone
-            words = [line.split() for line in lead.said() if line.startswith("round ")]
+            words = [line.split() for line in lead.read_stderr() if line.startswith("round ")]
             newest = max((int(word[1]) for word in words), default=0)
             if newest >= least or gone:
                 return newest

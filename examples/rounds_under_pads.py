@@ -65,7 +65,7 @@ class UnderPads(Stage):
         self._accelerators[lost] = self._accelerator("--alter", str(ALTERED_PRODUCT))
         lead, run_id, parties = self._begun(path)
         try:
-            parties[lost].ended(within=WITHIN_S)
+            parties[lost].wait_for_end(within=WITHIN_S)
         except ProductAltered as error:
             refused = error
         else:

@@ -66,7 +66,7 @@ class Stage:
     def ended(self, part: SideProgram, *, expect: int) -> dict[str, Any]:
         """Wait for the end of a command, and return its JSON answer."""
         status = part.wait(within=_AT_LAST_S)
-        return _answer(status, part.printed(), "\n".join(part.said()), expect)
+        return _answer(status, part.read_stdout(), "\n".join(part.read_stderr()), expect)
 
     def _part(self, arguments: tuple[str | Path, ...], *, answers: bool) -> SideProgram:
         name = f"program-{len(list(self.out.glob('program-*.log'))) + 1}"

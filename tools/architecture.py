@@ -47,7 +47,7 @@ def package_of(module: str) -> str:
     return f"{CORE}.{rest.partition('.')[0]}" if first == CORE and rest else first
 
 
-def reached(found: Graph, start: str) -> set[str]:
+def reach(found: Graph, start: str) -> set[str]:
     """Every package that ``start`` needs, itself left out."""
     seen: set[str] = set()
     pending = list(found[start])
@@ -65,7 +65,7 @@ def steps(found: Graph) -> dict[str, int]:
     Raises:
         SystemExit: Packages import each other in a circle, which no drawing could hide.
     """
-    circle = sorted(package for package in found if package in reached(found, package))
+    circle = sorted(package for package in found if package in reach(found, package))
     if circle:
         raise SystemExit(f"these packages import each other: {', '.join(circle)}")
     known: dict[str, int] = {}
@@ -108,7 +108,7 @@ def drawing() -> str:
 
 def _order(found: Graph) -> Iterator[str]:
     """From what people call to what everything stands on."""
-    depth = {package: len(reached(found, package)) for package in found}
+    depth = {package: len(reach(found, package)) for package in found}
     yield from sorted(found, key=lambda package: (-depth[package], package))
 
 

@@ -106,9 +106,9 @@ def render(table: str, data: str, networks: str) -> str:
             "| exit | means | calls | codes |\n|---:|---|---:|---|",
             *by_exit,
             "\n## By command\n",
-            *_counted(calls, "command", lambda row: row.command, code=True),
+            *_count_rows(calls, "command", lambda row: row.command, code=True),
             "\n## By input\n",
-            *_counted(calls, "in place of the good one", lambda row: row.bad, code=False),
+            *_count_rows(calls, "in place of the good one", lambda row: row.bad, code=False),
             "",
             _DATA,
             *map(_of_data, data.splitlines()),
@@ -120,7 +120,7 @@ def render(table: str, data: str, networks: str) -> str:
     )
 
 
-def _counted(
+def _count_rows(
     calls: Sequence[Row], head: str, key: Callable[[Row], str], *, code: bool
 ) -> Iterable[str]:
     exits = " | ".join(f"exit {status}" for status in _EXITS)

@@ -26,7 +26,7 @@ PLACES = {
 }
 
 
-def built(node_modules: Path) -> dict[Path, str]:
+def build(node_modules: Path) -> dict[Path, str]:
     """What each file must hold, compiled anew.
 
     Raises:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     [node_modules] = [argument for argument in arguments if argument != "--check"]
     stale = []
-    for place, text in built(Path(node_modules)).items():
+    for place, text in build(Path(node_modules)).items():
         if place.is_file() and place.read_text("utf-8") == text:
             continue
         if check:

@@ -99,7 +99,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {"list": [_source(), _variable("job"), _variable("instance")]},
-        "panels": list(_laid_out({"Brokers": BROKERS, "Runs": RUNS})),
+        "panels": list(_lay_out({"Brokers": BROKERS, "Runs": RUNS})),
     }
 
 
@@ -121,7 +121,7 @@ def _variable(label: str) -> dict[str, Any]:
     }
 
 
-def _laid_out(rows: dict[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:
+def _lay_out(rows: dict[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:
     number = y = 0
     for title, panels in rows.items():
         number += 1
@@ -138,12 +138,12 @@ def _laid_out(rows: dict[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:
             if x + panel.width > _COLUMNS:
                 x, y = 0, y + _HEIGHT
             number += 1
-            yield _drawn(panel, number, {"x": x, "y": y, "w": panel.width, "h": _HEIGHT})
+            yield _draw(panel, number, {"x": x, "y": y, "w": panel.width, "h": _HEIGHT})
             x += panel.width
         y += _HEIGHT
 
 
-def _drawn(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def _draw(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     return {
         "id": number,
         "type": panel.kind,

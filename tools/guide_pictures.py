@@ -37,7 +37,7 @@ _LABELLED = re.compile(r"^(?P<label> *(?:you pin|\S+(?: \S+)?)) {2,}(?P<text>\S.
 _TITLES = {"approve": "sealtrain seal … --and-approve", "status": "sealtrain status"}
 
 
-def drawn(page: str) -> dict[str, str]:
+def draw(page: str) -> dict[str, str]:
     """The pictures of a page, by name."""
     said = {block["typed"]: block["said"].splitlines() for block in _BLOCK.finditer(page)}
 
@@ -57,8 +57,8 @@ def drawn(page: str) -> dict[str, str]:
 
 def _svg(name: str, lines: Iterable[str]) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    for line in _wrapped(_joined(lines)):
-        console.print(_coloured(line), soft_wrap=False, highlight=False)
+    for line in _wrap(_join(lines)):
+        console.print(_colour(line), soft_wrap=False, highlight=False)
     svg = console.export_svg(
         title=_TITLES[name],
         theme=DEFAULT_TERMINAL_THEME,
@@ -68,7 +68,7 @@ def _svg(name: str, lines: Iterable[str]) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-def _joined(lines: Iterable[str]) -> Iterator[str]:
+def _join(lines: Iterable[str]) -> Iterator[str]:
     """Lines as they were before the command wrapped them."""
     whole = ""
     for line in lines:
@@ -82,7 +82,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
     yield whole
 
 
-def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+def _wrap(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         deep = " " * (len(line) - len(line.lstrip()) + 2)
         found = _LABELLED.match(line)
@@ -99,7 +99,7 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
         )
 
 
-def _coloured(line: str) -> Text:
+def _colour(line: str) -> Text:
     text = Text(line)
     text.highlight_regex(r"^ {2,4}(?:you pin|not proven|runs on|\S+(?= {2}))", "bold blue")
     text.highlight_regex(r"\[[a-z-]+\]|NOT ATTESTED|no differential privacy", "bold red")
@@ -109,7 +109,7 @@ def _coloured(line: str) -> Text:
 
 def main() -> None:
     """Write the pictures, or with ``--check`` compare them."""
-    for name, svg in drawn(PAGE.read_text("utf-8")).items():
+    for name, svg in draw(PAGE.read_text("utf-8")).items():
         path = FOLDER / f"{name}.svg"
         if path.exists() and path.read_text("utf-8") == svg:
             continue

@@ -32,10 +32,10 @@ def locked_schema(published: dict[str, Any]) -> dict[str, Any]:
     Args:
         published: ``spec/schema/recipe.schema.json``.
     """
-    return _shared(_locked(published))
+    return _share(_lock(published))
 
 
-def _mapped(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+def _map_schemas(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """A schema whose immediate subschemas are changed."""
     if isinstance(schema, bool):
         return schema
@@ -52,12 +52,12 @@ def _mapped(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     return result
 
 
-def _locked(schema: Schema) -> Schema:
+def _lock(schema: Schema) -> Schema:
     if isinstance(schema, bool):
         return schema
     result = {
         keyword: value
-        for keyword, value in _mapped(schema, _locked).items()
+        for keyword, value in _map_schemas(schema, _lock).items()
         if keyword not in _ANNOTATIONS
     }
     if "properties" in schema:
@@ -70,7 +70,7 @@ def _locked(schema: Schema) -> Schema:
     return result
 
 
-def _shared(schema: dict[str, Any]) -> dict[str, Any]:
+def _share(schema: dict[str, Any]) -> dict[str, Any]:
     """The same schema with what occurs twice among its definitions, under numbers."""
     definitions = schema["$defs"]
 
@@ -78,20 +78,20 @@ def _shared(schema: dict[str, Any]) -> dict[str, Any]:
         return json.dumps(part, sort_keys=True, separators=(",", ":"))
 
     # Definitions that say the same are one.
-    def resolved(part: Schema) -> Schema:
+    def resolve(part: Schema) -> Schema:
         if not isinstance(part, bool) and "$ref" in part:
-            target = resolved(definitions[part["$ref"].removeprefix("#/$defs/")])
+            target = resolve(definitions[part["$ref"].removeprefix("#/$defs/")])
             rest = {keyword: value for keyword, value in part.items() if keyword != "$ref"}
-            return {**target, **_mapped(rest, resolved)}
-        return _mapped(part, resolved)
+            return {**target, **_map_schemas(rest, resolve)}
+        return _map_schemas(part, resolve)
 
-    whole = resolved({name: value for name, value in schema.items() if name != "$defs"})
+    whole = resolve({name: value for name, value in schema.items() if name != "$defs"})
     seen: Counter[str] = Counter()
 
     def count(part: Schema) -> Schema:
         seen[key(part)] += 1
         if seen[key(part)] == 1:
-            _mapped(part, count)
+            _map_schemas(part, count)
         return part
 
     count(whole)
@@ -101,10 +101,10 @@ def _shared(schema: dict[str, Any]) -> dict[str, Any]:
     def compact(part: Schema) -> Schema:
         same = key(part)
         if seen[same] < 2 or len(same) < _WORTH_SHARING:
-            return _mapped(part, compact)
+            return _map_schemas(part, compact)
         if same not in numbers:
             numbers[same] = str(len(numbers))
-            kept[numbers[same]] = _mapped(part, compact)
+            kept[numbers[same]] = _map_schemas(part, compact)
         return {"$ref": f"#/$defs/{numbers[same]}"}
 
     root = compact(whole)

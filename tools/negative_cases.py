@@ -22,7 +22,7 @@ ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE
 _MARKER = "pytest.mark.negative"
 
 
-def marked() -> dict[int, set[Path]]:
+def find_marked() -> dict[int, set[Path]]:
     """Files with tests of each case."""
     found: dict[int, set[Path]] = defaultdict(set)
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
@@ -44,7 +44,7 @@ def places(paths: set[Path]) -> str:
 
 def render(page: str) -> str:
     """The page with the last column of its rows as the markers have it."""
-    tests = marked()
+    tests = find_marked()
 
     def fresh(row: re.Match[str]) -> str:
         return f"| {row[1]} | {row[2]} | {row[3]} | {places(tests[int(row[1])])} |"

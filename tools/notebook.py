@@ -44,18 +44,18 @@ def cells(source: str) -> Iterator[tuple[str, str]]:
             yield "code", text
 
 
-def written(source: str, before: nbformat.NotebookNode | None) -> nbformat.NotebookNode:
+def write(source: str, before: nbformat.NotebookNode | None) -> nbformat.NotebookNode:
     """The notebook of a source, with the outputs of an earlier one whose cells are the same."""
     made: nbformat.NotebookNode = nbformat.v4.new_notebook(metadata=_METADATA)
     for place, (kind, text) in enumerate(cells(source)):
         new: Any = nbformat.v4.new_code_cell if kind == "code" else nbformat.v4.new_markdown_cell
         made.cells.append(new(text, id=f"cell-{place}"))
-    if before is not None and _said(before) == _said(made):
+    if before is not None and _list_cells(before) == _list_cells(made):
         made.cells = before.cells
     return made
 
 
-def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The same with outputs, without times and versions of the machine.
 
     Raises:
@@ -79,7 +79,7 @@ def places(notebook: nbformat.NotebookNode) -> list[str]:
     return [text[:200] for text in shown if _PLACE.search(text)]
 
 
-def _said(notebook: nbformat.NotebookNode) -> list[tuple[str, str]]:
+def _list_cells(notebook: nbformat.NotebookNode) -> list[tuple[str, str]]:
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
 
 
@@ -95,14 +95,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=NOTEBOOK)
     chosen = parser.parse_args()
     before = _read()
-    made = written(SOURCE.read_text("utf-8"), before)
+    made = write(SOURCE.read_text("utf-8"), before)
     if chosen.check:
         if before is None or nbformat.writes(before) != nbformat.writes(made) or places(before):
             raise SystemExit(f"{NOTEBOOK.name} is stale: make format, or tools/notebook.py --run")
         return
     if chosen.run:
         try:
-            made = executed(made)
+            made = execute(made)
         except CellExecutionError as error:
             print(error, file=sys.stderr)
             raise SystemExit(1) from None

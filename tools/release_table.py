@@ -60,7 +60,7 @@ def page(releases: list[dict[str, Any]]) -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def described(kind: str, name: str, path: Path) -> dict[str, Any]:
+def describe(kind: str, name: str, path: Path) -> dict[str, Any]:
     """What the table says of a file or layout."""
     if kind == "image":
         return {"name": name, "digest": describe_image(path).digest, "registers": {}}
@@ -107,7 +107,7 @@ def main() -> int:
             for kind in ("image", "file", "eif")
             for word in getattr(given, kind)
         ]
-        add(given.add, [described(kind, name, Path(path)) for kind, name, path in named])
+        add(given.add, [describe(kind, name, Path(path)) for kind, name, path in named])
     text = page(json.loads(DATA.read_text("utf-8")))
     if given.check:
         if PAGE.read_text("utf-8") != text:

@@ -56,7 +56,7 @@ def table_of(outcomes: Iterable[StepOutcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def written(page: str, table: str) -> str:
+def write(page: str, table: str) -> str:
     """The guide with a table in its place."""
     head, _, rest = page.partition(_BEGIN)
     _, _, tail = rest.partition(_END)
@@ -73,7 +73,7 @@ def main() -> None:
             folder or Path(own) / "walk", on_step=lambda line: print(line, file=sys.stderr)
         )
         table = table_of(play_all(run))
-    PAGE.write_text(written(PAGE.read_text("utf-8"), table), "utf-8")
+    PAGE.write_text(write(PAGE.read_text("utf-8"), table), "utf-8")
 
 
 if __name__ == "__main__":

@@ -94,8 +94,10 @@ class Stage(Rehearsal):
         }
         refused = self._refused(place)
         self._say(f"  a client that approved another recipe tells it nothing [{refused.code}]")
-        trained = server.ended(within=_ENDS_WITHIN_S)
-        sent = {clinic: client.ended(within=_ENDS_WITHIN_S) for clinic, client in clients.items()}
+        trained = server.wait_for_end(within=_ENDS_WITHIN_S)
+        sent = {
+            clinic: client.wait_for_end(within=_ENDS_WITHIN_S) for clinic, client in clients.items()
+        }
         manifest = Path(trained["manifest"]).read_bytes()
         if any(Path(answer["manifest"]).read_bytes() != manifest for answer in sent.values()):
             raise ClaimContradicted("an owner holds another manifest than the server wrote")
@@ -112,7 +114,7 @@ class Stage(Rehearsal):
         self._run("lock", other, "--consortium", self._consortium, *self._brokers, "--out", folder)
         try:
             wary = self._client("wary", CLINICS[1], folder / "app-compose.json", place)
-            wary.ended(within=_ENDS_WITHIN_S)
+            wary.wait_for_end(within=_ENDS_WITHIN_S)
         except ComposeHashMismatch as error:
             return error
         raise UsageError("the client was to refuse the guest, and did not")

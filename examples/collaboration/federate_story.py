@@ -172,7 +172,7 @@ class Stage(Rehearsal):
         limit = time.monotonic() + _WITHIN_S
         while time.monotonic() < limit:
             gone = lead.gone
-            for line in [text for text in lead.said() if text.startswith("round ")][told:]:
+            for line in [text for text in lead.read_stderr() if text.startswith("round ")][told:]:
                 self._say(f"  {line}")
                 told += 1
                 if until is not None and until in line:

@@ -85,7 +85,7 @@ class _KilledPads(pads_act.Stage):
                 "kind": "pads", "role": role, "saw": saw, "back_after_s": back, "over_already": over
             })  # fmt: skip
             self._say(f"killed {role}: back in {back} s")
-        return {"trained": parts[_GUEST].ended(within=_WITHIN_S)}
+        return {"trained": parts[_GUEST].wait_for_end(within=_WITHIN_S)}
 
     def _start(self, role: str) -> SideProgram:
         self._starts += 1
@@ -183,9 +183,9 @@ class _KilledCut(cut_act.Stage):
         server = self._served(1)
         clients = {clinic: self._again(clinic, places[1]) for clinic in CLINICS}
         self._see("all at once", "the server went on at another address", over)
-        trained = server.ended(within=_WITHIN_S)
+        trained = server.wait_for_end(within=_WITHIN_S)
         for client in clients.values():
-            client.ended(within=_WITHIN_S)
+            client.wait_for_end(within=_WITHIN_S)
         return {"trained": trained}
 
     def _kill_all(self, server: SideProgram, clients: dict[str, SideProgram]) -> None:
@@ -238,14 +238,14 @@ class _KilledCut(cut_act.Stage):
 
 def _pauses(guest: SideProgram) -> list[str]:
     """Codes of what a guest's supervisor waited for."""
-    lines = [line for line in guest.said() if line.startswith(_PAUSED)]
+    lines = [line for line in guest.read_stderr() if line.startswith(_PAUSED)]
     return [line.removeprefix(_PAUSED).partition("]")[0] for line in lines]
 
 
 def _code(part: SideProgram) -> str:
     """The code that a part ended with; empty where it ended well."""
     try:
-        part.ended(within=_WITHIN_S)
+        part.wait_for_end(within=_WITHIN_S)
     except SealtrainError as error:
         return error.code
     return ""

@@ -71,9 +71,9 @@ class _Killed(Stage):
             newest = self._newer(leader, newest)
             time.sleep(self._drawn.uniform(0.0, _PAUSE_S))
             leader = self._kill(role, leader)
-        trained = leader.ended(within=_WITHIN_S)
+        trained = leader.wait_for_end(within=_WITHIN_S)
         for holder in HOLDERS:
-            self._parts[holder].ended(within=_WITHIN_S)
+            self._parts[holder].wait_for_end(within=_WITHIN_S)
         return {"trained": trained}
 
     def _restarted_at_once(self, leader: SideProgram) -> SideProgram:
@@ -178,7 +178,7 @@ class _Killed(Stage):
     def _left(self, leader: SideProgram) -> str:
         """What an orchestrator says whose accelerator is gone."""
         try:
-            leader.ended(within=_WITHIN_S)
+            leader.wait_for_end(within=_WITHIN_S)
         except AcceleratorUnreachable as error:
             return f"the orchestrator ended [{error.code}]"
         raise Unreachable("the orchestrator went on without its accelerator")

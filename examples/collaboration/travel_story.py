@@ -119,10 +119,10 @@ class Stage(Rehearsal):
         self._await_state(first)
         first.kill()
         self._say("the orchestrator is killed; the standby takes over from the sealed state")
-        trained = standby.ended(within=_WITHIN_S)
+        trained = standby.wait_for_end(within=_WITHIN_S)
         self._say("every library hears that it is over, and drops its keys")
         for part in holders.values():
-            part.ended(within=_WITHIN_S)
+            part.wait_for_end(within=_WITHIN_S)
         return {"trained": trained}
 
     @property

@@ -50,10 +50,10 @@ class Killed(Rehearsal):
         ticket = self._training(path)
         with self._part("whole-run", *self._prepare_start("whole", ticket)) as whole:
             moments = self._moments(whole, "whole")
-            answer = whole.ended(within=WITHIN_S)
+            answer = whole.wait_for_end(within=WITHIN_S)
         with self._part("killed-run", *self._prepare_start("guest", ticket)) as victim:
             if not self._moments(victim, "guest", most=1):
-                victim.ended(within=WITHIN_S)
+                victim.wait_for_end(within=WITHIN_S)
             time.sleep(self._moment * (moments[-1] - moments[0]))
             late = victim.gone
             victim.kill()

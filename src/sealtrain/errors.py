@@ -95,7 +95,9 @@ class SealtrainError(Exception):
             return self.message
         return f"{self.message} (got {self.got}, expected {self.expected})"
 
-    def restated(self, message: str, *, owner: str | None = None, hint: str | None = None) -> Self:
+    def with_message(
+        self, message: str, *, owner: str | None = None, hint: str | None = None
+    ) -> Self:
         """The same error with another message; ``owner`` and ``hint`` stay where none is given."""
         return type(self)(
             message,

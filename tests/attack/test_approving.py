@@ -117,7 +117,7 @@ class Desk:
 
     @property
     def decided(self) -> list[Any]:
-        return self.broker.decided(self.locked.target, self.site.consortium)
+        return self.broker.list_decisions(self.locked.target, self.site.consortium)
 
 
 @pytest.mark.claim("C152")
@@ -283,7 +283,7 @@ def test_a_broker_cannot_invent_a_dataset_of_the_owners(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     entry = forged(desk, by)
-    lying(monkeypatch, "registered_of", lambda ids: (*ids, entry["body"]["dataset_id"]))
+    lying(monkeypatch, "list_registered", lambda ids: (*ids, entry["body"]["dataset_id"]))
     lying(monkeypatch, "ledger_entries", lambda entries: [*entries[:-1], entry])
     with pytest.raises(DatasetUnknown, check=carries(got="none")):
         desk.approve()
@@ -295,7 +295,7 @@ def test_a_broker_cannot_pass_a_dataset_for_another_recipe_off(
 ) -> None:
     desk.lock("other")
     other = desk.sealed(at="other")
-    lying(monkeypatch, "registered_of", lambda ids: (*ids, other.description.dataset_id))
+    lying(monkeypatch, "list_registered", lambda ids: (*ids, other.description.dataset_id))
     with pytest.raises(DatasetUnknown, check=carries(got="none")):
         desk.approve()
     assert not desk.decided

@@ -314,8 +314,8 @@ def test_a_lease_key_of_the_root_secret_before_still_shows_the_lease(tmp_path: P
     key = derive(old, "lease-key", "ab" * 32)
     shown = read_lease_header(show_lease("ab" * 32, key, b"{}")[LEASE_HEADER])
     assert shown is not None
-    assert Keyring(new, [old]).granted(shown)
-    assert not Keyring(new).granted(shown)
+    assert Keyring(new, [old]).has_granted(shown)
+    assert not Keyring(new).has_granted(shown)
     for text in ("", "x", "ab " * 3, show_lease("ab" * 32, key, b"{}")[LEASE_HEADER].upper()):
         assert read_lease_header(text) is None
 

@@ -108,7 +108,7 @@ class Relay:
 
     def registered(self, wanted: Iterable[OwnedId], **query: str) -> frozenset[OwnedId]:
         self.asked.append("registered")
-        return self.real.registered(wanted, **query)
+        return self.real.ask_registered(wanted, **query)
 
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
         return []  # no revocation reaches the guest

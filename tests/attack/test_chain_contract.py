@@ -13,7 +13,7 @@ from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.errors import ChainRefused, ChainUnreachable, SignatureInvalid
 from sealtrain.signing.errors import StatementInvalid
 from sealtrain_chain.account import address
-from sealtrain_chain.account import signed as sign
+from sealtrain_chain.account import sign_message as sign
 from sealtrain_chain.carrying import carry_out, votes_of
 from sealtrain_chain.contracts import artefact, connect, send
 from sealtrain_chain.contracts import deploy as deployed

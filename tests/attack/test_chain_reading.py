@@ -126,7 +126,7 @@ def gate_over(
 
 def closed(gate: ChainGate, error: type[SealtrainError], check: str | None = None) -> None:
     with pytest.raises(error) as caught:
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
     if check is not None:
         assert caught.value.check == check
 
@@ -135,9 +135,9 @@ def test_k_approvals_open_and_one_revocation_closes(chain: TestChain, contract: 
     with gate_over(chain, contract, None, None, None) as (gate, file):
         closed(gate, ChainRefused, "compose hash")
         approve(chain, file)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
         with pytest.raises(ChainRefused):
-            gate.allowed(APP, "ac" * 32)
+            gate.require_allowed(APP, "ac" * 32)
         carry(chain, file, decision(chain, file, OWNERS[2], "revoke", nonce=1))
         closed(gate, ChainRefused, "compose hash")
 
@@ -146,9 +146,9 @@ def test_k_approvals_open_and_one_revocation_closes(chain: TestChain, contract: 
 def test_a_permission_comes_with_its_proof(chain: TestChain, contract: str) -> None:
     with gate_over(chain, contract, None, None, None, cache_seconds=300) as (gate, file):
         approve(chain, file)
-        word = gate.allowed(APP, HASH)
+        word = gate.require_allowed(APP, HASH)
         assert word is not None
-        assert gate.allowed(APP, HASH) is word  # as long as the permission is kept
+        assert gate.require_allowed(APP, HASH) is word  # as long as the permission is kept
         proven = read_word(word, HASH)
         latest = chain.tester.get_block_by_number("latest")
         header = (proven.number, proven.time, f"0x{proven.block}")
@@ -166,15 +166,15 @@ def test_a_header_of_another_form_gives_no_word(chain: TestChain, contract: str)
     lies: dict[str, Lie] = {"eth_getBlockByNumber": odd}
     with gate_over(chain, contract, lies, lies) as (gate, file):
         approve(chain, file)
-        assert gate.allowed(APP, HASH) is None
+        assert gate.require_allowed(APP, HASH) is None
     with gate_over(chain, contract, lies, None) as (gate, _file):
-        assert gate.allowed(APP, HASH) is not None  # one of those that agree shows it
+        assert gate.require_allowed(APP, HASH) is not None  # one of those that agree shows it
 
 
 def test_an_approval_that_ended_opens_nothing(chain: TestChain, contract: str) -> None:
     with gate_over(chain, contract, None) as (gate, file):
         approve(chain, file, ends=chain.now + 60)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
         chain.tester.time_travel(chain.now + 61)
         chain.tester.mine_block()
         closed(gate, ChainRefused, "compose hash")
@@ -272,7 +272,7 @@ def test_every_changed_bit_of_a_proof_is_refused(chain: TestChain, contract: str
         for _change in flips:
             closed(gate, ProofInvalid)
     with gate_over(chain, contract, None) as (gate, _):
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
 
 
 def test_an_agreeing_node_that_cannot_prove_does_not_stop_the_others(
@@ -281,7 +281,7 @@ def test_an_agreeing_node_that_cannot_prove_does_not_stop_the_others(
     liar = {"eth_getProof": value("0x1")}
     with gate_over(chain, contract, liar, None, None) as (gate, file):
         approve(chain, file)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
 
 
 def forged(field: str, told: str) -> dict[str, Lie]:
@@ -297,7 +297,7 @@ FORGED = forged("stateRoot", "0x" + "77" * 32)
 def test_a_minority_cannot_choose_the_state_root(chain: TestChain, contract: str) -> None:
     with gate_over(chain, contract, FORGED, None, None) as (gate, file):
         approve(chain, file)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
     with gate_over(chain, contract, FORGED, None) as (gate, _):
         closed(gate, ChainUnreachable, "chain nodes")
     with gate_over(chain, contract, FORGED, forged("hash", "0x" + "66" * 32), None) as (gate, _):
@@ -310,7 +310,7 @@ def test_a_node_that_claims_a_height_alone_does_not_move_the_others(
     ahead = forged("number", "0xffffff")
     with gate_over(chain, contract, ahead, None, None) as (gate, file):
         approve(chain, file)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
 
 
 def test_nodes_of_another_chain_do_not_count(chain: TestChain, contract: str) -> None:
@@ -345,7 +345,7 @@ def test_nodes_do_not_go_back_behind_what_was_read(chain: TestChain, contract: s
         approve(chain, file)
         shown["height"] = hex(chain.web3.eth.block_number)
         carry(chain, file, decision(chain, file, OWNERS[2], "revoke", nonce=1))
-        gate.allowed(APP, HASH)  # a node may lag, within max_age_seconds
+        gate.require_allowed(APP, HASH)  # a node may lag, within max_age_seconds
         old, shown["height"] = shown["height"], "latest"
         closed(gate, ChainRefused)
         shown["height"] = old
@@ -377,7 +377,7 @@ def test_a_proxy_that_was_upgraded_is_refused(chain: TestChain) -> None:
     with gate_over(chain, proxy.lower(), None, **pinned) as (gate, _):
         closed(gate, ChainRefused, "compose hash")
         app.functions.addComposeHash(bytes.fromhex(HASH)).transact(rich)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
         app.functions.upgradeToAndCall(next_logic.address, b"").transact(rich)
         closed(gate, ChainRefused, "implementation")
         app.functions.upgradeToAndCall(logic.address, b"").transact(rich)
@@ -389,7 +389,7 @@ def test_another_app_than_the_contracts_is_refused(chain: TestChain, contract: s
     with gate_over(chain, contract, None, app_id="contract") as (gate, file):
         mine = Target(app_id=contract[2:], compose_hash=HASH, recipe_hash="ef" * 32)
         approve(chain, file, target=mine)
-        gate.allowed(contract[2:], HASH)
+        gate.require_allowed(contract[2:], HASH)
         closed(gate, ChainRefused, "app id")
 
 
@@ -408,17 +408,17 @@ def test_a_permission_is_kept_for_its_time_and_a_refusal_never(
     with gate_over(chain, contract, lies, **changed) as (gate, file):
         closed(gate, ChainRefused)
         approve(chain, file, ends=chain.now + 3600)
-        gate.allowed(APP, HASH)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
         assert len(asked) == 2
         carry(chain, file, decision(chain, file, OWNERS[2], "revoke", nonce=1))
         moment[0] = 9.9
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
         moment[0] = 10.0
         closed(gate, ChainRefused)
         assert len(asked) == 3
         approve(chain, file, nonce=2, ends=chain.now + 3600)
-        gate.allowed(APP, HASH)
+        gate.require_allowed(APP, HASH)
         chain.tester.time_travel(chain.now + 3700)
         chain.tester.mine_block()
         closed(gate, ChainRefused)  # kept never beyond its own end
@@ -491,7 +491,7 @@ def test_a_node_that_does_not_answer_as_it_must_closes_the_gate(
         with open_gate(file, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
             begun = time.monotonic()
             with pytest.raises(ChainUnreachable) as caught:
-                gate.allowed(APP, HASH)
+                gate.require_allowed(APP, HASH)
             assert time.monotonic() - begun < 10
         told = str(caught.value.to_dict())
         assert "127.0.0.1" in told
@@ -506,7 +506,7 @@ def test_nodes_that_are_down_close_the_gate(chain: TestChain, contract: str) -> 
             enough = chain_file(chain, contract, down, one, two)
             with open_gate(enough, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
                 approve(chain, enough)
-                gate.allowed(APP, HASH)
+                gate.require_allowed(APP, HASH)
             few = chain_file(chain, contract, down, one)
             with open_gate(few, clock=lambda: chain.now, monotonic=time.monotonic) as gate:
                 closed(gate, ChainUnreachable, "chain nodes")

@@ -66,7 +66,7 @@ def passkey(world: AgentWorld) -> Authenticator:
 
 @pytest.fixture
 def recorded(site: BrokerSite, client: BrokerClient) -> Callable[[], int]:
-    return lambda: len(client.decided(site.target, site.consortium))
+    return lambda: len(client.list_decisions(site.target, site.consortium))
 
 
 def sign(world: AgentWorld, digest: str, credential: dict[str, Any]) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def test_records_that_are_none_stop_the_run(recipe: Any, expected: Any, lie: str
                 return rows[:-1]
 
         at.joining(at.client(A, reading=Lying()), at.client(B, reading=honest))
-        at.clients.joined(within=60)
+        at.clients.wait_for_all(within=60)
         with pytest.raises(DataInvalid, check=carries(check="activations")):
             at.clients.sources()[0].dataset.batch(0)
 
@@ -228,7 +228,7 @@ def test_an_owner_cannot_change_what_it_sent(recipe: Any, expected: Any) -> None
                 return honest.rows(records[:: 1 if len(swapped) == 1 else -1])
 
         at.joining(at.client(A, reading=Swapping(), kept_bytes=0), at.client(B, reading=honest))
-        at.clients.joined(within=60)
+        at.clients.wait_for_all(within=60)
         records = at.clients.sources()[0].dataset
         records.batch(0)
         with pytest.raises(DatasetMismatch, check=carries(check="activations")):

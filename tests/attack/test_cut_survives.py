@@ -78,7 +78,7 @@ def served(
 ) -> dict[str, bytes]:
     """Train as ``cut.guest.serve`` does, until the end or a death after a checkpoint."""
     learning = Learning(at.recipe, Path())
-    there = at.clients.joined(within=60)
+    there = at.clients.wait_for_all(within=60)
     key = joint_key(
         at.clients.shares(), compose_hash=TARGET.compose_hash, run_id=RUN_ID, purpose=STATE_PURPOSE
     )
@@ -90,7 +90,7 @@ def served(
         at.clients.go_on(continued.arrived, consents)
 
     def sealed(ref: Any) -> None:
-        states.seal(ref, at.clients.arrived())(journal, 1.0)
+        states.seal(ref, at.clients.snapshot())(journal, 1.0)
         if ref.counter != dies_at or told_at_last:
             at.clients.tell(SealedCutState.of(ref))
         if ref.counter == dies_at:
@@ -126,7 +126,7 @@ def played(  # a moment of a run
     with site(recipe, sealed=states.newest, kept_bytes=0) as at:
         values = {"kept_bytes": 0} | changed
         at.joining(*(at.client(name, note=notes[name], **values) for name in PARTIES))
-        at.clients.joined(within=wait)
+        at.clients.wait_for_all(within=wait)
         return served(at, states, consents, dies_at=dies_at, told_at_last=told_at_last)
 
 
@@ -349,7 +349,7 @@ def test_what_an_owner_sent_before_stays_what_it_sent(
 
         notes = notes_in(world)
         at.joining(at.client(A, note=notes[A], reading=Swapping()), at.client(B, note=notes[B]))
-        at.clients.joined(within=60)
+        at.clients.wait_for_all(within=60)
         with pytest.raises(DatasetMismatch):
             served(at, states, dict(dead[1]))
 
@@ -370,7 +370,7 @@ def test_an_owner_with_other_data_does_not_go_on(
     with site(recipe_of(), sealed=states.newest) as at:
         notes = notes_in(world)
         at.joining(*(at.client(name, note=notes[name]) for name in PARTIES))
-        at.clients.joined(within=60)
+        at.clients.wait_for_all(within=60)
         with pytest.raises(DatasetMismatch):
             served(at, states, consents)
 

@@ -212,7 +212,7 @@ def test_a_guest_takes_no_longer_lease_than_its_own_manifest_allows(
     grant = world.obtain()
     assert grant.lease_seconds == HOUR
     lease, passed = granted(world, grant, latest=world.clock() + 601)
-    assert lease.left() == lease.seconds == 601
+    assert lease.seconds_left() == lease.seconds == 601
     world.clock.advance(-back)
     passed[0] = 600.5
     lease.require()

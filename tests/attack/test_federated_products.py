@@ -110,8 +110,8 @@ def test_rounds_end_in_the_bits_of_the_same_arithmetic_in_the_parties_guests(
         tested = under[OWNERS[0]].evaluate(state)
         assert tested == inside[OWNERS[0]].evaluate(state)
         for case in made.values():
-            assert " ".join(case.begun().layers) == LAYERS[name]
-            assert case.spent().products >= terms.rounds * terms.local_steps
+            assert " ".join(case.report_begun().layers) == LAYERS[name]
+            assert case.report_spent().products >= terms.rounds * terms.local_steps
         assert made[OWNERS[0]].session != made[OWNERS[1]].session
 
 
@@ -174,14 +174,14 @@ def test_a_party_gives_no_update_after_an_answer_that_is_not_its_own(
             lie(there)
         else:
             there.replay(earlier)
-        before = made.spent().products
+        before = made.report_spent().products
         with pytest.raises(ProductAltered):
             party.learn(number, start)
         there.meddle = None  # honest again: too late for this session
         with pytest.raises(ProductAltered):
             party.learn(number, start)
         assert isinstance(made.failure, ProductAltered)
-        assert made.spent().products == before
+        assert made.report_spent().products == before
         # The other party goes on, and this one with other pads.
         assert neighbour.learn(2, start).records
     with outside(recipe, tmp_path, address) as anew:

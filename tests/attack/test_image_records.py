@@ -97,7 +97,7 @@ class Desk:
 
     @property
     def decisions(self) -> list[Any]:
-        return self.broker.decided(self.locked.target, self.site.consortium)
+        return self.broker.list_decisions(self.locked.target, self.site.consortium)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ class Running:
         self.lease.extend(self.grant.lease_ends, self.grant.lease_seconds, asked)
         self.lease_keeper = LeaseKeeper(self.lease, self.renew)
         self.lease_keeper.begin()
-        key = sealed.key.lent(self.lease.require)
+        key = sealed.key.with_permit(self.lease.require)
         self.data = SealedDataset.open(sealed.folder, key, root=sealed.description.root)
         self.store = SealedStore(out, key.derive("checkpoints"), label="run")
 
@@ -70,7 +70,9 @@ class Running:
         with self.store.write(f"checkpoint-{counter}", {"counter": counter}) as file:
             file.write(b"weights")
         digest = self.store.root(f"checkpoint-{counter}")
-        self.lease_keeper.sealed(CheckpointRef(counter=counter, step=self.step, digest=digest))
+        self.lease_keeper.anchor_checkpoint(
+            CheckpointRef(counter=counter, step=self.step, digest=digest)
+        )
 
     def train(self, steps: int, each: int = 10) -> bool:
         """Steps of some seconds, each with a record batch; whether it is told to stop."""
@@ -86,7 +88,7 @@ class Running:
 
     def stopped(self, error: type[SealtrainError]) -> SealtrainError:
         with pytest.raises(error) as caught:
-            self.lease_keeper.stopped()
+            self.lease_keeper.end_training()
         self.assert_no_key_is_used()
         return caught.value
 
@@ -127,7 +129,7 @@ def test_an_owner_who_revokes_stops_a_running_guest_before_its_lease_ends(
     assert running.lease_keeper.anchored == 1
     running.world.revoke("hospital-c")
     assert running.train(60)
-    assert running.lease.left() > LEASE / 3
+    assert running.lease.seconds_left() > LEASE / 3
     running.seal(2)
     error = running.stopped(ApprovalRevoked)
     assert error.exit_code == 3
@@ -145,7 +147,7 @@ def test_a_host_that_cuts_the_wire_gets_no_second_more(running: Running) -> None
     granted = running.world.clock()
     running.cut = True
     assert running.train(200)
-    assert running.lease.left() > 0
+    assert running.lease.seconds_left() > 0
     running.seal(2)
     error = running.stopped(BrokerUnreachable)
     assert error.exit_code == 4
@@ -300,7 +302,7 @@ def test_a_retention_that_its_owner_ends_early_stops_a_running_guest(running: Ru
     assert not running.train(5)
     state_retention(running.world, running.world.clock())
     assert running.train(60)
-    assert running.lease.left() > LEASE / 3
+    assert running.lease.seconds_left() > LEASE / 3
     running.seal(2)
     error = running.stopped(RetentionEnded)
     assert (error.exit_code, error.owner) == (3, "hospital-c")

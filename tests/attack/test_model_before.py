@@ -129,7 +129,7 @@ class Runs:
 
     def obtain(self, before: ModelBefore | None = None, **changed: Any) -> Grant:
         broker = self.world.attest()
-        asked = None if before is None else before.wanted.asked_of(broker)
+        asked = None if before is None else before.wanted.request_to(broker)
         return self.world.obtain(**({"continues": asked} | changed))
 
     def end(self, grant: Grant, continues: Continues | None = None) -> ModelBefore:
@@ -206,7 +206,7 @@ def test_each_run_opens_the_model_of_the_run_before(runs: Runs) -> None:
         place = None if before is None else before.wanted.place
         before = runs.end(grant, place)
         grant = runs.obtain(before)
-        opened = before.opened(key_of(grant))
+        opened = before.open(key_of(grant))
         assert {name: opened.open_file(name).read() for name in opened.file_names} == FILES
         receipt = grant.receipts[0].receipt
         assert receipt.continues == Continues(
@@ -310,7 +310,7 @@ def test_a_stanza_of_data_opens_no_model_and_that_of_a_model_no_data(runs: Runs)
         DatasetMismatch, "model stanza", lambda: runs.obtain(continues=(first.wanted.place, share))
     )
     broker = runs.world.attest()
-    _place, stanza = first.wanted.asked_of(broker)
+    _place, stanza = first.wanted.request_to(broker)
     datasets = [dataset.asked for dataset in runs.world.sealed.values()]
     datasets[0] = datasets[0]._replace(stanza=stanza)
     runs.assert_refused(NoStanza, "stanza", lambda: runs.obtain(first, datasets=datasets))
@@ -407,7 +407,7 @@ def test_a_model_that_is_swapped_after_the_release_does_not_open(runs: Runs) -> 
     names = check_sealed_names(first.model.names)
     weights = first.folder / names[1]
     genuine = weights.read_bytes()
-    opened = first.opened(key)
+    opened = first.open(key)
     data = bytearray(genuine)
     data[-20_000] ^= 1
     weights.write_bytes(data)
@@ -419,7 +419,7 @@ def test_a_model_that_is_swapped_after_the_release_does_not_open(runs: Runs) -> 
         file.read()
     (first.folder / names[0]).write_bytes(genuine)
     with pytest.raises((WrongContext, SealRefused)):
-        first.opened(key).open_file("config.json").read()
+        first.open(key).open_file("config.json").read()
 
 
 @pytest.mark.parametrize("change", ["strip", "other", "number"])

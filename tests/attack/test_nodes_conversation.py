@@ -91,7 +91,7 @@ def training(world: World, folder: Path) -> Iterator[Training]:
         store = SealedStore(folder, DataKey(bytes(32)), label=RUN_ID)
         for node in nodes:
             assert node.channel.take_checkpoint(store, receives_nothing) is None
-        with lead.heard():
+        with lead.listen():
             yield Training(lead, run, nodes)
 
 
@@ -362,7 +362,7 @@ def introduced(
     receive: Receive = receives_nothing,
 ) -> tuple[Any, SealedStore]:
     """What a node makes of members that a lead sends it, and of what follows."""
-    company = NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS)
+    company = NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=RANKS)
     key = to_base64(company.public_key)
     others = [to_base64(bytes([place]) * 32) for place in (1, 2)]
     members: list[dict[str, Any]] = [

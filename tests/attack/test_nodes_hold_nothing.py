@@ -80,8 +80,8 @@ def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path:
         out = tmp_path / "run"
         with both.lead("run") as (lead, place), both.join(1, place, out="n1") as other:
             wait_until(lambda: any((out / "checkpoints").glob("*")) or lead.gone or other.gone, 200)
-            assert not lead.gone, "\n".join(lead.said())
-            assert not other.gone, "\n".join(other.said())
+            assert not lead.gone, "\n".join(lead.read_stderr())
+            assert not other.gone, "\n".join(other.read_stderr())
             tcp, unix = inodes("tcp"), inodes("unix")
             for part in (lead, other):
                 ranks = of_life(part.pid)
@@ -104,5 +104,7 @@ def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path:
                     assert ".sealed" not in maps
                     assert str(tmp_path / "run") not in maps
                 assert "libtorch" not in Path(f"/proc/{keeper}/maps").read_text()
-            assert lead.end(signal.SIGTERM) == 143, "\n".join([*lead.said(), *other.said()])
+            assert lead.end(signal.SIGTERM) == 143, "\n".join(
+                [*lead.read_stderr(), *other.read_stderr()]
+            )
             other.end()

@@ -608,7 +608,7 @@ def test_a_wait_that_outlasts_every_lease_loses_none(world: World, tmp_path: Pat
 
         def wait() -> None:
             lease_keeper.begin()
-            with NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine:
+            with NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine:
                 found.append(
                     node.channel.introduce(
                         mine, node.releases(), since=NOW, world=NODES * RANKS, meanwhile=tend
@@ -653,7 +653,7 @@ def test_a_node_whose_own_lease_is_refused_leaves_and_may_be_replaced(
 
     with (
         Node(world, 1, lead.address) as node,
-        NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine,
+        NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as mine,
     ):
         node.welcomed()
         with pytest.raises(ApprovalRevoked):

@@ -50,7 +50,7 @@ def test_owners_who_revoke_stop_every_node_with_a_sealed_checkpoint(tmp_path: Pa
             revoke(world, both)
             for part in (lead, other):
                 with pytest.raises(ApprovalRevoked):
-                    part.ended(within=100)
+                    part.wait_for_end(within=100)
         assert sealed(tmp_path / "run")
         # Nothing of it goes on, and nobody gets the keys for it again.
         answer = world.try_run(*both.lead_words("run"))
@@ -76,14 +76,14 @@ def test_a_node_whose_lease_lapses_unheard_ends_the_run_at_its_last_checkpoint(
             yaml.safe_dump(pin | {"url": f"http://{between[0]}:{between[1]}"}, sort_keys=False)
         )
         with both.lead("run") as (lead, place), both.join(1, place, broker=other_pin) as other:
-            wait_until(lambda: "step " in "\n".join(lead.said()) or lead.gone or other.gone)
+            wait_until(lambda: "step " in "\n".join(lead.read_stderr()) or lead.gone or other.gone)
             assert seen.there
             assert not sealed(tmp_path / "run")
             wire.close()
             with pytest.raises(NodeLost, check=carries(got="broker-unreachable")):
-                lead.ended(within=200)
+                lead.wait_for_end(within=200)
             with pytest.raises(BrokerUnreachable):
-                other.ended(within=60)
+                other.wait_for_end(within=60)
         assert sealed(tmp_path / "run")
         assert not (tmp_path / "run" / "manifest.json").exists()
 
@@ -115,8 +115,8 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
                 wait_until(lambda: sealed(out) - before or other.gone)
                 assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
         with both.lead("run") as (lead, place), both.join(1, place, out="n3") as other:
-            assert lead.ended(within=200)["steps"] == 80
-            other.ended(within=60)
+            assert lead.wait_for_end(within=200)["steps"] == 80
+            other.wait_for_end(within=60)
         one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
         assert all(torch.equal(one[name], two[name]) for name in one)
         verdict = world.run("verify", out / "manifest.json", "--trust", both.trust())
@@ -139,9 +139,9 @@ def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) 
 
         with three.lead("whole") as (lead, place):
             others = joined("w", place)
-            lead.ended(within=200)
+            lead.wait_for_end(within=200)
             for other in others:
-                other.ended(within=60)
+                other.wait_for_end(within=60)
         out = tmp_path / "run"
         with three.lead("run", wait_seconds=240) as (lead, place):
             others = joined("n", place)
@@ -151,9 +151,9 @@ def test_two_of_three_nodes_that_die_at_one_moment_are_replaced(tmp_path: Path) 
             for other in others:
                 assert other.kill() == -signal.SIGKILL
             again = joined("m", met_anew(three, lead, place))
-            assert lead.ended(within=200)["steps"] == 40
+            assert lead.wait_for_end(within=200)["steps"] == 40
             for other in again:
-                other.ended(within=60)
+                other.wait_for_end(within=60)
         one, two = weights(three.opened("whole")), weights(three.opened("run"))
         assert all(torch.equal(one[name], two[name]) for name in one)
         verdict = world.run("verify", out / "manifest.json", "--trust", three.trust())
@@ -173,15 +173,15 @@ def test_nodes_of_two_ranks_go_on_from_the_checkpoint_that_they_pass_on(
         recipe = recipe_of(2, steps=24, ranks=2, backend={"name": backend})
         both = Nodes(world, "both", recipe)
         with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
-            lead.ended(within=200)
-            other.ended(within=60)
+            lead.wait_for_end(within=200)
+            other.wait_for_end(within=60)
         out = tmp_path / "run"
         with both.lead("run") as (lead, place), both.join(1, place, out="n1") as other:
             wait_until(lambda: sealed(out) or lead.gone or other.gone)
             assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)
         with both.lead("run") as (lead, place), both.join(1, place, out="n2") as other:
-            assert lead.ended(within=200)["steps"] == 24
-            other.ended(within=60)
+            assert lead.wait_for_end(within=200)["steps"] == 24
+            other.wait_for_end(within=60)
         assert list((tmp_path / "n2" / "checkpoints").iterdir()) == []
         one, two = weights(both.opened("whole")), weights(both.opened("run"))
         assert all(torch.equal(one[name], two[name]) for name in one)
@@ -261,14 +261,14 @@ def test_a_node_outlives_its_lead_twice_and_knows_that_the_run_has_got_further(
             wait_until(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
             before = newest()  # the journal of the one before lies beside it by now
             wait_until(lambda: newest() > before or lead.gone or other.gone)  # noqa: B023
-            lost = "\n".join(other.said()).count("[node-lost]")
+            lost = "\n".join(other.read_stderr()).count("[node-lost]")
             assert lead.kill() == -signal.SIGKILL
-            wait_until(lambda: "\n".join(other.said()).count("[node-lost]") > lost)  # noqa: B023
+            wait_until(lambda: "\n".join(other.read_stderr()).count("[node-lost]") > lost)  # noqa: B023
             begun_from.append({path.name for path in kept.iterdir()})
             words = both.lead_words("run", listen=f"127.0.0.1:{port}")
             lead = stack.enter_context(world.part(*words))
-        assert lead.ended(within=250)["steps"] == 400
-        other.ended(within=60)
+        assert lead.wait_for_end(within=250)["steps"] == 400
+        other.wait_for_end(within=60)
         assert [len(names) for names in begun_from] == [0, 1]
         assert list(kept.iterdir()) == []
 
@@ -283,7 +283,7 @@ def test_a_lead_that_is_stopped_seals_a_checkpoint_and_ends_its_nodes(tmp_path: 
             wait_until(lambda: sealed(out) or lead.gone or other.gone)
             assert lead.end(signal.SIGTERM) == 143
             with pytest.raises(SealtrainError) as caught:
-                other.ended(within=60)
+                other.wait_for_end(within=60)
         assert caught.value.code in ("node-lost", "run-stopped")
         assert sealed(out)
 
@@ -294,11 +294,11 @@ def test_owners_who_revoke_while_nodes_are_awaited_end_the_wait(tmp_path: Path) 
     with stage(tmp_path, lease_seconds=60) as world:
         three = Nodes(world, "three", recipe_of(3, steps=4000))
         with three.lead("run") as (lead, place), three.join(1, place) as other:
-            wait_until(lambda: "waiting for the other nodes" in "\n".join(other.said()))
+            wait_until(lambda: "waiting for the other nodes" in "\n".join(other.read_stderr()))
             revoke(world, three)
             for part in (lead, other):
                 with pytest.raises(ApprovalRevoked):
-                    part.ended(within=60)
+                    part.wait_for_end(within=60)
         assert not sealed(tmp_path / "run")
 
 
@@ -329,9 +329,9 @@ def test_a_node_that_is_withheld_for_longer_than_a_lease_costs_nothing(tmp_path:
         one = joined(1, place, "n1")
         time.sleep(75)
         two = joined(2, place, "n2")
-        assert lead.ended(within=200)["steps"] == 400
+        assert lead.wait_for_end(within=200)["steps"] == 400
         for node in (one, two):
-            node.ended(within=60)
+            node.wait_for_end(within=60)
         assert [list((tmp_path / name / "checkpoints").iterdir()) for name in ("n1", "n2")] == [
             [],
             [],

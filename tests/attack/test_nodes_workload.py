@@ -86,7 +86,7 @@ class FakeLeaseKeeper:
 
 def both() -> tuple[NodeCompany, NodeCompany]:
     """Two nodes that met and are connected."""
-    made = [NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=n * RANKS) for n in (0, 1)]
+    made = [NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=n * RANKS) for n in (0, 1)]
     places = [
         RankPlace(host="127.0.0.1", port=port, public_key=company.public_key)
         for company in made
@@ -185,7 +185,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def unconnected() -> Iterator[NodeCompany]:
-    with NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as made:
+    with NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=RANKS) as made:
         yield made
 
 
@@ -357,7 +357,7 @@ def test_a_node_whose_ranks_stopped_together_asks_the_lead_why(node: Node) -> No
 
 def test_a_workload_that_goes_on_ends_with_the_lead(tmp_path: Path) -> None:
     line, lead = socket.socketpair()
-    opened = NodeCompany.opened(("127.0.0.1", 0), ranks=RANKS, first=RANKS)
+    opened = NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=RANKS)
     with (
         line,
         opened as company,

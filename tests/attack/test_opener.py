@@ -81,7 +81,7 @@ class Rank:
     def __init__(self, run: Any, live: Live | None = None) -> None:
         self.opener = Opener(ranks=1, importable=Importable(), live=live)
         self.opener.open(*run)
-        self.memory, descriptor = SharedMemory.made(2 * SLOT_BYTES)
+        self.memory, descriptor = SharedMemory.create(2 * SLOT_BYTES)
         self.opener.take_slots(0, descriptor, SLOT_BYTES)
         os.close(descriptor)
 

@@ -237,7 +237,7 @@ def test_uses_of_a_shared_id_are_told_by_owner(world: ReleaseWorld) -> None:
     uses = Uses([data.dataset_id])
     for index, entry in enumerate(world.ledger.entries()):
         uses.entry(index, entry)
-    by_owner = {use.owner: use for use in uses.found()}
+    by_owner = {use.owner: use for use in uses.list_uses()}
     assert by_owner[C].withdrawn_at is None
     assert [run.run_id for run in by_owner[C].runs] == [grant.run_id]
     assert by_owner[A].withdrawn_at is not None
@@ -271,13 +271,13 @@ def test_an_owner_that_registers_much_hinders_no_run_of_others(tmp_path: Path) -
         listed = client.series(C, NAME, **target)
         assert [dataset.envelope() for dataset in listed] == [first.envelope, second.envelope]
         own = [world.sealed[owner].owned for owner in OWNERS]
-        assert client.registered(own, **target) == set(own)
+        assert client.ask_registered(own, **target) == set(own)
         stranger = identity(B).public.owner_id
-        found = client.registered_of(stranger, **target, most=1000)
+        found = client.list_registered(stranger, **target, most=1000)
         assert len(found) == REGISTERED_PAGE + 3
         assert list(found) == sorted(set(found))
-        assert len(client.registered_of(stranger, **target, most=10)) == 10
-        mine = client.registered_of(identity(C).public.owner_id, **target, most=1000)
+        assert len(client.list_registered(stranger, **target, most=10)) == 10
+        mine = client.list_registered(identity(C).public.owner_id, **target, most=1000)
         assert set(mine) == {first.dataset_id, second.dataset_id}
 
 

@@ -229,7 +229,7 @@ def test_a_client_signs_again_once_and_no_more(
     world, url = served
     limits = world.broker.caps
     asked: list[int] = []
-    honest = world.broker.owners.known
+    honest = world.broker.owners.find_signer
 
     def never(**request: Any) -> object:
         asked.append(1)
@@ -239,7 +239,7 @@ def test_a_client_signs_again_once_and_no_more(
         finally:
             world.clock.now = NOW
 
-    monkeypatch.setattr(world.broker.owners, "known", never)
+    monkeypatch.setattr(world.broker.owners, "find_signer", never)
     me = identity("hospital-c").signer
     with (
         BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client,

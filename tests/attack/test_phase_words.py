@@ -188,7 +188,7 @@ def test_counts_of_many_datasets_come_in_parts(tmp_path: Path) -> None:
 def test_records_are_counted_once_and_before_the_first_step(tmp_path: Path) -> None:
     made = Run(tmp_path, sft())
     made.ready()
-    memory, descriptor = SharedMemory.made(8)
+    memory, descriptor = SharedMemory.create(8)
     os.close(descriptor)
     early: list[Callable[[], Reply]] = [
         lambda: made.keeper.step(Step(step=1)),
@@ -248,7 +248,7 @@ def test_files_of_the_base_model_open_by_the_names_that_are_listed(tmp_path: Pat
     for name, expected in {"config.json": b"", "model.safetensors": content}.items():
         reply = made.keeper.open_model(OpenModel(name=name))
         assert reply.descriptor is not None
-        memory = SharedMemory.received(reply.descriptor)
+        memory = SharedMemory.receive(reply.descriptor)
         assert bytes(memory.view[: reply.fields["size"]]) == expected
     for name in ("config", "../config.json", "", "/etc/passwd"):
         with pytest.raises(Misused):
@@ -372,7 +372,7 @@ def ready_to_sign(folder: Path) -> Run:
     made = Run(folder, sft())
     made.ready()
     made.keeper.tally(GOOD)
-    memory, descriptor = SharedMemory.made(8)
+    memory, descriptor = SharedMemory.create(8)
     os.close(descriptor)
     made.keeper.take(FileDelivered(name="model.safetensors", size=8, offset=0, length=8), memory)
     return made
@@ -479,7 +479,7 @@ def test_a_checkpoint_that_does_not_open_leaves_nothing_in_the_keeper(tmp_path: 
     made = Run(tmp_path, sft())
     made.ready()
     made.keeper.tally(GOOD)
-    memory, descriptor = SharedMemory.made(1 << 20)
+    memory, descriptor = SharedMemory.create(1 << 20)
     os.close(descriptor)
     sealed = made.keeper.seal(Seal(counter=1, step=1, previous="", size=1 << 20), memory)
     (file,) = (tmp_path / "checkpoints").iterdir()
@@ -503,7 +503,7 @@ def test_products_under_pads_are_told_before_a_checkpoint_and_made_before_the_ma
     monkeypatch.setattr("sealtrain.guest.keeper.close_run", lambda *_: signed)
     lora = {"method": "lora", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
     recipe = sft(collaboration={"kind": "pads", "pads": "own"}, peft=lora)
-    memory, descriptor = SharedMemory.made(8)
+    memory, descriptor = SharedMemory.create(8)
     os.close(descriptor)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = write_host_and_port(*listener.getsockname()[:2])

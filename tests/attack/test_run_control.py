@@ -412,7 +412,7 @@ def test_an_altered_document_is_refused(control: ControlWorld) -> None:
     payload = made.payload.replace(b"nightly", b"nighty1")
     with pytest.raises(SignatureInvalid):
         control.broker.submit(document_of(replace(made, payload=payload)))
-    stop = RunStop.written(
+    stop = RunStop.write(
         {
             "consortium_id": control.world.consortium.consortium_id,
             "submission_id": control.submit().submission_id,
@@ -613,7 +613,7 @@ def entry_of(control: ControlWorld, made: Any, by: str, **changed: Any) -> dict[
     kinds = {kind.payload_type: kind for kind in (Submission, RunEvent, RunStop)}
     document = kinds[made.payload_type].from_bytes(made.payload)
     return {
-        **document.recorded(),
+        **document.ledger_fields(),
         "by": by,
         "signing_key": identity(by).public.signing_key,
         "digest": made.digest,
@@ -664,7 +664,7 @@ def test_an_audit_finds_what_no_broker_records(faulty: ControlWorld, fault: str)
     elif fault == "another body":
         body = entry_of(faulty, fresh, SUBMITTER, name="four")
     elif fault == "stop of a stranger":
-        made_stop = RunStop.written(
+        made_stop = RunStop.write(
             {
                 "consortium_id": world.consortium.consortium_id,
                 "submission_id": one.submission_id,

@@ -232,7 +232,7 @@ def test_a_client_takes_no_run_whose_keys_were_for_another_submission(site: Site
     event = runner.event(other.submission_id, "started", run_id=run_id)
     world = site.control.world
     body: Any = {
-        **RunEvent.from_bytes(event.payload).recorded(),
+        **RunEvent.from_bytes(event.payload).ledger_fields(),
         "by": RUNNER,
         "signing_key": identity(RUNNER).public.signing_key,
         "digest": event.digest,

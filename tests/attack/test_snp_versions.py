@@ -80,7 +80,7 @@ def examine_evidence(guest: SimulatedSnp) -> None:
     """The same in a document of sealtrain's own, as a guest sends it to a broker."""
     from sealtrain.attest.evidence import Evidence
 
-    shown = guest.shown(ASKED, COMPOSE, now=NOW)
+    shown = guest.show(ASKED, COMPOSE, now=NOW)
     evidence = Evidence.build("simulator", app_compose=COMPOSE, **shown)
     examine(recognise(evidence.to_bytes()), Attachments(), rules(guest), NOW)
 
@@ -162,7 +162,7 @@ def test_own_evidence_is_held_against_the_verifiers_own_list() -> None:
     from sealtrain.attest.report_data import Binding
 
     guest, asked = guest_of(3), Binding("attest", {"nonce": "07" * 16})
-    shown = guest.shown(asked.report_data(), COMPOSE, now=NOW)
+    shown = guest.show(asked.report_data(), COMPOSE, now=NOW)
     exhibit = recognise(Evidence.build("simulator", app_compose=COMPOSE, **shown).to_bytes())
     demanding = rules(guest, revocation="require")
     newer = guest.revocations(NOW, issuer_revoked=True)

@@ -66,9 +66,9 @@ def test_other_keys_take_as_many_as_members_do() -> None:
     before = consortium()
     after = rotated(before, C)
     with pytest.raises(ApprovalsMissing) as caught:
-        signed(before, after, A).verified()
+        signed(before, after, A).verify()
     assert "2 of 3 owners" in str(caught.value.expected)
-    found = signed(before, after, A, B).verified()
+    found = signed(before, after, A, B).verify()
     assert (found.signed_by, found.required) == ((A, B), 2)
     assert found.successor.consortium_id != before.consortium_id
 
@@ -90,15 +90,15 @@ def test_other_rules_take_as_many_as_thresholds_do(changed: dict[str, Any]) -> N
     before, after = consortium(), consortium(**changed)
     assert {change.amendment for change in changes_between(before, after)} == {"amend_thresholds"}
     with pytest.raises(ApprovalsMissing):
-        signed(before, after, A, B).verified()
-    assert signed(before, after, A, B, C).verified().complete
+        signed(before, after, A, B).verify()
+    assert signed(before, after, A, B, C).verify().complete
 
 
 def test_both_at_once_take_the_higher_of_both() -> None:
     before = consortium()
     after = rotated(consortium(revoke=2), C)
     with pytest.raises(ApprovalsMissing):
-        signed(before, after, A, B).verified()
+        signed(before, after, A, B).verify()
 
 
 def test_the_new_owners_signatures_count_for_nothing() -> None:
@@ -130,7 +130,7 @@ def test_a_succession_is_worth_nothing_in_another_consortium() -> None:
     # The same owners: only the id in the statement keeps the two apart.
     shown = SuccessionFile(predecessor=other, envelope=file.envelope)
     with pytest.raises(ConsortiumMismatch):
-        SuccessionFile.from_bytes(shown.to_bytes()).verified()
+        SuccessionFile.from_bytes(shown.to_bytes()).verify()
 
 
 def test_a_predecessor_with_lower_thresholds_cannot_be_put_under_it() -> None:
@@ -140,7 +140,7 @@ def test_a_predecessor_with_lower_thresholds_cannot_be_put_under_it() -> None:
         before.to_dict() | {"thresholds": before.thresholds.to_dict() | {"amend_members": 1}}
     )
     with pytest.raises(ConsortiumMismatch):
-        SuccessionFile(predecessor=weaker, envelope=file.envelope).verified()
+        SuccessionFile(predecessor=weaker, envelope=file.envelope).verify()
 
 
 Alter = Callable[[dict[str, Any], list[Subject]], object]
@@ -187,7 +187,7 @@ def test_an_altered_byte_of_the_file_is_noticed() -> None:
         altered = bytearray(data)
         altered[place] ^= 1
         with pytest.raises(SealtrainError):
-            SuccessionFile.from_bytes(bytes(altered)).verified()
+            SuccessionFile.from_bytes(bytes(altered)).verify()
 
 
 # A broker that takes one.

@@ -29,7 +29,7 @@ from sealtrain.base.tiers import TIER_OF_KIND, TIERS, WORDS, Tier
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.errors import ClaimContradicted
-from sealtrain.manifest.limits import TEXTS, left_open, released_open
+from sealtrain.manifest.limits import TEXTS, list_skipped, list_uncompared
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate
 from sealtrain.manifest.report import render
 from sealtrain.manifest.trust import parse_trust
@@ -194,7 +194,7 @@ def test_both_verifiers_name_the_same_open_values(tmp_path: Path) -> None:
         for trust in trusts
     ]
     for trust, answer in zip(trusts, second_answers(asked), strict=True):
-        ours = left_open(trust, artefacts_checked=True)
+        ours = list_skipped(trust, artefacts_checked=True)
         named = [f"Your trust file accepts any {pin['words']}." for pin in answer["open"]]
         assert tuple(named) == ours
         fields = [value.field for value in open_values(trust.appraisal)]
@@ -231,7 +231,7 @@ def test_both_verifiers_name_what_brokers_did_not_compare(tmp_path: Path) -> Non
     assert [other["released"] for other in others] == [[]] * len(others)
     assert [verdict["verdict"] for verdict in (first, *others)] == ["verified"] * len(asked)
     ours = [own_answer(question) for question in asked]
-    found = [released_open(report.facts.receipts or ()) for report in ours]
+    found = [list_uncompared(report.facts.receipts or ()) for report in ours]
     assert found == [tuple(answer["released"]) for answer in (first, *others)]
     told = [any("guest image, machine" in limit for limit in report.limits) for report in ours]
     assert told == [True] + [False] * len(others)

@@ -432,7 +432,7 @@ def test_a_measurement_follows_the_bytes_and_the_key_alone() -> None:
     found = meter.take(key)
     assert fingerprint_of_bytes(program.state(), key) == found == meter.take(key)
     assert meter.take(os.urandom(32)) != found
-    meter.unchanged()
+    meter.check_unchanged()
 
 
 @pytest.mark.claim("C217")

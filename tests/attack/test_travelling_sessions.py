@@ -191,7 +191,7 @@ def test_an_accelerators_answer_of_another_form_is_a_broken_channel(
                 )
             )  # fmt: skip
             with pytest.raises(ChannelBroken):
-                lane.trained()
+                lane.wait_trained()
 
 
 @pytest.mark.claim("C280")
@@ -268,9 +268,9 @@ def test_a_turn_that_waited_for_the_last_session_is_not_begun_in_another(
             thread.join(0.01)
         assert caught.value.check == "session"
         goes_on.set()
-        driver.work.trained()
+        driver.work.wait_trained()
         with pytest.raises(TripBroken) as caught:
-            driver.work.trained()
+            driver.work.wait_trained()
         assert caught.value.check == "session"
         thread.join(PATIENCE)
         assert program.steps == 2
@@ -294,9 +294,9 @@ def test_a_state_that_changed_while_a_long_answer_was_sent_is_not_trained_on(
         first, second = driver.filled(1), driver.filled(2)
         driver.work.turn(dataclasses.replace(first, export=True))
         driver.work.turn(second)
-        assert driver.work.trained().state
+        assert driver.work.wait_trained().state
         with pytest.raises(TripBroken) as caught:
-            driver.work.trained()
+            driver.work.wait_trained()
         assert caught.value.check == "model"
         assert program.steps == 2
 
@@ -307,7 +307,7 @@ def test_a_turn_that_came_while_the_state_was_measured_begins_without_another_lo
 ) -> None:
     """The state was read as shortly before the training as it ever is."""
     looked: list[int] = []
-    unchanged, take, empty = StateMeter.unchanged, StateMeter.take, Inbox.empty.fget
+    unchanged, take, empty = StateMeter.check_unchanged, StateMeter.take, Inbox.empty.fget
     measuring, armed = threading.Event(), threading.Event()
 
     def counted(meter: StateMeter) -> None:
@@ -328,7 +328,7 @@ def test_a_turn_that_came_while_the_state_was_measured_begins_without_another_lo
         return bool(empty(asked))
 
     # Before the program is loaded: afterwards the accelerator would notice.
-    monkeypatch.setattr(StateMeter, "unchanged", counted)
+    monkeypatch.setattr(StateMeter, "check_unchanged", counted)
     monkeypatch.setattr(StateMeter, "take", taken)
     monkeypatch.setattr(Inbox, "empty", property(is_empty))
     with driven(monkeypatch) as (driver, program):
@@ -337,8 +337,8 @@ def test_a_turn_that_came_while_the_state_was_measured_begins_without_another_lo
         driver.work.turn(first)
         assert measuring.wait(PATIENCE)
         driver.work.turn(second)
-        driver.work.trained()
-        driver.work.trained()
+        driver.work.wait_trained()
+        driver.work.wait_trained()
         assert len(looked) == 2  # after the loading, and before the first
         assert program.steps == 3
 

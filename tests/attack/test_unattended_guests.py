@@ -163,9 +163,9 @@ def test_a_run_of_two_ranks_outlives_a_kill_unattended(
     with world.part(*words(world, proposed, "in-ranks", *lasting)) as guest:
         # A checkpoint counts once its journal is there.
         wait_until(lambda: any((out / "journal").glob("*.sealed")) or guest.gone)
-        assert not guest.gone, guest.said()
+        assert not guest.gone, guest.read_stderr()
         os.kill(run_process(guest.pid), signal.SIGKILL)
-        done = guest.ended(within=DEADLINE_SECONDS)
+        done = guest.wait_for_end(within=DEADLINE_SECONDS)
     assert done["steps"] == 60
     proved = form.read((out / "manifest.json").read_bytes())
     assert proved.predicate.run.environment["world_size"] == "2"

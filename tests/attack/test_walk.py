@@ -143,12 +143,12 @@ def test_the_guides_table_is_that_of_a_real_walk(
 ) -> None:
     sys.path.insert(0, str(ROOT / "tools"))
     try:
-        from walk_page import PAGE, table_of, written
+        from walk_page import PAGE, table_of, write
     finally:
         sys.path.pop(0)
     found = table_of(outcomes[switch.name, True] for switch in SWITCHES)
     page = PAGE.read_text("utf-8")
-    assert written(page, found) == page, "make walk writes it"
+    assert write(page, found) == page, "make walk writes it"
 
 
 # --- A walk that could not fail would show nothing -----------------------------------------------

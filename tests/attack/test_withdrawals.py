@@ -48,7 +48,7 @@ def uses(world: ReleaseWorld, *datasets: str) -> list[dict[str, object]]:
     found = Uses(datasets)
     for index, entry in enumerate(world.ledger.entries()):
         found.entry(index, entry)
-    return [document.to_dict() for document in found.found()]
+    return [document.to_dict() for document in found.list_uses()]
 
 
 def refused(world: ReleaseWorld, error: type[SealtrainError], envelope: Envelope) -> None:

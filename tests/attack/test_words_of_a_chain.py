@@ -205,15 +205,15 @@ def test_a_chain_file_and_blocks_make_what_a_trust_file_names(world: World, tmp_
     path = tmp_path / "chain.yaml"
     path.write_text(chain_file(*OWNERS).to_yaml())
     block = state_of(world).block
-    made = TrustedChainOptions(chain=path, blocks=[f"0x{block.upper()}"]).trusted()
+    made = TrustedChainOptions(chain=path, blocks=[f"0x{block.upper()}"]).read_chain()
     assert made is not None
     assert made.blocks == (block,)
     assert made.contract == chain_file(*OWNERS).contract
     trust = world.trust().model_copy(update={"chain": made})
     assert parse_trust(parse_yaml(trust.to_yaml(), error=TrustInvalid, what="trust")) == trust
-    assert TrustedChainOptions().trusted() is None
+    assert TrustedChainOptions().read_chain() is None
     for options in (TrustedChainOptions(chain=path), TrustedChainOptions(blocks=[block])):
         with pytest.raises(UsageError):
-            options.trusted()
+            options.read_chain()
     with pytest.raises(TrustInvalid):
-        TrustedChainOptions(chain=path, blocks=["ab"]).trusted()
+        TrustedChainOptions(chain=path, blocks=["ab"]).read_chain()

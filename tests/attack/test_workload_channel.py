@@ -416,12 +416,12 @@ def test_descriptors_that_come_along_are_not_received(world: World) -> None:
 
 
 def test_the_memory_neither_shrinks_nor_grows_nor_is_unsealed() -> None:
-    memory, descriptor = SharedMemory.made(4096)
+    memory, descriptor = SharedMemory.create(4096)
     try:
         for size in (0, 4095, 4097):
             with pytest.raises(PermissionError):
                 os.ftruncate(descriptor, size)
-        assert SharedMemory.received(os.dup(descriptor)).size == memory.size
+        assert SharedMemory.receive(os.dup(descriptor)).size == memory.size
     finally:
         os.close(descriptor)
 

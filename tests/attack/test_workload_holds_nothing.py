@@ -127,7 +127,7 @@ run = inside.running().run
 found["ways"] = {
     "settings": hasattr(run, "settings"),
     "record": hasattr(run, "record"),
-    "released": hasattr(run, "released_metrics"),
+    "released": hasattr(run, "keep_metrics"),
     "quorum": hasattr(run, "quorum"),
     "grant": hasattr(run, "grant"),
 }

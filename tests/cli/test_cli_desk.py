@@ -272,7 +272,7 @@ def test_an_approval_pins_what_its_owner_registered_and_says_it_on_one_page(
 def broker_decisions(site: BrokerSite, broker: BrokerClient, deployment: Path) -> list[Any]:
     from sealtrain.recipe.lock import LockedRecipe
 
-    found = broker.decided(LockedRecipe.load(deployment).target, site.consortium)
+    found = broker.list_decisions(LockedRecipe.load(deployment).target, site.consortium)
     return [signed.decision for signed in found]
 
 

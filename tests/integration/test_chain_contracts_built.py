@@ -17,7 +17,7 @@ def test_shipped_contracts_are_what_their_sources_compile_to(repository: Path) -
         import contracts
     finally:
         sys.path.pop(0)
-    found = contracts.built(node_modules())
+    found = contracts.build(node_modules())
     assert found.keys() == contracts.PLACES.keys()
     for place, text in found.items():
         assert contracts.COMPILER in text

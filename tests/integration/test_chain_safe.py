@@ -274,7 +274,7 @@ def test_the_owners_contract_is_proven_by_another_implementation(
     with open_gate(file, clock=system_clock, monotonic=time.monotonic) as gate:
         assert kms_says() == (False, "Compose hash not allowed")
         with pytest.raises(ChainRefused):
-            gate.allowed(target.app_id, target.compose_hash)
+            gate.require_allowed(target.app_id, target.compose_hash)
         command("execute", *votes, "--chain", path, *paying)
         assert kms_says() == (True, "")
-        gate.allowed(target.app_id, target.compose_hash)
+        gate.require_allowed(target.app_id, target.compose_hash)

@@ -28,7 +28,7 @@ def test_a_compiler_builds_in_a_guest_and_the_manifest_says_nothing_else(tmp_pat
         folder = world.propose("compiled", compiled)
         world.approve(folder, *OWNERS)
         with world.part(*world.train_words(folder, "run")) as part:
-            assert part.ended(within=800)["steps"] == 2
+            assert part.wait_for_end(within=800)["steps"] == 2
         world.run(
             "trust", "new", "--consortium", "consortium.json",
             "--deployment", folder / "app-compose.json", "--policy", "policy.yaml",

@@ -300,7 +300,7 @@ def typed(program: subprocess.Popen[str], *words: str) -> threading.Thread:
 def test_an_owner_approves_with_a_passkey_and_the_word_in_the_terminal(
     world: ConsoleWorld, tmp_path: Path
 ) -> None:
-    before = len(world.client.decided(world.site.target, world.site.consortium))
+    before = len(world.client.list_decisions(world.site.target, world.site.consortium))
     with programs(world, tmp_path) as (url, agent):
         typing = typed(agent, "ENROLL", "APPROVE")
         page = f"{url}/consortium/{world.compose_hash}"
@@ -311,7 +311,7 @@ def test_an_owner_approves_with_a_passkey_and_the_word_in_the_terminal(
     assert answer["violations"] == []
     assert faults_of(answer) == []
     assert answer["breaches"] == []
-    decided = world.client.decided(world.site.target, world.site.consortium)
+    decided = world.client.list_decisions(world.site.target, world.site.consortium)
     assert len(decided) == before + 1
     assert decided[-1].owner.name == OWNER
 
@@ -322,7 +322,7 @@ def test_a_wrong_word_in_the_terminal_signs_nothing_and_the_page_says_so(
     identity = tmp_path / "owner.json"
     identity.write_bytes((world.site.folder / f"{OWNER}.identity.json").read_bytes())
     identity.chmod(0o600)
-    before = len(world.client.decided(world.site.target, world.site.consortium))
+    before = len(world.client.list_decisions(world.site.target, world.site.consortium))
     with ExitStack() as stack:
         # The agent is told the console's origin, so the console is there first.
         place = tmp_path / "agent.sock"
@@ -350,4 +350,4 @@ def test_a_wrong_word_in_the_terminal_signs_nothing_and_the_page_says_so(
     assert answer["got"][-1] == "agent-declined"
     assert answer["breaches"] == []
     assert answer["width"] <= 390
-    assert len(world.client.decided(world.site.target, world.site.consortium)) == before
+    assert len(world.client.list_decisions(world.site.target, world.site.consortium)) == before

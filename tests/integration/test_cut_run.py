@@ -88,7 +88,7 @@ def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_pa
             ]
             for thread in threads:
                 thread.start()
-            answer = server.ended(within=WITHIN_S)
+            answer = server.wait_for_end(within=WITHIN_S)
             for thread in threads:
                 thread.join(WITHIN_S)
         manifest = (tmp_path / "run" / "manifest.json").read_bytes()
@@ -138,7 +138,8 @@ def test_a_server_under_its_supervisor_outlives_a_kill(tmp_path: Path) -> None:
             run.kill()
             server.line("paused [rank-lost]", within=WITHIN_S)
             wait_until(
-                lambda: sum("cut server ready" in line for line in server.said()) >= 2, WITHIN_S
+                lambda: sum("cut server ready" in line for line in server.read_stderr()) >= 2,
+                WITHIN_S,
             )
             status = json.loads((tmp_path / "status.json").read_bytes())
             assert (status["state"], status["attempts"]) == ("started", 2)

@@ -36,7 +36,7 @@ pytestmark = [
 def learned(at: Site, metrics: list[Any] | None = None) -> tuple[Trained, Learning]:
     """What a server's guest makes of its clients."""
     learning = Learning(at.recipe, at.base_dir)
-    at.clients.joined(within=60)
+    at.clients.wait_for_all(within=60)
     kept: list[Any] = [] if metrics is None else metrics
     trained = train(
         at.recipe,
@@ -145,7 +145,7 @@ def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
         lost = threading.Thread(target=_until_lost, args=(client, first), daemon=True)
         lost.start()
         at.joining(other)
-        at.clients.joined(within=60)
+        at.clients.wait_for_all(within=60)
         source = at.clients.sources()[0].dataset
         before = source.batch(0)
         line.close()  # the line is cut, nobody said a word
@@ -197,14 +197,14 @@ def test_messages_that_come_at_once_are_kept_in_no_more_room_than_there_is() -> 
 def _joined(at: Any) -> list[Any]:
     """A source of each owner."""
     at.joining(*(at.client(name) for name in PARTIES))
-    at.clients.joined(within=60)
+    at.clients.wait_for_all(within=60)
     return list({source.owner: source for source in at.clients.sources()}.values())
 
 
 def _asked_once(at: Any, source: Any) -> int:
     """Bytes that came of a dataset in all, once its first message was asked for."""
     source.dataset.batch(0)
-    return int(at.clients.received(source.dataset.dataset_id).size)
+    return int(at.clients.find_received(source.dataset.dataset_id).size)
 
 
 def _until_lost(client: Any, channel: Any) -> None:
@@ -238,5 +238,5 @@ def test_an_owner_who_stays_away_ends_the_run() -> None:
         with pytest.raises(
             PeerUnreachable, check=carries(check="clients", got="1 of 2")
         ) as missing:
-            at.clients.joined(within=1.0)
+            at.clients.wait_for_all(within=1.0)
     assert missing.value.owner == PARTIES[1]

@@ -31,8 +31,8 @@ def test_two_nodes_end_with_the_weights_of_one_guest_and_a_manifest_of_both(
         world.run(*world.train_words(alone.folder, "alone-run"))
         both = Nodes(world, "both", recipe_of(2))
         with both.lead("run") as (lead, place), both.join(1, place) as other:
-            done = lead.ended(within=200)
-            assert other.ended(within=60)["node"] == 1
+            done = lead.wait_for_end(within=200)
+            assert other.wait_for_end(within=60)["node"] == 1
         assert done["steps"] == 12
         one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
         assert one.keys() == two.keys()
@@ -67,8 +67,8 @@ def test_two_nodes_train_a_sealed_base_as_one_guest_does(tmp_path: Path) -> None
         world.run(*world.train_words(alone.folder, "alone-run"))
         both = Nodes(world, "both", recipe_of(2, **changed), sources)
         with both.lead("run") as (lead, place), both.join(1, place) as other:
-            assert lead.ended(within=200)["steps"] == 12
-            assert other.ended(within=60)["node"] == 1
+            assert lead.wait_for_end(within=200)["steps"] == 12
+            assert other.wait_for_end(within=60)["node"] == 1
         one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
         assert one.keys() == two.keys()
         assert all(torch.equal(one[name], two[name]) for name in one)
@@ -94,8 +94,8 @@ def test_two_nodes_of_two_ranks_end_with_the_weights_of_one_guest_of_four_but_fo
         both = Nodes(world, "both", recipe_of(2, ranks=2, **shared_out))
         for out in ("run", "again"):
             with both.lead(out) as (lead, place), both.join(1, place, out=f"{out}-1") as other:
-                assert lead.ended(within=200)["steps"] == 12
-                assert other.ended(within=60)["node"] == 1
+                assert lead.wait_for_end(within=200)["steps"] == 12
+                assert other.wait_for_end(within=60)["node"] == 1
         one, two, again = (
             weights(nodes.opened(out))
             for nodes, out in ((alone, "alone-run"), (both, "run"), (both, "again"))
@@ -127,8 +127,8 @@ def test_two_nodes_of_deepspeed_end_with_the_weights_of_one_guest(
         world.run(*world.train_words(alone.folder, "alone-run"))
         both = Nodes(world, "both", recipe_of(2, **shared_out))
         with both.lead("run") as (lead, place), both.join(1, place) as other:
-            assert lead.ended(within=200)["steps"] == 12
-            assert other.ended(within=60)["node"] == 1
+            assert lead.wait_for_end(within=200)["steps"] == 12
+            assert other.wait_for_end(within=60)["node"] == 1
         one, two = weights(alone.opened("alone-run")), weights(both.opened("run"))
         assert one.keys() == two.keys()
         assert all(torch.equal(one[name], two[name]) for name in one)
@@ -143,17 +143,17 @@ def test_a_killed_node_is_replaced_and_the_run_ends_as_if_nothing_had_happened(
     with stage(tmp_path) as world:
         both = Nodes(world, "both", recipe_of(2, steps=40))
         with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
-            lead.ended(within=200)
-            other.ended(within=60)
+            lead.wait_for_end(within=200)
+            other.wait_for_end(within=60)
         with both.lead("run", wait_seconds=180) as (lead, place):
             with both.join(1, place, out="n1") as other:
                 wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("*")) or other.gone)
                 assert other.kill() == -signal.SIGKILL
-            wait_until(lambda: "node-lost" in "\n".join(lead.said()))
+            wait_until(lambda: "node-lost" in "\n".join(lead.read_stderr()))
             wait_until(lambda: both.place(lead) != place)
             with both.join(1, both.place(lead), out="n2") as other:
-                assert lead.ended(within=200)["steps"] == 40
-                other.ended(within=60)
+                assert lead.wait_for_end(within=200)["steps"] == 40
+                other.wait_for_end(within=60)
         one, two = weights(both.opened("whole")), weights(both.opened("run"))
         assert all(torch.equal(one[name], two[name]) for name in one)
         verdict = world.run("verify", tmp_path / "run" / "manifest.json", "--trust", both.trust())

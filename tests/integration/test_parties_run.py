@@ -157,8 +157,8 @@ def _recorded_for_all(at: JointSite, manifest: bytes, run_id: str) -> None:
     (recorded,) = [entry["body"] for entry in entries if entry["kind"] == "manifest"]
     assert recorded["manifest_digest"] == sha256_hex(manifest)
     assert set(recorded["parties"]) == {party_run_id(run_id, name) for name in OWNERS}
-    assert len(uses.found()) == 4
-    for use in uses.found():
+    assert len(uses.list_uses()) == 4
+    for use in uses.list_uses():
         assert [len(run.manifests) for run in use.runs] == [1], use.name
 
 

@@ -339,14 +339,14 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
         wait_until(lambda: list((out / "checkpoints").glob("*.sealed")) or guest.gone)
         # An owner's latest approval counts, and this one is over in two seconds.
         world.approve_until(folder, "clinic-c", seconds=2)
-        wait_until(lambda: "no key is held" in "\n".join(guest.said()) or guest.gone)
-        assert not guest.gone, guest.said()
-        assert children(guest.pid) == [], guest.said()
+        wait_until(lambda: "no key is held" in "\n".join(guest.read_stderr()) or guest.gone)
+        assert not guest.gone, guest.read_stderr()
+        assert children(guest.pid) == [], guest.read_stderr()
         newest = max(path.name for path in (out / "checkpoints").glob("*.sealed"))
         assert not (out / "manifest.json").exists()
         world.approve(folder, "clinic-c")
-        outcome = guest.ended(within=DEADLINE_SECONDS)
-    said = "\n".join(guest.said())
+        outcome = guest.wait_for_end(within=DEADLINE_SECONDS)
+    said = "\n".join(guest.read_stderr())
     assert "paused [" in said
     assert f"checkpoint {int(newest.split('-')[1])} is sealed" in said
     resumes = manifest_of(out)["predicate"]["run"]["resumes"]

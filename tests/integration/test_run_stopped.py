@@ -45,7 +45,7 @@ def test_it_is_told_to_end_and_goes_on(tmp_path: Path) -> None:
         with world.part(*world.train_words(folder, "run")) as training:
             wait_until(lambda: any((out / "checkpoints").glob("*")) or training.gone)
             assert training.end(signal.SIGTERM) == 143
-            said = "\n".join(training.said())
+            said = "\n".join(training.read_stderr())
         assert "run-stopped" in said
         assert "waiting for keys" in said
         assert not (out / "manifest.json").exists()
@@ -95,7 +95,10 @@ def test_a_signal_to_the_whole_group_reaches_a_run_with_ranks_and_supervisor_onc
             before = newest(out)
             os.killpg(training.pid, signal.SIGTERM)
             status = training.wait(within=DEADLINE_SECONDS)
-            assert (status, json.loads(training.printed())["error"]["code"]) == (143, "run-stopped")
+            assert (status, json.loads(training.read_stdout())["error"]["code"]) == (
+                143,
+                "run-stopped",
+            )
             assert group(training.pid) == []
             assert not [process for process in processes if Path(f"/proc/{process}").exists()]
         assert newest(out) > before

@@ -123,7 +123,7 @@ def versions() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     """Label, outcome, document and policy of every form of report and quote, known and unknown."""
     for version in range(1, 9):
         guest = SimulatedSnp(b"a chip of some firmware", version=version)
-        cpu = guest.shown(ASKED.report_data(), COMPOSE, now=NOW)
+        cpu = guest.show(ASKED.report_data(), COMPOSE, now=NOW)
         policy = insecure_simulator_policy(guest.root_der, tee="snp").to_dict()
         end = "accepted" if 2 <= version <= 6 else "quote-invalid"
         yield f"report {version}", end, simulated(None, cpu), policy
@@ -218,9 +218,7 @@ def test_launch_configurations_of_every_form_end_alike(capsys: pytest.CaptureFix
     written["with a fraction"] = written["as the host writes it"].replace(": 3", ": 3.0")
     asked = []
     for label, text in written.items():
-        shown = guest.shown(
-            ASKED.report_data(), COMPOSE, now=NOW, host_data=launch_commitment(text)
-        )
+        shown = guest.show(ASKED.report_data(), COMPOSE, now=NOW, host_data=launch_commitment(text))
         document = simulated(None, {**shown, "tee": "dstack-amd-sev-snp", "mr_config": text})
         asked += [
             EvidenceQuestion(label=label, document=document, policy=rules)

@@ -84,7 +84,7 @@ def test_everything_ends_with_it_and_continues_with_the_next(
         return part
 
     first = begun("first")
-    answer: dict[str, Any] = json.loads(first.printed())
+    answer: dict[str, Any] = json.loads(first.read_stdout())
     assert answer == {"brokers": [str(out / "broker.yaml")], "policy": str(out / "policy.yaml")}
     pinned = load_pin(out / "broker.yaml")
     assert (out / "guest.sock").is_socket()
@@ -145,7 +145,7 @@ def test_it_ends_with_its_broker_and_with_its_guest(
         [serving] = serving_below(part.pid, words_of[killed])
         os.kill(serving, signal.SIGKILL)
         assert part.wait(within=30) == 4
-    printed = part.printed()
+    printed = part.read_stdout()
     _, first = json.JSONDecoder().raw_decode(printed)
     error = json.loads(printed[first:])["error"]
     assert (error["code"], error["check"]) == (

@@ -39,7 +39,7 @@ def test_a_release_shows_digests_and_registers(table: Any, data: Path, tmp_path:
     disk.write_bytes(b"a disk")
     eif.write_bytes(enclave(b"init", b"root"))
     named = (("file", "guest.disk", disk), ("eif", "guest.eif", eif))
-    table.add("1.0.0", [table.described(*each) for each in named], data)
+    table.add("1.0.0", [table.describe(*each) for each in named], data)
     text = table.page(json.loads(data.read_text()))
     assert table.file_sha256(disk) in text
     assert table.file_sha256(eif) in text

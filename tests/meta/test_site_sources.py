@@ -23,10 +23,10 @@ def tools() -> None:
 @pytest.fixture(scope="module")
 def sources(tools: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Markdown of the site by its name."""
-    from pages import laid_out
+    from pages import lay_out
 
     folder = tmp_path_factory.mktemp("site") / "sources"
-    laid_out(folder)
+    lay_out(folder)
     return {
         path.relative_to(folder).as_posix(): path.read_text("utf-8")
         for path in folder.rglob("*.md")

@@ -115,7 +115,7 @@ def told(tee: SimulatedTee, fault: str | None = None, *, board: bool = False) ->
         cpu["app_compose"] = COMPOSE
     else:
         snp = SimulatedSnp(SEED)
-        cpu = {**snp.shown(said, COMPOSE, now=AT, fault=lie), "app_compose": COMPOSE}
+        cpu = {**snp.show(said, COMPOSE, now=AT, fault=lie), "app_compose": COMPOSE}
         root = snp.root_der
     rules = BOARD.policy(revocation="require") if board else None
     return Told(

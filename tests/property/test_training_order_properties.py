@@ -61,7 +61,7 @@ def test_rows_of_a_source_come_up_equally_often_and_by_weight(
     for epoch in range(epochs):
         for number in range(order.rounds_in(epoch)):
             for pick in order.round(epoch, number).picks:
-                rows = order.shuffled(pick, shape[pick.source][pick.batch])
+                rows = order.shuffle(pick, shape[pick.source][pick.batch])
                 for row in rows[pick.start : pick.stop]:
                     counts[pick.source, pick.batch, int(row)] += 1
     least = min(w for w, sizes in zip(weights, shape, strict=True) if sum(sizes))

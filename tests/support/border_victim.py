@@ -522,7 +522,7 @@ def main() -> None:
             accelerated="compilers" in sys.argv,
             compiles="compiles" in sys.argv,
         ) as room,
-        room.closed(ways),
+        room.confine(ways),
     ):
         try:
             held = room.lock(ways).to_dict()

@@ -62,7 +62,7 @@ class Player:
         }
         if "previous" not in own:
             own["previous"] = self.control.shown(submission_id).head
-        made = RunEvent.written(own, signed_at=self.control.world.clock())
+        made = RunEvent.write(own, signed_at=self.control.world.clock())
         return sign_control(made, key)
 
     def report(self, submission_id: str, event: str, **changed: Any) -> Posted:
@@ -112,7 +112,7 @@ class ControlWorld:
             "signer": identity(by).signer.key_id,
             **changed,
         }
-        return self.post(RunStop.written(own, signed_at=self.world.clock()), by)
+        return self.post(RunStop.write(own, signed_at=self.world.clock()), by)
 
     def shown(self, submission_id: str) -> ShownSubmission:
         found: ShownSubmission = self.broker.one(submission_id).submission

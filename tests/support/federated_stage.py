@@ -91,7 +91,7 @@ class Stage:
         return self.parts[name].line(word, within=WITHIN_S)
 
     def ended(self, name: str) -> dict[str, Any]:
-        return self.parts[name].ended(within=WITHIN_S)
+        return self.parts[name].wait_for_end(within=WITHIN_S)
 
 
 @contextmanager

@@ -183,7 +183,7 @@ class Lead:
     def _meet(self) -> None:
         run: Any = self.run
         try:
-            with LeadNode.met(run) as lead:
+            with LeadNode.meet(run) as lead:
                 self.threads = [thread.name for thread in threading.enumerate()]
                 self.lead = lead
                 self._met.set()
@@ -268,7 +268,7 @@ class Node:
     ) -> Iterator[tuple[NodeCompany, Introduced]]:
         nodes, ranks = self.settings
         first = self.number * ranks
-        with NodeCompany.opened(("127.0.0.1", 0), ranks=ranks, first=first) as mine:
+        with NodeCompany.open(("127.0.0.1", 0), ranks=ranks, first=first) as mine:
             shown = self.releases() if releases is None else releases
             yield (
                 mine,

@@ -92,9 +92,11 @@ class Nodes:
         """Where the lead says that nodes join; the newest line counts."""
 
         def said() -> str | None:
-            lines = [line for line in part.said() if "waiting for" in line and " at " in line]
+            lines = [
+                line for line in part.read_stderr() if "waiting for" in line and " at " in line
+            ]
             if part.gone and not lines:
-                raise AssertionError("\n".join(part.said()))
+                raise AssertionError("\n".join(part.read_stderr()))
             return lines[-1].partition(" at ")[2].split()[0] if lines else None
 
         return str(wait_until(said))

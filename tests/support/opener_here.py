@@ -24,9 +24,9 @@ class OpenerHere:
         return held
 
     def take_slots(self, rank: int, descriptor: int, slot_bytes: int) -> None:
-        self._memory[rank] = SharedMemory.received(os.dup(descriptor))
+        self._memory[rank] = SharedMemory.receive(os.dup(descriptor))
 
-    def lost(self) -> DecryptionLost:
+    def loss_error(self) -> DecryptionLost:
         return DecryptionLost("gone", check="opener")
 
     def lay(self, rank: int, *, slot_bytes: int, **wanted: int) -> int:

@@ -43,8 +43,8 @@ class Meddler(Multiplier):
         self.answered: list[torch.Tensor] = []
         self.meddle: Meddle | None = None
 
-    def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        product = super().multiplied(asked, factor)
+    def multiply(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        product = super().multiply(asked, factor)
         self.seen.append(asked.clone())
         self.answered.append(product.clone())
         return product if self.meddle is None else self.meddle(asked, product)

@@ -108,7 +108,7 @@ class Asking:
         file = propose(before, after, identity(A).signer, ledgers=[], not_after=NOW + DAY)
         for name in (B, C):
             file = with_signature(file, identity(name).signer)
-        return file.verified().envelope
+        return file.verify().envelope
 
     def obtain(self, **changed: Any) -> Grant:
         with BrokerClient(self.url) as client:

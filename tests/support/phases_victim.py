@@ -136,7 +136,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     REACHED.clear()
     with (
         enclose(tally, alone=False) as room,
-        room.closed(Ways(urls=["http://127.0.0.1:1"], folders=[out])),
+        room.confine(Ways(urls=["http://127.0.0.1:1"], folders=[out])),
     ):
         mark(f"begin-{name}")
         train(

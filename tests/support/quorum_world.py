@@ -38,12 +38,12 @@ class QuorumWire(Wire):
         assert self._up().broker.consortium.consortium_id == consortium_id
         return self.broker.consortium
 
-    def registered(self, wanted: Sequence[OwnedId], **query: str) -> frozenset[OwnedId]:
+    def ask_registered(self, wanted: Sequence[OwnedId], **query: str) -> frozenset[OwnedId]:
         registry = self._up().broker.registry
         found = set()
         for owned in wanted:
             asked = {**query, "owner_id": owned.owner_id, "dataset_ids": [owned.dataset_id]}
-            page = self.answered(RegisteredDatasets, registry.registered(**asked))
+            page = self.answered(RegisteredDatasets, registry.list_registered(**asked))
             found |= {OwnedId(owned.owner_id, value) for value in page.dataset_ids}
         return frozenset(found)
 

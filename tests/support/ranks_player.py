@@ -76,7 +76,7 @@ def main() -> None:
     try:
         with (
             enclose(OutputTally(), alone=True) as room,
-            room.closed(ways),
+            room.confine(ways),
             gather_ranks(
                 backend.ranks,
                 group=needs_group(backend),

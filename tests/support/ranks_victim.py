@@ -102,7 +102,7 @@ def main() -> None:
     said: dict[str, Any] = {}
 
     class Lapses(StopsAfter):
-        def stopped(self) -> NoReturn:
+        def end_training(self) -> NoReturn:
             raise LeaseStale("the lease has ended")
 
     inputs = Inputs(base_dir=Path(), sources=sources)
@@ -124,7 +124,7 @@ def main() -> None:
 
     with (
         enclose(tally, alone=True) as room,
-        room.closed(ways),
+        room.confine(ways),
         gather_ranks(
             backend.ranks,
             group=needs_group(backend),

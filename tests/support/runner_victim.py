@@ -173,7 +173,7 @@ def main() -> int:
     tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     try:
-        with enclose(tally, alone=True) as room, room.closed(ways):
+        with enclose(tally, alone=True) as room, room.confine(ways):
             HELD = room.lock(ways)
             answer = run_telling(job, sys.argv[3], lambda: tally.counts)  # type: ignore[arg-type]
     except SealtrainError as error:

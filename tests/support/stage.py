@@ -236,7 +236,7 @@ class Stage:
         try:
             return part.place(ready, within=DEADLINE_SECONDS)
         except Unreachable as error:
-            raise AssertionError("\n".join(part.said())) from error
+            raise AssertionError("\n".join(part.read_stderr())) from error
 
     def part(self, *words: str | Path, answers: bool = True) -> SideProgram:
         """Start a command that runs beside the test. Use as a context: it is ended."""

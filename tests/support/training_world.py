@@ -198,7 +198,7 @@ class StopsAfter:
         self.asked.append((step, ahead, span))
         return step >= self.step and not (self.boundaries and ahead)
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         raise Interrupted
 
 

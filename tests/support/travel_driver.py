@@ -49,7 +49,7 @@ class Driver:
 
     def trained(self, turn: Turn) -> Trained:
         self.work.turn(turn)
-        return self.work.trained()
+        return self.work.wait_trained()
 
 
 def lane_to(world: TravelWorld, session: str, name: str) -> Any:

@@ -149,7 +149,7 @@ def test_every_number_of_a_product_is_the_vectors(exact: str, vector: dict[str, 
     digits, kept = checks.secret_vectors(matrix, direction)
     assert torch.equal(digits, limbs(drawn))
     assert kept.tolist() == vector["check_images"]
-    assert checks.checked(matrix, direction, entries, result) is result
+    assert checks.check(matrix, direction, entries, result) is result
 
 
 @pytest.mark.parametrize("vector", vectors("dealing"), ids=comment)

@@ -97,7 +97,7 @@ def test_a_lease_is_shown_by_its_key_and_known_by_the_root_alone(case: dict[str,
     assert shown is not None
     for other in LEASES:
         keyring = Keyring(Secret(bytes.fromhex(other["root"])))
-        assert keyring.granted(shown) == (other["root"] == case["root"])
+        assert keyring.has_granted(shown) == (other["root"] == case["root"])
         assert not keyring.closes(shown)
 
 
@@ -113,7 +113,7 @@ def test_a_manifest_is_shown_by_a_key_of_its_own(case: dict[str, Any]) -> None:
     for other in LEASES:
         keyring = Keyring(Secret(bytes.fromhex(other["root"])))
         assert keyring.closes(shown) == (other["root"] == case["root"])
-        assert not keyring.granted(shown)
+        assert not keyring.has_granted(shown)
 
 
 @pytest.mark.parametrize("case", RECEIPTS["cases"], ids=lambda case: case["name"])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "debian"))
 
 from archive import apt, lists_of  # noqa: E402
-from kernel import made, missing  # noqa: E402
+from kernel import make, missing  # noqa: E402
 
 QEMU_SUITE = "trixie-backports"
 SOURCE_SUITE = "trixie"
@@ -59,7 +59,7 @@ def kernel(folder: Path) -> None:
     """Kernel and modules."""
     if not (folder / "vmlinuz").is_file():
         folder.mkdir(exist_ok=True)
-        for name, data in reversed(made().items()):
+        for name, data in reversed(make().items()):
             (folder / name).write_bytes(data)
 
 

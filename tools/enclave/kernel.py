@@ -42,7 +42,7 @@ def main() -> int:
     out: Path = parser.parse_args().out
     if (problem := missing()) is not None:
         parser.error(problem)
-    for name, data in made().items():
+    for name, data in make().items():
         out.mkdir(exist_ok=True)
         (out / name).write_bytes(data)
         print(f"{hashlib.sha256(data).hexdigest()}  {name}")
@@ -57,7 +57,7 @@ def missing() -> str | None:
     return missing_for_debian()
 
 
-def made(suite: str = SUITE) -> dict[str, bytes]:
+def make(suite: str = SUITE) -> dict[str, bytes]:
     """File name → bytes: ``vmlinuz`` and each module, after those that it needs."""
     with tempfile.TemporaryDirectory(prefix="enclave-kernel-") as place:
         folder = Path(place) / suite

@@ -111,7 +111,7 @@ def _evidence() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain_rehearsal.simulator.snp import SimulatedSnp
 
     compose, pki = '{"name":"fuzz"}', SimulatedPki(_SEED)
-    shown = SimulatedSnp(_SEED).shown(bytes(64), compose.encode(), now=_NOW)
+    shown = SimulatedSnp(_SEED).show(bytes(64), compose.encode(), now=_NOW)
     snp = {**shown, "app_compose": compose}
     tdx = {"tee": "tdx", "quote": to_base64(pki.quote(bytes(64))), "app_compose": compose}
     nitro = {"tee": "nitro", "document": "AAAA", "app_compose": compose}
@@ -334,7 +334,7 @@ def _enclave_file() -> tuple[Callable[[bytes], object], list[bytes]]:
         write_enclave,
     )
 
-    def measured(data: bytes) -> None:
+    def measure(data: bytes) -> None:
         measure_signer(data)
         measure_enclave(data)
 
@@ -346,13 +346,13 @@ def _enclave_file() -> tuple[Callable[[bytes], object], list[bytes]]:
         processors=2,
         memory=1 << 30,
     )
-    return measured, [into.getvalue()]
+    return measure, [into.getvalue()]
 
 
 def _enclave_parent() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.enclave.launch import EnclaveLaunch
-    from sealtrain.guest.enclave.parent import running, stage_of, started
+    from sealtrain.guest.enclave.parent import read_started, running, stage_of
 
     launch = EnclaveLaunch(
         eif=Path("x.eif"),
@@ -368,7 +368,7 @@ def _enclave_parent() -> tuple[Callable[[bytes], object], list[bytes]]:
         stage_of(data)
         with suppress(SealtrainError):
             running(data)
-        started(data, launch)
+        read_started(data, launch)
 
     said = {
         "EnclaveID": "i-00000000000000001-enc0000000000000001",

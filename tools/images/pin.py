@@ -64,7 +64,7 @@ def indexes() -> tuple[dict[str, list[Paragraph]], str]:
     dates = []
     for archive, suite in SUITES:
         base = f"{MIRROR}/{archive}/dists/{suite}"
-        release = _signed(_get(f"{base}/InRelease"))
+        release = _read_signed(_get(f"{base}/InRelease"))
         dates.append(parsedate_to_datetime(_field(release, "Date")))
         name = "main/binary-amd64/Packages.xz"
         packed = _get(f"{base}/{name}")
@@ -79,7 +79,7 @@ def indexes() -> tuple[dict[str, list[Paragraph]], str]:
     return found, f"{date:%Y%m%dT%H%M%SZ}"
 
 
-def _signed(message: bytes) -> str:
+def _read_signed(message: bytes) -> str:
     """The text that Debian's archive keys signed."""
     with tempfile.TemporaryDirectory() as folder:
         signed, text = Path(folder, "InRelease"), Path(folder, "Release")

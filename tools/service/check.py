@@ -42,7 +42,7 @@ def main() -> int:
         served_world(Path(folder), limits=plenty) as (world, url),
     ):
         given = Path(folder) / "given.json"
-        given.write_text(json.dumps(_given(world, url)))
+        given.write_text(json.dumps(_make_messages(world, url)))
         given.chmod(0o600)
         command = [
             str(asked.st.absolute()),
@@ -62,7 +62,7 @@ def main() -> int:
         return done.returncode
 
 
-def _given(world: Any, url: str) -> dict[str, Any]:
+def _make_messages(world: Any, url: str) -> dict[str, Any]:
     """An owner's seed, operators' tokens, and messages of this broker."""
     from release_world import boot_info
     from world import identity  # type: ignore[import-not-found]  # of the tests

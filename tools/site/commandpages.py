@@ -21,7 +21,7 @@ def command_pages(page: str) -> dict[str, str]:
     """
     sections = _SECTION.findall(page)
     pages = {
-        f"commands/{_file(name)}.md": f"{ALONE}# {name}\n{_moved(body)}\n\n"
+        f"commands/{_file(name)}.md": f"{ALONE}# {name}\n{_move_links(body)}\n\n"
         "[All commands](index.md)\n"
         for name, body in sections
     }
@@ -46,6 +46,6 @@ def _file(name: str) -> str:
     return name.removeprefix("sealtrain ").replace(" ", "-")
 
 
-def _moved(body: str) -> str:
+def _move_links(body: str) -> str:
     """A section's text where its links lead from the folder of the command pages."""
     return _ELSEWHERE.sub(lambda found: f"](../docs/reference/{found[1]})", body).rstrip()

@@ -71,7 +71,7 @@ def svg(source: str) -> str:
     drawing = _read(source)
     street = [box for box in drawing.boxes.values() if not box.beside]
     beside = [box for box in drawing.boxes.values() if box.beside]
-    height = max(_stacked(street, 4), _stacked(beside, _STREET + 4 + _GAP)) + 4
+    height = max(_stack(street, 4), _stack(beside, _STREET + 4 + _GAP)) + 4
     width = 4 + _STREET + (_GAP + _SIDE + _EDGE if beside else 0) + 4
     parts = [
         *(
@@ -100,7 +100,7 @@ def _read(source: str) -> _Drawing:
         raise DrawingUnknown(first)
     for line in filter(None, lines):
         if node := _NODE.match(line):
-            drawing.boxes[node[1]] = _Box(node[1], _wrapped(node[3]), beside=node[2] == "([")
+            drawing.boxes[node[1]] = _Box(node[1], _wrap(node[3]), beside=node[2] == "([")
         elif (arrow := _ARROW.match(line)) is not None:
             drawing.arrows.append((arrow[1], arrow[3], arrow[2] != "-->"))
         else:
@@ -112,7 +112,7 @@ def _read(source: str) -> _Drawing:
     return drawing
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """The words between middle dots, as many on a line as fit."""
     lines: list[str] = []
     for word in text.split(" · "):
@@ -123,7 +123,7 @@ def _wrapped(text: str) -> list[str]:
     return lines
 
 
-def _stacked(boxes: list[_Box], x: float) -> float:
+def _stack(boxes: list[_Box], x: float) -> float:
     """Place boxes below each other; returns where the last one ends."""
     y = 4.0
     for box in boxes:

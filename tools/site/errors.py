@@ -21,7 +21,8 @@ def error_pages(page: str) -> dict[str, str]:
     sections = _SECTION.findall(page)
     codes = {code for code, _ in sections}
     pages = {
-        f"errors/{code}.md": f"{ALONE}# {code}\n{_moved(body, codes)}" for code, body in sections
+        f"errors/{code}.md": f"{ALONE}# {code}\n{_move_links(body, codes)}"
+        for code, body in sections
     }
     rows = [
         f"| [`{code}`]({code}.md) | {_exit(body)} | {_first(body)} |" for code, body in sections
@@ -43,7 +44,7 @@ def error_pages(page: str) -> dict[str, str]:
     return pages
 
 
-def _moved(body: str, codes: set[str]) -> str:
+def _move_links(body: str, codes: set[str]) -> str:
     """A section's text where its links lead from the folder of the error pages."""
     body = _ELSEWHERE.sub(lambda found: f"](../docs/reference/{found[1]})", body)
 

@@ -155,7 +155,7 @@ def _page(name: str, part: Schema, parts: dict[str, Schema]) -> str:
         for field in fields:
             of = part["properties"][field]
             usual = _usual(of, field in needed)
-            tables.append(f"| `{field}` | {_kind(of, parts)} | {usual} | {_said(of)} |")
+            tables.append(f"| `{field}` | {_kind(of, parts)} | {usual} | {_describe(of)} |")
         tables += [""]
     return "\n".join(
         [
@@ -205,7 +205,7 @@ def _usual(of: Schema, needed: bool) -> str:
     return f"`{json.dumps(of['default'], ensure_ascii=False)}`" if "default" in of else ""
 
 
-def _said(of: Schema) -> str:
+def _describe(of: Schema) -> str:
     return _text(of.get("description", ""))
 
 

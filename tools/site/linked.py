@@ -36,12 +36,12 @@ def with_linked_files(pages: dict[str, str], repository: Path) -> dict[str, str]
     for name, text in pages.items():
         here = PurePosixPath(name).parent
 
-        def moved(found: re.Match[str], here: PurePosixPath = here) -> str:
+        def move_link(found: re.Match[str], here: PurePosixPath = here) -> str:
             target = os.path.normpath(here / found[1])
             page = _page_of(target, pages, repository, added)
             return (os.path.relpath(page, here) if page else found[1]) + (found[2] or "")
 
-        changed[name] = _outside_code(text, partial(_LINK.sub, moved))
+        changed[name] = _outside_code(text, partial(_LINK.sub, move_link))
     return changed | added
 
 

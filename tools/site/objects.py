@@ -84,11 +84,11 @@ def public_places() -> dict[str, Place | None]:
     found: dict[str, Place | None] = {}
     for name in sealtrain.__all__:
         module, _, attribute = places[name].partition(":")
-        found[name] = _followed(Place(module, attribute)) if attribute else None
+        found[name] = _follow(Place(module, attribute)) if attribute else None
     return found
 
 
-def described_objects() -> dict[str, DescribedObject]:
+def describe_objects() -> dict[str, DescribedObject]:
     """Every object that has a page, by its name: the public ones, and what these name."""
     found: dict[str, DescribedObject] = {}
     todo = [(name, place) for name, place in public_places().items() if place is not None]
@@ -104,7 +104,7 @@ def described_objects() -> dict[str, DescribedObject]:
 
 def object_pages() -> dict[str, str]:
     """Pages by their name on the site."""
-    objects = described_objects()
+    objects = describe_objects()
     pages = {f"python/{name}.md": _page(name, said, objects) for name, said in objects.items()}
     row = "| [`{0}`]({0}.md) | {1} |".format
     rows = {name: row(name, _first(said.text)) for name, said in sorted(objects.items())}
@@ -144,7 +144,7 @@ def describe(place: Place) -> DescribedObject:
         return DescribedObject(
             place=place,
             kind="class",
-            signature=_made_by(place, members),
+            signature=_describe_making(place, members),
             text=ast.get_docstring(node) or "",
             members=members,
             mentioned=tuple(_find_mentioned(place)),
@@ -155,7 +155,7 @@ def describe(place: Place) -> DescribedObject:
             kind="function",
             signature=_signature(node),
             text=ast.get_docstring(node) or "",
-            mentioned=tuple(_named(node, place.module)),
+            mentioned=tuple(_find_named(node, place.module)),
         )
     raise TypeError(f"{place} is neither a class nor a function")
 
@@ -233,7 +233,7 @@ def _signature(node: Function, name: str | None = None, *, bound: bool = False) 
     return f"{word}{name or node.name}({arguments}){returned}"
 
 
-def _made_by(place: Place, members: tuple[ObjectMember, ...]) -> str:
+def _describe_making(place: Place, members: tuple[ObjectMember, ...]) -> str:
     """How an object of a class is made: its ``__init__``, or its fields."""
     for owner in _lineage(place):
         for node in _class(owner).body:
@@ -322,10 +322,10 @@ def _lineage(place: Place) -> Iterator[Place]:
         named = base.value if isinstance(base, ast.Subscript) else base
         found = None
         if isinstance(named, ast.Name):
-            found = _resolved(place.module, named.id)
+            found = _resolve(place.module, named.id)
         elif isinstance(named, ast.Attribute) and isinstance(named.value, ast.Name):
             module = _module_called(place.module, named.value.id)
-            found = None if module is None else _resolved(module, named.attr)
+            found = None if module is None else _resolve(module, named.attr)
         if found is not None and isinstance(_definition(found), ast.ClassDef):
             yield from _lineage(found)
 
@@ -334,12 +334,12 @@ def _find_mentioned(place: Place) -> Iterator[Place]:
     for owner in _lineage(place):
         for node in _class(owner).body:
             if isinstance(node, Function) and not node.name.startswith("_"):
-                yield from _named(node, owner.module)
+                yield from _find_named(node, owner.module)
             if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
                 yield from _classes_in(node.annotation, owner.module)
 
 
-def _named(node: Function, module: str) -> Iterator[Place]:
+def _find_named(node: Function, module: str) -> Iterator[Place]:
     """Classes that a function's signature names."""
     arguments = node.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -351,12 +351,12 @@ def _named(node: Function, module: str) -> Iterator[Place]:
 def _classes_in(said: ast.expr, module: str) -> Iterator[Place]:
     for node in ast.walk(said):
         if isinstance(node, ast.Name) and not node.id.startswith("_"):
-            found = _resolved(module, node.id)
+            found = _resolve(module, node.id)
             if found is not None and isinstance(_definition(found), ast.ClassDef):
                 yield found
 
 
-def _resolved(module: str, name: str) -> Place | None:
+def _resolve(module: str, name: str) -> Place | None:
     """The class or function of sealtrain that a name means in a module; ``None`` for any other."""
     tree = _tree(module)
     for node in tree.body:
@@ -366,7 +366,7 @@ def _resolved(module: str, name: str) -> Place | None:
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(_OURS):
             for alias in statement.names:
                 if (alias.asname or alias.name) == name and statement.module:
-                    return _followed(Place(statement.module, alias.name))
+                    return _follow(Place(statement.module, alias.name))
     return None
 
 
@@ -381,12 +381,12 @@ def _module_called(module: str, name: str) -> str | None:
     return None
 
 
-def _followed(place: Place) -> Place | None:
+def _follow(place: Place) -> Place | None:
     """The place where an object is defined, of one where it may be imported only."""
     if not _file(place.module).is_file():
         return None
-    found = _resolved(place.module, place.name)
-    return found if found is None or found == place else _followed(found)
+    found = _resolve(place.module, place.name)
+    return found if found is None or found == place else _follow(found)
 
 
 def _definition(place: Place) -> ast.stmt | None:

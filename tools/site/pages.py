@@ -99,11 +99,11 @@ def main() -> None:
     asked.add_argument("--sources", action="store_true", help="lay out the sources there, no more")
     given = asked.parse_args()
     if given.sources:
-        laid_out(given.out)
+        lay_out(given.out)
         return
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "sources"
-        laid_out(sources)
+        lay_out(sources)
         command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-j", "auto", "-b", "html"]
         made = subprocess.run(  # noqa: S603
             [sys.executable, *command, "-d", f"{folder}/doctrees", str(sources), str(given.out)],
@@ -114,7 +114,7 @@ def main() -> None:
     print(given.out / "index.html")
 
 
-def laid_out(sources: Path) -> None:
+def lay_out(sources: Path) -> None:
     """Put every page of the site below a folder, with links that lead from page to page."""
     pages = {
         path.relative_to(REPOSITORY).as_posix(): path.read_text("utf-8")
@@ -129,7 +129,7 @@ def laid_out(sources: Path) -> None:
     pages |= field_pages(REPOSITORY / "spec" / "schema" / "recipe.schema.json")
     pages |= object_pages()
     pages["docs/README.md"] = ALONE + pages["docs/README.md"]  # the front page stands for it
-    pages["spec/index.md"] = _listed("Specifications", "spec", pages)
+    pages["spec/index.md"] = _list_pages("Specifications", "spec", pages)
     pages["index.md"] = _front((SITE / "front.template").read_text("utf-8"), pages)
     pages = with_linked_files(pages, REPOSITORY)
     # A page that draws by itself would bring a program of others along.
@@ -153,7 +153,7 @@ def title_of(text: str) -> str:
     return next(line[2:].strip() for line in text.splitlines() if line.startswith("# "))
 
 
-def _listed(title: str, folder: str, pages: dict[str, str]) -> str:
+def _list_pages(title: str, folder: str, pages: dict[str, str]) -> str:
     names = sorted(name for name in pages if Path(name).parent == Path(folder))
     # A folder below has a page of its own, such as that of the model.
     names += sorted(name for name in pages if Path(name).parent.parent == Path(folder))

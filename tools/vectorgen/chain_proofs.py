@@ -31,7 +31,7 @@ def _prefix(base: int, length: int) -> bytes:
     return bytes([base + 55 + len(size)]) + size
 
 
-def packed(nibbles: str, leaf: bool) -> bytes:
+def pack(nibbles: str, leaf: bool) -> bytes:
     """A path inside a node."""
     flag = 2 * leaf + len(nibbles) % 2
     return bytes.fromhex(f"{flag}{'' if len(nibbles) % 2 else '0'}{nibbles}")
@@ -41,14 +41,14 @@ def node_of(entries: dict[str, bytes], found: dict[bytes, bytes]) -> Json:
     """The node over these paths (hex digits) and values; what is hashed goes to ``found``."""
     if len(entries) == 1:
         [(path, value)] = entries.items()
-        return [packed(path, True), value]
+        return [pack(path, True), value]
     shared = 0
     while len({path[: shared + 1] for path in entries}) == 1:
         shared += 1
     if shared:
         [stem] = {path[:shared] for path in entries}
         below = {path[shared:]: value for path, value in entries.items()}
-        return [packed(stem, False), reference(node_of(below, found), found)]
+        return [pack(stem, False), reference(node_of(below, found), found)]
     branch: list[Json] = [b""] * 17
     for digit in range(16):
         below = {path[1:]: value for path, value in entries.items() if path[0] == f"{digit:x}"}
@@ -76,7 +76,7 @@ def trie(entries: dict[bytes, bytes]) -> tuple[bytes, dict[bytes, bytes]]:
     return keccak(raw), found
 
 
-def hexed(nodes: dict[bytes, bytes]) -> list[str]:
+def to_hex(nodes: dict[bytes, bytes]) -> list[str]:
     """As a node of the chain writes them; all of the trie, which proves anything in it."""
     return [f"0x{raw.hex()}" for raw in nodes.values()]
 
@@ -95,12 +95,12 @@ def proof_vectors(where: str) -> Json:
     root, accounts = trie({contract: account, **others})
 
     def answer(slot: bytes, value: int, **changed: Json) -> Json:
-        one = {"key": f"0x{slot.hex()}", "value": hex(value), "proof": hexed(storage)}
-        return {"accountProof": hexed(accounts), "storageProof": [one], "more": "x"} | changed
+        one = {"key": f"0x{slot.hex()}", "value": hex(value), "proof": to_hex(storage)}
+        return {"accountProof": to_hex(accounts), "storageProof": [one], "more": "x"} | changed
 
     present, absent = bytes.fromhex("77" * 32), bytes.fromhex("78" * 32)
     honest = answer(present, slots[present])
-    gone = {**honest, "accountProof": hexed(accounts)[:-1]}
+    gone = {**honest, "accountProof": to_hex(accounts)[:-1]}
     lying = answer(present, 1)
     cut = {**honest, "storageProof": [{**honest["storageProof"][0], "proof": []}]}
     made = [

@@ -120,7 +120,7 @@ class State:
         }
 
 
-def flipped(text: str, at: int) -> str:
+def flip(text: str, at: int) -> str:
     """Hex with another digit."""
     return text[:at] + f"{int(text[at], 16) ^ 1:x}" + text[at + 1 :]
 
@@ -141,7 +141,7 @@ def word_vectors(contract: str) -> Json:
     bad: list[tuple[str, Json, str]] = []
     for name, nodes in lists.items():
         bad += [
-            (f"{name}: a digit of node {at}", word | {name: [*nodes[:at], flipped(node, 9),
+            (f"{name}: a digit of node {at}", word | {name: [*nodes[:at], flip(node, 9),
              *nodes[at + 1 :]]}, APPROVED)
             for at, node in enumerate(nodes)
         ]  # fmt: skip

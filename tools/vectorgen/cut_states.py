@@ -117,7 +117,7 @@ def weights(step: int) -> list[float]:
     return [step / 8, -step / 4, 0.5, 1.0 - step]
 
 
-def arrived(counter: int) -> dict[str, Any]:
+def list_arrived(counter: int) -> dict[str, Any]:
     """Which messages had come until a state."""
     return {
         "joined": {OWNERS[0]: 1767323046, OWNERS[1]: 1767323050},
@@ -177,7 +177,7 @@ def state(counter: int, before: list[State], *, previous: str | None = None) -> 
     }
     parts = {
         f"checkpoints/{name}.sealed": checkpoint,
-        f"arrived/arrived-{counter:08d}.sealed": came(counter, root, arrived(counter)),
+        f"arrived/arrived-{counter:08d}.sealed": came(counter, root, list_arrived(counter)),
         f"journal/journal-{counter:08d}.sealed": blob(
             "journal", f"journal-{counter:08d}", {"counter": counter}, canonical(journal), "bucket"
         ),
@@ -202,8 +202,8 @@ def states() -> dict[str, Any]:
     torn = files[at["checkpoints"]][:-100]
     altered = flip(files[at["checkpoints"]], 100)  # in its header
     misnamed = at["checkpoints"].replace("-0000000006", "-0000000007")
-    odd = came(3, three.named["digest"], arrived(3) | {"left": {}}).file()
-    elsewhere = came(3, two.named["digest"], arrived(3)).file()
+    odd = came(3, three.named["digest"], list_arrived(3) | {"left": {}}).file()
+    elsewhere = came(3, two.named["digest"], list_arrived(3)).file()
     other_shares = SHARES | {OWNERS[1]: owner_share(OWNERS[1], run=OTHER_RUN)["share"]}
     cases: list[dict[str, Any]] = []
 
@@ -222,7 +222,7 @@ def states() -> dict[str, Any]:
             "shares": SHARES, "run_id": RUN, "compose_hash": COMPOSE,
             "newest": None if opens is None else opens.named,
             "weights": None if opens is None else weights(opens.named["step"]),
-            "arrived": None if opens is None else arrived(opens.named["counter"]),
+            "arrived": None if opens is None else list_arrived(opens.named["counter"]),
             "journal": None if opens is None else opens.journal,
         } | other)  # fmt: skip
 
@@ -261,7 +261,7 @@ def states() -> dict[str, Any]:
     }
 
 
-def named(counter: int, step: int, branch: str = "") -> dict[str, Any]:
+def name_state(counter: int, step: int, branch: str = "") -> dict[str, Any]:
     """A sealed state by name only."""
     previous = digest(f"state {counter - 1}") if counter > 1 else None
     return {
@@ -274,7 +274,7 @@ def named(counter: int, step: int, branch: str = "") -> dict[str, Any]:
 
 def notes() -> list[dict[str, Any]]:
     """``cut.json`` of an owner."""
-    first, second = named(1, 2), named(2, 4)
+    first, second = name_state(1, 2), name_state(2, 4)
     whole = {"version": 1, "run_id": RUN, "sealed": second}
     bad = "data-invalid"
     cases: list[tuple[str, dict[str, Any], str]] = [
@@ -301,7 +301,7 @@ def notes() -> list[dict[str, Any]]:
 
 def agreements() -> list[dict[str, Any]]:
     """What a server goes on from and what an owner noted."""
-    one, two, three = named(1, 2), named(2, 4), named(3, 6)
+    one, two, three = name_state(1, 2), name_state(2, 4), name_state(3, 6)
     bad = "checkpoint-refused"
     cases: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [
         ("no state on either side", None, None, "ok"),
@@ -312,8 +312,8 @@ def agreements() -> list[dict[str, Any]]:
         ("a server without a state", None, one, bad),
         ("a server with the state before", two, three, bad),
         ("a server two states ahead", three, one, bad),
-        ("a server on another branch", named(2, 4, " of a branch"), two, bad),
-        ("a server that follows another branch", three, named(2, 4, " of a branch"), bad),
+        ("a server on another branch", name_state(2, 4, " of a branch"), two, bad),
+        ("a server that follows another branch", three, name_state(2, 4, " of a branch"), bad),
         ("a later state of an earlier step", three | {"step": 3}, two, bad),
         ("the same digest with another step", two | {"step": 5}, two, bad),
     ]

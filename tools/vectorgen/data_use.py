@@ -87,7 +87,7 @@ def manifest(owner: Owner, data_use: Json) -> Json:
     return document if data_use is None else {**document, "data_use": data_use}
 
 
-def signed(document: Json, signer: Owner) -> Json:
+def sign(document: Json, signer: Owner) -> Json:
     """Its DSSE envelope."""
     return envelope(None, signer, kind=TYPE, payload=canonical(document))
 
@@ -97,7 +97,7 @@ def vectors() -> Json:
     cases: list[Json] = []
     for outcome, statements in (("ok", GOOD), ("statement-invalid", BAD)):
         for name, data_use in statements.items():
-            made = signed(manifest(A, data_use), A)
+            made = sign(manifest(A, data_use), A)
             case = {"name": name, "envelope": text(made), "outcome": outcome}
             if outcome == "ok":
                 case |= {"data_use": data_use, "digest": sha(canonical(made))}
@@ -110,12 +110,12 @@ def vectors() -> Json:
         ("a number of brokers as text", "2", "statement-invalid"),
         ("no number of brokers", None, "statement-invalid"),
     ):
-        made = signed({**manifest(A, None), "threshold": threshold}, A)
+        made = sign({**manifest(A, None), "threshold": threshold}, A)
         case = {"name": name, "envelope": text(made), "outcome": outcome}
         cases.append(
             case | ({"data_use": None, "digest": sha(canonical(made))} if outcome == "ok" else {})
         )
-    stolen = text(signed(manifest(A, WHOLE), B))
+    stolen = text(sign(manifest(A, WHOLE), B))
     cases.append(
         {"name": "another owner's data", "envelope": stolen, "outcome": "dataset-mismatch"}
     )

@@ -147,26 +147,26 @@ def layout(layers: list[list[Json]]) -> tuple[str, dict[str, str]]:
         }
     )
 
-    def described(data: bytes, name: str) -> Json:
+    def describe(data: bytes, name: str) -> Json:
         return {"mediaType": kind + name, "digest": f"sha256:{sha256(data)}", "size": len(data)}
 
     manifest = canonical(
         {
             "schemaVersion": 2,
             "mediaType": f"{kind}manifest.v1+json",
-            "config": described(config, "config.v1+json"),
-            "layers": [described(tar, "layer.v1.tar") for tar in tars],
+            "config": describe(config, "config.v1+json"),
+            "layers": [describe(tar, "layer.v1.tar") for tar in tars],
             "annotations": {"org.opencontainers.image.title": "vector"},
         }
     )
-    index = canonical({"schemaVersion": 2, "manifests": [described(manifest, "manifest.v1+json")]})
+    index = canonical({"schemaVersion": 2, "manifests": [describe(manifest, "manifest.v1+json")]})
     files = {
         f"blobs/sha256/{sha256(value)}": base64_of(value) for value in (*tars, config, manifest)
     }
     return f"sha256:{sha256(manifest)}", {"index.json": base64_of(index), **files}
 
 
-def accepted() -> list[Json]:
+def list_accepted() -> list[Json]:
     """Images, kernels and modules with the one file that they give."""
     usual = [("virtio_mmio", b"\x7fELF one"), ("nsm", b"\x7fELF three")]
     every = LAYERS["of every kind"]
@@ -208,7 +208,7 @@ def accepted() -> list[Json]:
     return made
 
 
-def refused() -> list[Json]:
+def list_refused() -> list[Json]:
     """Files that no reader may take: two readers would measure them differently, or cannot."""
     good: list[Section] = [(KERNEL, b"kernel"), (LINE, b"quiet"), (RAMDISK, b"a"), (RAMDISK, b"b")]
     first = 548
@@ -242,7 +242,7 @@ def refused() -> list[Json]:
 def main(folder: Path) -> None:
     """Write the file."""
     folder.mkdir(parents=True, exist_ok=True)
-    document = {"cases": [*accepted(), *refused()]}
+    document = {"cases": [*list_accepted(), *list_refused()]}
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     (folder / "enclave.json").write_text(text, "utf-8")
 

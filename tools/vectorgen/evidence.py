@@ -204,7 +204,7 @@ def document_vectors() -> Json:
         cpu = {key: changes.pop(key) for key in list(changes) if key in base["cpu"]}
         cases.append({"name": name, "outcome": outcome, "now": now, "changes": changes, "cpu": cpu})
 
-    def signed(edited: list[dict[str, Json]], **changes: bytes) -> dict[str, Json]:
+    def sign(edited: list[dict[str, Json]], **changes: bytes) -> dict[str, Json]:
         quote = pki.quote(asked, registers_of(edited), **changes)
         return {"quote": b64(quote), "event_log": edited}
 
@@ -252,11 +252,11 @@ def document_vectors() -> Json:
     advisories = pki.collateral(advisories=["INTEL-SA-00001"])
     case("open advisory", "tcb-status-refused", collateral=advisories)
     debug = bytes.fromhex("0100001000000000")
-    case("debug", "debug-guest", **signed(log, attributes=debug))
-    case("page tables open", "debug-guest", **signed(log, attributes=bytes(8)))
+    case("debug", "debug-guest", **sign(log, attributes=debug))
+    case("page tables open", "debug-guest", **sign(log, attributes=bytes(8)))
     config = b"\1" + bytes.fromhex(compose_hash) + bytes(15)
-    case("config id form 1", "ok", **signed(log, config=config))
-    case("config id of others", "event-log-mismatch", **signed(log, config=b"\1" * 48))
+    case("config id form 1", "ok", **sign(log, config=config))
+    case("config id of others", "event-log-mismatch", **sign(log, config=b"\1" * 48))
     case("other compose", "compose-hash-mismatch", app_compose=COMPOSE.strip())
     swapped = [*log[:5], log[6], log[5], *log[7:]]
     case("events swapped", "event-log-mismatch", event_log=swapped)
@@ -272,13 +272,13 @@ def document_vectors() -> Json:
     other[6]["version"] = 1
     case("digest version changed", "event-log-mismatch", event_log=other)
     twice = runtime("compose-hash", bytes(32))
-    case("measured twice", "event-log-mismatch", **signed(with_events(twice)))
-    case("measured late", "event-log-mismatch", **signed([*without("app-id"), log[5]]))
-    case("never ready", "event-log-mismatch", **signed(without("system-ready")))
-    case("no key provider", "event-log-mismatch", **signed(without("key-provider")))
-    case("ambiguous name", "event-log-mismatch", **signed(with_events(runtime("a:b", b""))))
+    case("measured twice", "event-log-mismatch", **sign(with_events(twice)))
+    case("measured late", "event-log-mismatch", **sign([*without("app-id"), log[5]]))
+    case("never ready", "event-log-mismatch", **sign(without("system-ready")))
+    case("no key provider", "event-log-mismatch", **sign(without("key-provider")))
+    case("ambiguous name", "event-log-mismatch", **sign(with_events(runtime("a:b", b""))))
     broken = [*without("key-provider")[:10], runtime("key-provider", b"{}"), *log[11:]]
-    case("malformed key provider", "key-provider-mismatch", **signed(broken))
+    case("malformed key provider", "key-provider-mismatch", **sign(broken))
     replayed = pki.quote(report_data("release", {"challenge": "00" * 32}), registers_of(log))
     case("another challenge", "report-data-mismatch", quote=b64(replayed))
     renewal = pki.quote(report_data("renewal", {"challenge": "cd" * 32}), registers_of(log))

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 State = dict[str, Array]
 
 
-def drawn(label: str) -> State:
+def draw(label: str) -> State:
     """Numbers in [-1, 1) with 16 bits, exact in float32, that follow from the label."""
     state = {}
     for name, shape in SHAPES.items():
@@ -37,14 +37,14 @@ def drawn(label: str) -> State:
     return state
 
 
-def averaged(states: list[State], shares: list[float]) -> State:
+def average(states: list[State], shares: list[float]) -> State:
     """Weighted mean of every tensor."""
     return {
         name: np.tensordot(shares, [state[name] for state in states], axes=1) for name in SHAPES
     }
 
 
-def trimmed(states: list[State], trim: int) -> State:
+def trim_mean(states: list[State], trim: int) -> State:
     """Mean of every number without the largest and smallest."""
     merged = {}
     for name in SHAPES:
@@ -65,10 +65,10 @@ def exact(states: list[State], shares: list[float], previous: State) -> State:
         A: length * signs[:, None] * rows,
         B: left[:, :rank] * sizes[:rank] * signs / length,
     }
-    return averaged(states, shares) | factors
+    return average(states, shares) | factors
 
 
-def bounded(state: State, previous: State, most: float) -> State:
+def bound(state: State, previous: State, most: float) -> State:
     """The change cut to an L2 norm."""
     change = {name: state[name] - previous[name] for name in SHAPES}
     norm = float(np.sqrt(sum(np.sum(value**2) for value in change.values())))
@@ -76,14 +76,14 @@ def bounded(state: State, previous: State, most: float) -> State:
     return {name: previous[name] + factor * change[name] for name in SHAPES}
 
 
-def listed(state: State) -> dict[str, list[list[float]]]:
+def to_lists(state: State) -> dict[str, list[list[float]]]:
     """As JSON."""
     return {name: array.tolist() for name, array in state.items()}
 
 
-def rounded(state: State) -> dict[str, list[list[float]]]:
+def round_state(state: State) -> dict[str, list[list[float]]]:
     """As JSON, without the last bits, which of an SVD are each machine's own."""
-    return listed({name: np.round(array, 9) for name, array in state.items()})
+    return to_lists({name: np.round(array, 9) for name, array in state.items()})
 
 
 ETA, BETA_1, BETA_2, TAU = 0.1, 0.9, 0.99, 0.001
@@ -93,7 +93,7 @@ ROUNDS = 4
 
 def updates_of(number: int, state: State) -> list[State]:
     """What each party makes of the merged state in a round: it adds what follows from labels."""
-    steps = [drawn(f"{party} round {number}") for party in WEIGHTS]
+    steps = [draw(f"{party} round {number}") for party in WEIGHTS]
     return [{name: state[name] + step[name] / 8 for name in SHAPES} for step in steps]
 
 
@@ -105,10 +105,10 @@ def strategy_rounds(strategy: str) -> tuple[list[State], dict[str, State]]:
     """
     shares = [weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
     zeros = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-    first, second, state = dict(zeros), dict(zeros), drawn("previous")
+    first, second, state = dict(zeros), dict(zeros), draw("previous")
     states, kept = [], {}
     for number in range(1, ROUNDS + 1):
-        mean = averaged(updates_of(number, state), shares)
+        mean = average(updates_of(number, state), shares)
         change = {name: mean[name] - state[name] for name in SHAPES}
         if strategy == "FedAvgM":
             first = {name: MOMENTUM * first[name] - change[name] for name in SHAPES}
@@ -174,15 +174,15 @@ def strategies() -> dict[str, Any]:
         states, memory = strategy_rounds(name)
         cases.append({
             "strategy": {"name": name} | given,
-            "merged": [rounded(state) for state in states],
-            "memory_after_2": {name: rounded(state) for name, state in sorted(memory.items())},
+            "merged": [round_state(state) for state in states],
+            "memory_after_2": {name: round_state(state) for name, state in sorted(memory.items())},
             "memory_after_2_encoded": safetensors(memory).hex(),
         })  # fmt: skip
     return {
-        "previous": listed(drawn("previous")),
+        "previous": to_lists(draw("previous")),
         "weights": WEIGHTS,
         "steps": [
-            {party: listed(drawn(f"{party} round {number}")) for party in WEIGHTS}
+            {party: to_lists(draw(f"{party} round {number}")) for party in WEIGHTS}
             for number in range(1, ROUNDS + 1)
         ],
         "step_share": 0.125,
@@ -194,23 +194,23 @@ def strategies() -> dict[str, Any]:
 def main() -> None:
     """Write the file."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
-    previous = drawn("previous")
-    states = {party: drawn(party) for party in WEIGHTS}
+    previous = draw("previous")
+    states = {party: draw(party) for party in WEIGHTS}
     shares = [weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
     every = list(states.values())
-    cut = [bounded(value, previous, 0.75) for value in every]
+    cut = [bound(value, previous, 0.75) for value in every]
     cases: list[dict[str, Any]] = [
-        {"rule": "fedavg", "merged": rounded(averaged(every, shares))},
-        {"rule": "ffa", "merged": rounded(averaged(every, shares))},
-        {"rule": "median", "merged": rounded(trimmed(every, 1))},
-        {"rule": "trimmed-mean", "trim": 1, "merged": rounded(trimmed(every, 1))},
-        {"rule": "exact", "rank": 2, "merged": rounded(exact(every, shares, previous))},
-        {"rule": "fedavg", "max_norm": 0.75, "merged": rounded(averaged(cut, shares))},
+        {"rule": "fedavg", "merged": round_state(average(every, shares))},
+        {"rule": "ffa", "merged": round_state(average(every, shares))},
+        {"rule": "median", "merged": round_state(trim_mean(every, 1))},
+        {"rule": "trimmed-mean", "trim": 1, "merged": round_state(trim_mean(every, 1))},
+        {"rule": "exact", "rank": 2, "merged": round_state(exact(every, shares, previous))},
+        {"rule": "fedavg", "max_norm": 0.75, "merged": round_state(average(cut, shares))},
     ]
     document = {
-        "previous": listed(previous),
+        "previous": to_lists(previous),
         "updates": [
-            {"party": party, "weight": WEIGHTS[party], "state": listed(state)}
+            {"party": party, "weight": WEIGHTS[party], "state": to_lists(state)}
             for party, state in states.items()
         ],
         "tolerance": 1e-6,

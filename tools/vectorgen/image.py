@@ -29,7 +29,7 @@ def canonical(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def padded(data: bytes) -> bytes:
+def pad(data: bytes) -> bytes:
     """Filled with zeros up to a whole block."""
     return data + bytes(-len(data) % BLOCK)
 
@@ -59,7 +59,7 @@ def long(text: bytes, kind: bytes) -> bytes:
     if len(text) <= 100:
         return b""
     data = text + b"\0"
-    return header(b"././@LongLink", 0, len(data), kind, b"") + padded(data)
+    return header(b"././@LongLink", 0, len(data), kind, b"") + pad(data)
 
 
 def tar(entries: list[Json]) -> bytes:
@@ -70,7 +70,7 @@ def tar(entries: list[Json]) -> bytes:
         data = base64.b64decode(entry.get("content", ""))
         made += long(target, b"K") + long(name, b"L")
         made += header(name, int(entry["mode"], 8), len(data), TYPES[entry["kind"]], target)
-        made += padded(data)
+        made += pad(data)
     made += bytes(2 * BLOCK)
     return made + bytes(-len(made) % RECORD)
 
@@ -121,7 +121,7 @@ LAYERS: dict[str, list[Json]] = {
 }
 
 
-def refused() -> dict[str, bytes]:
+def list_refused() -> dict[str, bytes]:
     """Tars that are no layer."""
     good = tar(LAYERS["of every kind"])
     aged = bytearray(tar([file("x", b"1")]))
@@ -162,7 +162,7 @@ def main(folder: Path) -> None:
             *({"name": name, "outcome": "ok", **layer} for name, layer in layers.items()),
             *(
                 {"name": name, "outcome": "image-refused", "tar": base64.b64encode(data).decode()}
-                for name, data in sorted(refused().items())
+                for name, data in sorted(list_refused().items())
             ),
         ],
         "files": {

@@ -65,7 +65,7 @@ def record(signer: Owner, **changed: Json) -> Json:
     }
 
 
-def signed(document: Json, signer: Owner, kind: str = TYPE) -> Json:
+def sign(document: Json, signer: Owner, kind: str = TYPE) -> Json:
     """Its DSSE envelope."""
     return envelope(None, signer, kind=kind, payload=canonical(document))
 
@@ -73,35 +73,35 @@ def signed(document: Json, signer: Owner, kind: str = TYPE) -> Json:
 def vectors() -> Json:
     """The consortium, what the lock says, and the cases."""
     good = {
-        "a record": signed(record(A), A),
-        "by another owner": signed(record(B), B),
-        "signed 300 seconds ahead": signed(record(A, signed_at="2026-03-01T12:05:00Z"), A),
-        "signed years ago": signed(record(A, signed_at="2020-01-01T00:00:00Z"), A),
+        "a record": sign(record(A), A),
+        "by another owner": sign(record(B), B),
+        "signed 300 seconds ahead": sign(record(A, signed_at="2026-03-01T12:05:00Z"), A),
+        "signed years ago": sign(record(A, signed_at="2020-01-01T00:00:00Z"), A),
     }
     cases: list[Json] = [
         {"name": name, "envelope": text(made), "outcome": "ok", "digest": sha(canonical(made))}
         for name, made in good.items()
     ]
     bad: list[tuple[str, str, Json]] = [
-        (name, outcome, signed(record(A, **changed), A)) for name, (outcome, changed) in BAD.items()
+        (name, outcome, sign(record(A, **changed), A)) for name, (outcome, changed) in BAD.items()
     ]
     missing = record(A)
     del missing["code"]
-    both = signed(record(A), A)
-    both["signatures"].append(signed(record(A), B)["signatures"][0])
-    forged = signed(record(A), A)
-    forged["signatures"][0]["sig"] = signed(record(A), OUTSIDER)["signatures"][0]["sig"]
-    altered = signed(record(A, image="sha256:" + "5b" * 32), A)
-    altered["payload"] = signed(record(A), A)["payload"]
+    both = sign(record(A), A)
+    both["signatures"].append(sign(record(A), B)["signatures"][0])
+    forged = sign(record(A), A)
+    forged["signatures"][0]["sig"] = sign(record(A), OUTSIDER)["signatures"][0]["sig"]
+    altered = sign(record(A, image="sha256:" + "5b" * 32), A)
+    altered["payload"] = sign(record(A), A)["payload"]
     decision = "application/vnd.sealtrain.decision+json"
     spelled = json.dumps(record(A), indent=1).encode()
     bad += [
-        ("a field is missing", "statement-invalid", signed(missing, A)),
-        ("by a stranger", "approval-unknown", signed(record(OUTSIDER), OUTSIDER)),
+        ("a field is missing", "statement-invalid", sign(missing, A)),
+        ("by a stranger", "approval-unknown", sign(record(OUTSIDER), OUTSIDER)),
         ("two signatures", "signature-invalid", both),
         ("a stranger's signature under an owner's key id", "signature-invalid", forged),
         ("altered after it was signed", "signature-invalid", altered),
-        ("signed as another document", "signature-invalid", signed(record(A), A, decision)),
+        ("signed as another document", "signature-invalid", sign(record(A), A, decision)),
         (
             "another spelling",
             "statement-invalid",

@@ -58,7 +58,7 @@ def info_of(purpose: str, parts: list[str]) -> bytes:
     return b"".join(len(text).to_bytes(4, "big") + text for text in texts)
 
 
-def derived(secret: bytes, purpose: str, parts: list[str]) -> bytes:
+def derive(secret: bytes, purpose: str, parts: list[str]) -> bytes:
     """The scheme of spec/keys.md §1."""
     return hkdf(secret, info_of(purpose, parts), 32)
 
@@ -95,7 +95,7 @@ def derive_vectors() -> list[dict[str, Any]]:
             "purpose": purpose,
             "parts": parts,
             "info": info_of(purpose, parts).hex(),
-            "key": derived(root, purpose, parts).hex(),
+            "key": derive(root, purpose, parts).hex(),
         }
         for comment, purpose, parts in cases
     ]
@@ -111,7 +111,7 @@ def keypair_vectors() -> list[dict[str, Any]]:
         ("root", APP, COMPOSE, OTHER_OWNER),
         ("other root", APP, COMPOSE, OWNER),
     ):
-        pair_seed = derived(seed(root_label), "recipe-key", [app, compose, owner])
+        pair_seed = derive(seed(root_label), "recipe-key", [app, compose, owner])
         cases.append(
             {
                 "kind": "recipe",
@@ -139,11 +139,11 @@ def keypair_vectors() -> list[dict[str, Any]]:
                 "app_id": APP,
                 "compose_hash": compose,
                 "run_id": RUN,
-                "key": derived(together, "run-key", [APP, compose, RUN, *ids]).hex(),
+                "key": derive(together, "run-key", [APP, compose, RUN, *ids]).hex(),
             }
         )
     for purpose in ("broker", "ledger"):
-        public = ed25519_public(derived(seed("root"), "signing-key", [purpose]))
+        public = ed25519_public(derive(seed("root"), "signing-key", [purpose]))
         cases.append(
             {
                 "kind": "signing",
@@ -162,8 +162,8 @@ def identity_vectors() -> list[dict[str, Any]]:
         "name": "hospital-a",
         "seed": base64.b64encode(seed("hospital-a")).decode(),
     }
-    signing = ed25519_public(derived(seed("hospital-a"), "identity-signing", []))
-    sealing = hpke_public(derived(seed("hospital-a"), "identity-sealing", []))
+    signing = ed25519_public(derive(seed("hospital-a"), "identity-signing", []))
+    sealing = hpke_public(derive(seed("hospital-a"), "identity-sealing", []))
     public = {
         "signing_key": base64.b64encode(signing).decode(),
         "sealing_key_sha256": sha(sealing),
@@ -171,7 +171,7 @@ def identity_vectors() -> list[dict[str, Any]]:
         "key_id": "ed25519:" + sha(signing),
     }
     text = json.dumps(good)
-    witness = MLDSA44PrivateKey.from_seed_bytes(derived(seed("hospital-a"), "identity-witness", []))
+    witness = MLDSA44PrivateKey.from_seed_bytes(derive(seed("hospital-a"), "identity-witness", []))
     quantum = good | {"witness": "ml-dsa-44"}
     witness_sha256 = sha(witness.public_key().public_bytes_raw())
     invalid: list[tuple[str, str]] = [

@@ -183,7 +183,7 @@ def well_formed() -> Json:
     }
 
 
-def malformed() -> list[Json]:
+def list_malformed() -> list[Json]:
     """Files with one fault each; all signatures are good."""
 
     def outer(comment: str, change: Callable[[Json], object]) -> Json:
@@ -202,7 +202,7 @@ def malformed() -> list[Json]:
         body["subject"] = [{**subject, "name": name} for name in names]
         body["predicate"]["outputs"]["files"] = [{**file, "name": name} for name in names]
 
-    def named(comment: str, *names: str) -> Json:
+    def rename_inner(comment: str, *names: str) -> Json:
         return inner(comment, lambda body: rename(body, *names))
 
     spaced = canonical(document(canonical(statement()))).replace(b'{"bundle"', b'{ "bundle"', 1)
@@ -245,24 +245,24 @@ def malformed() -> list[Json]:
             "an output without a root",
             lambda body: body["predicate"]["outputs"]["files"][0].pop("root"),
         ),
-        named("a name that climbs", "model/../weights.sealed"),
-        named("an absolute name", "/model/weights.sealed"),
-        named("a name outside the model's folder", "weights.sealed"),
-        named("a name in a folder like the model's", "Model/weights.sealed"),
-        named("a name with a control character", "model/a\u001b[2J.sealed"),
-        named("a name with a letter that has two spellings", "model/caf\u00e9.sealed"),
-        named("a name with a backslash", "model/a\\b.sealed"),
-        named("a name of an alternate stream", "model/a:b.sealed"),
-        named("a name of a device", "model/nul.json.sealed"),
-        named("a hidden name", "model/.weights.sealed"),
-        named("a name without an end", "model/weights"),
-        named("a folder as a name", "model/.sealed"),
-        named("names that differ by case", "model/A.json.sealed", "model/a.json.sealed"),
-        named("a file and a folder of one name", "model/a.sealed", "model/a/b.sealed"),
-        named(
+        rename_inner("a name that climbs", "model/../weights.sealed"),
+        rename_inner("an absolute name", "/model/weights.sealed"),
+        rename_inner("a name outside the model's folder", "weights.sealed"),
+        rename_inner("a name in a folder like the model's", "Model/weights.sealed"),
+        rename_inner("a name with a control character", "model/a\u001b[2J.sealed"),
+        rename_inner("a name with a letter that has two spellings", "model/caf\u00e9.sealed"),
+        rename_inner("a name with a backslash", "model/a\\b.sealed"),
+        rename_inner("a name of an alternate stream", "model/a:b.sealed"),
+        rename_inner("a name of a device", "model/nul.json.sealed"),
+        rename_inner("a hidden name", "model/.weights.sealed"),
+        rename_inner("a name without an end", "model/weights"),
+        rename_inner("a folder as a name", "model/.sealed"),
+        rename_inner("names that differ by case", "model/A.json.sealed", "model/a.json.sealed"),
+        rename_inner("a file and a folder of one name", "model/a.sealed", "model/a/b.sealed"),
+        rename_inner(
             "a sealed file and a folder of one name", "model/a.sealed", "model/a.sealed/b.sealed"
         ),
-        named("names out of order", "model/b.sealed", "model/a.sealed"),
+        rename_inner("names out of order", "model/b.sealed", "model/a.sealed"),
         inner(
             "files the subjects do not name",
             lambda body: body["predicate"]["outputs"]["files"].append(
@@ -314,7 +314,7 @@ def receipt() -> Json:
 def receipts() -> list[Json]:
     """One good receipt and faults, one each."""
 
-    def signed(
+    def add_signed(
         comment: str,
         error: str | None,
         change: Callable[[Json], object] = lambda body: None,
@@ -334,25 +334,25 @@ def receipts() -> list[Json]:
         }
 
     return [
-        signed("a release", None),
-        signed("a renewal", None, lambda body: body.update(kind="renewal", datasets=[])),
-        signed("signed by somebody else", "signature-invalid", key=OWNER),
-        signed("another payload type", "signature-invalid", kind="application/json"),
-        signed("an unknown field", "statement-invalid", lambda body: body.update(note="")),
-        signed("a field left out", "statement-invalid", lambda body: body.pop("checkpoint")),
-        signed("an unknown kind", "statement-invalid", lambda body: body.update(kind="gift")),
-        signed("an older version", "statement-invalid", lambda body: body.update(version=1)),
-        signed(
+        add_signed("a release", None),
+        add_signed("a renewal", None, lambda body: body.update(kind="renewal", datasets=[])),
+        add_signed("signed by somebody else", "signature-invalid", key=OWNER),
+        add_signed("another payload type", "signature-invalid", kind="application/json"),
+        add_signed("an unknown field", "statement-invalid", lambda body: body.update(note="")),
+        add_signed("a field left out", "statement-invalid", lambda body: body.pop("checkpoint")),
+        add_signed("an unknown kind", "statement-invalid", lambda body: body.update(kind="gift")),
+        add_signed("an older version", "statement-invalid", lambda body: body.update(version=1)),
+        add_signed(
             "another broker's id",
             "statement-invalid",
             lambda body: body.update(broker_id="0c" * 32),
         ),
-        signed(
+        add_signed(
             "a day that does not exist",
             "statement-invalid",
             lambda body: body.update(released_at="2026-02-30T00:00:00Z"),
         ),
-        signed(
+        add_signed(
             "a lease that ends as it begins",
             "statement-invalid",
             lambda body: body["lease"].update(not_after=body["released_at"]),
@@ -365,7 +365,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     folder.mkdir(parents=True, exist_ok=True)
     pages = {
-        "form": {"version": 1, "cases": [well_formed(), *malformed()]},
+        "form": {"version": 1, "cases": [well_formed(), *list_malformed()]},
         "receipt": {"version": 1, "cases": receipts()},
     }
     for name, page in pages.items():

@@ -43,7 +43,7 @@ def time(seconds: int) -> str:
     return datetime.fromtimestamp(BEGAN + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def joined(
+def join(
     session: str, at: int, *, nodes: int = NODES, ranks: int = RANKS
 ) -> tuple[int, str, dict[str, Any]]:
     """An honest meeting (§5)."""
@@ -79,29 +79,29 @@ def whole() -> Log:
     """A run that was interrupted once."""
     return log_of(
         (0, "run.started", {"phase": "sft"}),
-        joined(SESSIONS[0], 20),
+        join(SESSIONS[0], 20),
         (60, "checkpoint.sealed", {"counter": 1, "step": 4, "digest": label("one", 32)}),
         (200, "run.resumed", {"counter": 1, "step": 4}),
-        joined(SESSIONS[1], 220),
+        join(SESSIONS[1], 220),
         (300, "checkpoint.sealed", {"counter": 2, "step": 8, "digest": label("two", 32)}),
         (400, "training.finished", {"steps": 12}),
         (500, "outputs.sealed", {}),
     )
 
 
-def undisturbed() -> Log:
+def run_undisturbed() -> Log:
     """A run in one go."""
     return log_of(
         (0, "run.started", {"phase": "sft"}),
-        joined(SESSIONS[0], 20),
+        join(SESSIONS[0], 20),
         (400, "training.finished", {"steps": 12}),
         (500, "outputs.sealed", {}),
     )
 
 
-def restarted() -> Log:
+def run_restarted() -> Log:
     """A run that ended before its first checkpoint, and began again."""
-    log = undisturbed()
+    log = run_undisturbed()
     return [log[0], {**log[0], "event": "run.restarted"}, *log[1:]]
 
 
@@ -121,7 +121,7 @@ def divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Lo
 
 def divided_at_once(*, nodes: int = NODES, ranks: int = RANKS) -> Log:
     """A run that nothing interrupted, of other numbers."""
-    log = undisturbed()
+    log = run_undisturbed()
     log[1]["fields"] = joined(SESSIONS[0], 20, nodes=nodes, ranks=ranks)[2]
     return log
 
@@ -137,7 +137,7 @@ def meeting(log: Log, nth: int = 0) -> dict[str, Any]:
     return found
 
 
-def said(nth: int = 0, **changed: Any) -> Edit:
+def edit_meeting(nth: int = 0, **changed: Any) -> Edit:
     """Change fields of a meeting."""
     return lambda log: meeting(log, nth).update(changed)
 
@@ -159,7 +159,7 @@ def of_nodes(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> 
 def twice(log: Log) -> None:
     """The nodes join again, and nothing happened."""
     again = copy.deepcopy(log[1])
-    again["fields"] = joined(SESSIONS[1], 20)[2]
+    again["fields"] = join(SESSIONS[1], 20)[2]
     log.insert(2, again)
 
 
@@ -171,12 +171,12 @@ def one_session(log: Log) -> None:
         node["run_id"] = run_id(RUN, SESSIONS[0], node["node"])
 
 
-def renamed(log: Log) -> None:
+def rename_node(log: Log) -> None:
     """Node 2 is called 3, with the run id that follows."""
     meeting(log)["nodes"][1].update(node=3, run_id=run_id(RUN, SESSIONS[0], 3))
 
 
-def unnamed(field: str, other: str = "") -> Edit:
+def remove_name(field: str, other: str = "") -> Edit:
     """A node without a field, or with its value under another name."""
 
     def edit(log: Log) -> None:
@@ -211,9 +211,9 @@ REFUSED: list[tuple[str, Edit]] = [
     ("1: a node more than the recipe has", of_nodes(lambda nodes: [*nodes, EXTRA])),
     ("1: in another order", of_nodes(lambda nodes: nodes[::-1])),
     ("1: node 1 twice", of_nodes(lambda nodes: [nodes[0], *nodes])),
-    ("1: node 2 is called 3", renamed),
+    ("1: node 2 is called 3", rename_node),
     ("1: node 1 is called 0", of_node(0, node=0)),
-    ("1: more ranks than the recipe has", said(ranks=RANKS + 1)),
+    ("1: more ranks than the recipe has", edit_meeting(ranks=RANKS + 1)),
     ("1: a session twice", one_session),
     ("1: the run id of another node", of_node(0, run_id=run_id(RUN, SESSIONS[0], 2))),
     ("1: the run id of another run", of_node(0, run_id=run_id(OTHER_RUN, SESSIONS[0], 1))),
@@ -227,16 +227,16 @@ REFUSED: list[tuple[str, Edit]] = [
     ("3: a checkpoint before nodes joined", without("nodes.joined")),
     ("3: a checkpoint after it went on alone", without("nodes.joined", 1)),
     ("3: joined twice without interruption", twice),
-    ("form: no nodes", said(nodes=[])),
-    ("form: half a session", said(session="5a" * 8)),
-    ("form: a session in capitals", said(session=SESSIONS[0].upper().replace("0", "A"))),
-    ("form: no key", unnamed("key")),
-    ("form: no evidence", unnamed("evidence")),
-    ("form: no run id", unnamed("run_id")),
-    ("form: no time", unnamed("from")),
-    ("form: begun in place of from", unnamed("from", "begun")),
+    ("form: no nodes", edit_meeting(nodes=[])),
+    ("form: half a session", edit_meeting(session="5a" * 8)),
+    ("form: a session in capitals", edit_meeting(session=SESSIONS[0].upper().replace("0", "A"))),
+    ("form: no key", remove_name("key")),
+    ("form: no evidence", remove_name("evidence")),
+    ("form: no run id", remove_name("run_id")),
+    ("form: no time", remove_name("from")),
+    ("form: begun in place of from", remove_name("from", "begun")),
     ("form: a field of tomorrow", of_node(0, gpu=1)),
-    ("form: a field of tomorrow beside the list", said(lead=1)),
+    ("form: a field of tomorrow beside the list", edit_meeting(lead=1)),
     ("form: a number as text", of_node(0, node="1")),
     ("form: evidence of half the length", of_node(0, evidence="5a" * 16)),
 ]
@@ -279,21 +279,20 @@ def run_logs() -> list[dict[str, Any]]:
         }
 
     found = [
-        vector("in one go", undisturbed(), valid=True),
+        vector("in one go", run_undisturbed(), valid=True),
         vector("interrupted once", whole(), valid=True),
-        vector("begun again", restarted(), valid=True),
+        vector("begun again", run_restarted(), valid=True),
     ]
     for comment, change in REFUSED:
         log = copy.deepcopy(whole())
         change(log)
         found.append(vector(comment, log, valid=False))
     found += other_numbers(vector)
-    alone = [entry for entry in undisturbed() if entry["event"] in ("run.started",)]
+    alone = [entry for entry in run_undisturbed() if entry["event"] in ("run.started",)]
     return [
         *found,
         vector("3: no node ever joined", alone, valid=False),
-        vector("3: an end without nodes", [e for e in undisturbed() if "nodes" not in e["event"]],
-               valid=False),
+        vector("3: an end without nodes", without, valid=False),
         vector("4: a process too few", whole(), valid=False, world_size=str(NODES * RANKS - 1)),
         vector("4: as one node alone", whole(), valid=False, world_size=str(RANKS)),
         vector("4: no number of processes", whole(), valid=False, world_size=None),

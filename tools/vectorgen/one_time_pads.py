@@ -59,12 +59,12 @@ def times(left: Rows, right: Rows) -> Rows:
     ]
 
 
-def turned(rows: Rows) -> Rows:
+def transpose(rows: Rows) -> Rows:
     """Transposed."""
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def derived(secret: bytes, purpose: str, *parts: str) -> bytes:
+def derive(secret: bytes, purpose: str, *parts: str) -> bytes:
     """The scheme of spec/keys.md §1."""
     texts = [f"sealtrain/{purpose}/v1", *parts]
     info = b"".join(len(text.encode()).to_bytes(4, "big") + text.encode() for text in texts)
@@ -72,7 +72,7 @@ def derived(secret: bytes, purpose: str, *parts: str) -> bytes:
     return hmac.digest(extracted, info + b"\x01", "sha256")
 
 
-def accepted(data: bytes) -> list[int]:
+def accept(data: bytes) -> list[int]:
     """Elements that a cipher's output gives."""
     words = [word & P for (word,) in struct.iter_unpack("<I", data)]
     return [centre(word) for word in words if word != P]
@@ -81,7 +81,7 @@ def accepted(data: bytes) -> list[int]:
 def stream(key: bytes, width: int, rows: int) -> Rows:
     """The first rows of a stream."""
     encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    flat = accepted(encryptor.update(bytes(4 * width * rows + 64)))
+    flat = accept(encryptor.update(bytes(4 * width * rows + 64)))
     return [flat[at * width : (at + 1) * width] for at in range(rows)]
 
 
@@ -97,7 +97,7 @@ def float32(value: Fraction) -> Fraction:
     return Fraction(struct.unpack("<f", struct.pack("<f", float(value)))[0])
 
 
-def quantised(weight: list[list[Fraction]]) -> tuple[Rows, list[Fraction]]:
+def quantise(weight: list[list[Fraction]]) -> tuple[Rows, list[Fraction]]:
     """int8 rows and their scales (§2)."""
     values, scales = [], []
     for row in weight:
@@ -111,7 +111,7 @@ def quantised(weight: list[list[Fraction]]) -> tuple[Rows, list[Fraction]]:
 def largest(matrix: Rows) -> dict[str, int]:
     """Q of both directions (§2)."""
     forward = max(sum(abs(entry) for entry in row) for row in matrix)
-    backward = max(sum(abs(entry) for entry in column) for column in turned(matrix))
+    backward = max(sum(abs(entry) for entry in column) for column in transpose(matrix))
     return {
         name: min(2047, H // max(1, norm))
         for name, norm in (("forward", forward), ("backward", backward))
@@ -149,7 +149,7 @@ def matrix_vectors() -> list[dict[str, Any]]:
         ("a row of zeros", zeros),
         ("so wide that entries are smaller", wide),
     ):
-        values, scales = quantised(weight)
+        values, scales = quantise(weight)
         same = len(weight[0]) > 1000
         found.append(
             {
@@ -172,7 +172,7 @@ def pad_vectors() -> dict[str, dict[str, list[dict[str, Any]]]]:
     for purpose in ("otp-pad", "otp-check"):
         for direction, width in (("forward", 5), ("backward", 3)):
             secret = seed(f"{purpose} {direction}")
-            key = derived(secret, purpose, digest(matrix), direction)
+            key = derive(secret, purpose, digest(matrix), direction)
             streams.append(
                 {
                     "purpose": purpose,
@@ -186,7 +186,7 @@ def pad_vectors() -> dict[str, dict[str, list[dict[str, Any]]]]:
             )
     words = [0, P, 0x80000000, 0xFFFFFFFF, H, H + 1, P - 1, 0x80000000 | P, 7]
     data = struct.pack(f"<{len(words)}I", *words)
-    taken = [{"data": data.hex(), "elements": accepted(data)}]
+    taken = [{"data": data.hex(), "elements": accept(data)}]
     return {"cases": {"streams": streams, "words": taken}}
 
 
@@ -194,24 +194,24 @@ def product_vectors() -> list[dict[str, Any]]:
     """``products``: everything that occurs in one product, both directions."""
     matrix = grid("matrix", 7, 6, -127, 127)
     found = []
-    for direction, factor in (("forward", turned(matrix)), ("backward", matrix)):
+    for direction, factor in (("forward", transpose(matrix)), ("backward", matrix)):
         pad_secret, check_secret = seed(f"pad {direction}"), seed(f"check {direction}")
         entries = grid(f"entries {direction}", 4, len(factor), -2047, 2047)
-        key = derived(pad_secret, "otp-pad", digest(matrix), direction)
+        key = derive(pad_secret, "otp-pad", digest(matrix), direction)
         mask = stream(key, len(factor), 4)
         hidden = [
             [centre(a + b) for a, b in zip(*pair, strict=True)]
             for pair in zip(entries, mask, strict=True)
         ]
-        check = derived(check_secret, "otp-check", digest(matrix), direction)
-        vectors = turned(stream(check, len(factor[0]), 2))
+        check = derive(check_secret, "otp-check", digest(matrix), direction)
+        vectors = transpose(stream(check, len(factor[0]), 2))
         found.append(
             {
                 "name": direction,
                 "direction": direction,
                 "matrix": matrix,
                 "pad_secret": pad_secret.hex(),
-                "session": derived(pad_secret, "otp-session")[:16].hex(),
+                "session": derive(pad_secret, "otp-session")[:16].hex(),
                 "check_secret": check_secret.hex(),
                 "entries": entries,
                 "mask": mask,
@@ -230,16 +230,16 @@ def dealing_vectors() -> list[dict[str, Any]]:
     """``dealing``: sessions with a dealer, message by message; the last one may be refused."""
     matrix, other = grid("dealt matrix", 3, 4, -127, 127), grid("other matrix", 2, 2, -127, 127)
     secret = seed("session")
-    factors = {"forward": turned(matrix), "backward": matrix}
+    factors = {"forward": transpose(matrix), "backward": matrix}
     dealt = {
-        way: times(stream(derived(secret, "otp-pad", digest(matrix), way), len(factor), 8), factor)
+        way: times(stream(derive(secret, "otp-pad", digest(matrix), way), len(factor), 8), factor)
         for way, factor in factors.items()
     }
 
     def message(**fields: Any) -> str:
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
-    def brought(rows: Rows) -> list[dict[str, Any]]:
+    def bring(rows: Rows) -> list[dict[str, Any]]:
         values = b"".join(struct.pack(f"{len(row)}b", *row) for row in rows)
         announced = message(do="matrix", outputs=len(rows), inputs=len(rows[0]))
         return [
@@ -247,45 +247,45 @@ def dealing_vectors() -> list[dict[str, Any]]:
             {"bytes": values.hex(), "ok": {"matrix": digest(rows)}, "payload": ""},
         ]
 
-    def asked(way: str, first: int, rows: int, of: Rows = matrix) -> str:
+    def ask(way: str, first: int, rows: int, of: Rows = matrix) -> str:
         return message(do="deal", direction=way, first=first, matrix=digest(of), rows=rows)
 
     def rows_of(way: str, first: int, rows: int) -> dict[str, Any]:
         part = dealt[way][first : first + rows]
         octets = b"".join(struct.pack(f"<{len(row)}i", *row) for row in part)
-        return {"message": asked(way, first, rows), "ok": {}, "payload": octets.hex()}
+        return {"message": ask(way, first, rows), "ok": {}, "payload": octets.hex()}
 
-    def refused(text: str, code: str) -> dict[str, Any]:
+    def refuse(text: str, code: str) -> dict[str, Any]:
         return {"message": text, "outcome": code}
 
-    begun = [*brought(matrix), rows_of("forward", 0, 2)]
+    begun = [*bring(matrix), rows_of("forward", 0, 2)]
     announced = message(do="matrix", outputs=2, inputs=2)
     cases: list[tuple[str, list[dict[str, Any]]]] = [
         ("both directions", [*begun, rows_of("backward", 0, 3), rows_of("forward", 2, 1)]),
-        ("two matrices", [*brought(matrix), *brought(other), rows_of("forward", 0, 1)]),
-        ("a matrix twice", [*brought(matrix), *brought(matrix), rows_of("forward", 0, 1)]),
-        ("rows again", [*begun, refused(asked("forward", 0, 2), "pads-refused")]),
-        ("rows left out", [*begun, refused(asked("forward", 3, 1), "pads-refused")]),
-        ("a late matrix", [*begun, refused(announced, "pads-refused")]),
-        ("no such matrix", [*begun, refused(asked("forward", 0, 1, other), "data-invalid")]),
-        ("before any matrix", [refused(asked("forward", 0, 1), "data-invalid")]),
-        ("no rows", [*begun, refused(asked("forward", 2, 0), "data-invalid")]),
-        ("too many rows", [*begun, refused(asked("forward", 2, 2**20 + 1), "data-invalid")]),
-        ("a third direction", [*begun, refused(asked("sideways", 0, 1), "data-invalid")]),
+        ("two matrices", [*bring(matrix), *bring(other), rows_of("forward", 0, 1)]),
+        ("a matrix twice", [*bring(matrix), *bring(matrix), rows_of("forward", 0, 1)]),
+        ("rows again", [*begun, refuse(ask("forward", 0, 2), "pads-refused")]),
+        ("rows left out", [*begun, refuse(ask("forward", 3, 1), "pads-refused")]),
+        ("a late matrix", [*begun, refuse(announced, "pads-refused")]),
+        ("no such matrix", [*begun, refuse(ask("forward", 0, 1, other), "data-invalid")]),
+        ("before any matrix", [refuse(ask("forward", 0, 1), "data-invalid")]),
+        ("no rows", [*begun, refuse(ask("forward", 2, 0), "data-invalid")]),
+        ("too many rows", [*begun, refuse(ask("forward", 2, 2**20 + 1), "data-invalid")]),
+        ("a third direction", [*begun, refuse(ask("sideways", 0, 1), "data-invalid")]),
         (
             "a matrix without sides",
-            [refused(message(do="matrix", outputs=0, inputs=2), "data-invalid")],
+            [refuse(message(do="matrix", outputs=0, inputs=2), "data-invalid")],
         ),
         (
             "a matrix too large",
-            [refused(message(do="matrix", outputs=2**16, inputs=2**12), "limit-exceeded")],
+            [refuse(message(do="matrix", outputs=2**16, inputs=2**12), "limit-exceeded")],
         ),
         (
             "a field too many",
-            [refused(message(do="matrix", outputs=2, inputs=2, bits=8), "data-invalid")],
+            [refuse(message(do="matrix", outputs=2, inputs=2, bits=8), "data-invalid")],
         ),
-        ("another operation", [refused(message(do="begin"), "data-invalid")]),
-        ("no object", [refused("[]", "data-invalid")]),
+        ("another operation", [refuse(message(do="begin"), "data-invalid")]),
+        ("no object", [refuse("[]", "data-invalid")]),
     ]
     return [
         {"name": comment, "secret": secret.hex(), "messages": messages}
@@ -297,7 +297,7 @@ def pool_vectors() -> list[dict[str, Any]]:
     """``pool``: a file, and files that are refused."""
     matrix, secret, name = grid("pool matrix", 4, 3, -127, 127), seed("pool"), seed("id", 16).hex()
     first, rows, block_rows = 2, 5, 2
-    sides = (("forward", turned(matrix)), ("backward", matrix))
+    sides = (("forward", transpose(matrix)), ("backward", matrix))
     header: dict[str, Any] = {
         "block_rows": block_rows,
         "id": name,
@@ -314,14 +314,14 @@ def pool_vectors() -> list[dict[str, Any]]:
     }
     products = {}
     for direction, factor in sides:
-        key = derived(secret, "otp-pad", digest(matrix), direction)
+        key = derive(secret, "otp-pad", digest(matrix), direction)
         products[direction] = times(stream(key, len(factor), first + rows)[first:], factor)
 
-    def written(spaces: str = "", length: int | None = None) -> bytes:
+    def write_pool(spaces: str = "", length: int | None = None) -> bytes:
         text = json.dumps(header, sort_keys=True, separators=("," + spaces, ":")).encode()
         size = len(text) if length is None else length
         front = b"SEALOTP\x01" + size.to_bytes(4, "big") + text
-        seal = AESGCM(derived(secret, "otp-pool", name))
+        seal = AESGCM(derive(secret, "otp-pool", name))
         body = b""
         for number, (direction, _) in enumerate(sides):
             for block in range(-(-rows // block_rows)):
@@ -331,7 +331,7 @@ def pool_vectors() -> list[dict[str, Any]]:
                 body += seal.encrypt(nonce, plain, hashlib.sha256(front).digest())
         return front + body
 
-    good = written()
+    good = write_pool()
     altered = bytearray(good)
     altered[-1] ^= 1
     cases = [
@@ -340,8 +340,8 @@ def pool_vectors() -> list[dict[str, Any]]:
         ("one byte long", good + b"\0", secret, "file-truncated"),
         ("another magic", b"SEALOTP\x02" + good[8:], secret, "data-invalid"),
         ("empty", b"", secret, "data-invalid"),
-        ("header not canonical", written(" "), secret, "data-invalid"),
-        ("header too long", written(length=2**20 + 1), secret, "data-invalid"),
+        ("header not canonical", write_pool(" "), secret, "data-invalid"),
+        ("header too long", write_pool(length=2**20 + 1), secret, "data-invalid"),
         ("last block altered", bytes(altered), secret, "wrong-key"),
         ("another secret", good, seed("other pool"), "wrong-key"),
     ]

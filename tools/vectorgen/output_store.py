@@ -61,7 +61,7 @@ def read() -> Json:
     }
 
 
-def refused() -> Json:
+def list_refused() -> Json:
     """Texts that a reader refuses."""
     one = pieces(b"x")
     changed = {
@@ -112,7 +112,7 @@ def main(out: Path) -> None:
             ),
             *(
                 {"name": name, "index": text, "outcome": "output-store-invalid"}
-                for name, text in refused().items()
+                for name, text in list_refused().items()
             ),
         ],
     }

@@ -164,7 +164,7 @@ def lock(description: str, hardware: Json) -> Json:
     }
 
 
-def rewarded(plain: Json) -> Json:
+def with_reward(plain: Json) -> Json:
     """The same lock for reinforcement with a reward model, pinned beside the base model."""
     last = list(plain["recipe"]["trainer"]).index("early_stopping_threshold")
     trainer = dict(list(plain["recipe"]["trainer"].items())[: last + 1])
@@ -201,7 +201,7 @@ def rewarded(plain: Json) -> Json:
     return plain | {"recipe": recipe, "models": {"reward": pin}}
 
 
-def gapped(plain: Json) -> Json:
+def with_gaps(plain: Json) -> Json:
     """The same lock for a table with gaps, of which each has a meaning."""
     last = list(plain["recipe"]["trainer"]).index("early_stopping_threshold")
     trainer = dict(list(plain["recipe"]["trainer"].items())[: last + 1]) | {"max_length": 512}
@@ -232,7 +232,7 @@ def gapped(plain: Json) -> Json:
     return plain | {"recipe": recipe, "model": pin, "tokenizer": {"kind": "none", "sha256": None}}
 
 
-def scripted(plain: Json) -> Json:
+def with_script(plain: Json) -> Json:
     """The same lock with a training script of one's own, its module, and a package of theirs."""
     recipe = plain["recipe"] | {"scripts": ["train.py", "lib/data.py"], "packages": ["extra==1.0"]}
     packages = plain["environment"]["packages"] | {
@@ -246,7 +246,7 @@ def scripted(plain: Json) -> Json:
     return plain | {"recipe": recipe, "environment": environment, "scripts": texts}
 
 
-def written(value: Json) -> str:
+def write(value: Json) -> str:
     """Canonical text of a lock; the two small floats as RFC 8785 (ECMAScript) spells them."""
     return canonical(value).replace("5e-05", "0.00005").replace("1e-08", "1e-8")
 
@@ -345,9 +345,9 @@ def compose_vectors() -> list[Json]:
     for comment, hardware, locked in (
         ("simulator, bash", simulator, lock("", simulator)),
         ("simulator, shell syntax", simulator, lock("$(id) `id` ' \" \\ $HOME", simulator)),
-        ("simulator, reward model", simulator, rewarded(lock("", simulator))),
-        ("simulator, scripts", simulator, scripted(lock("", simulator))),
-        ("dstack, scripts", kms, scripted(lock("", kms))),
+        ("simulator, reward model", simulator, with_reward(lock("", simulator))),
+        ("simulator, scripts", simulator, with_script(lock("", simulator))),
+        ("dstack, scripts", kms, with_script(lock("", kms))),
         ("dstack, KMS", kms, lock("", kms)),
         ("dstack, interpolation", kms, lock("$HOME ${HOME} $$ 大", kms)),
         ("dstack, local key provider", local, lock("", local)),
@@ -356,9 +356,9 @@ def compose_vectors() -> list[Json]:
         ("nitro", nitro, lock("", nitro)),
         ("nitro, an enclave of a size", sized, lock("", sized)),
         ("snp with GPUs", snp, lock("", snp)),
-        ("simulator, a table with gaps", simulator, gapped(lock("", simulator))),
+        ("simulator, a table with gaps", simulator, with_gaps(lock("", simulator))),
     ):
-        text = written(locked)
+        text = write(locked)
         document = compose(hardware, text)
         result.append(
             {
@@ -386,7 +386,7 @@ def refused_enclaves() -> list[Json]:
     found = []
     for platform in ("snp", "dstack", "simulator"):
         hardware = {**fixed, "platforms": [platform]}
-        document = compose(hardware, written(lock("", hardware)))
+        document = compose(hardware, write(lock("", hardware)))
         found.append({"name": f"an enclave on {platform}", "compose": document})
     return found
 
@@ -422,7 +422,7 @@ def adopted_vectors() -> Json:
         "key_provider_id": None,
     }
     locks = {
-        name: written(lock(text, given))
+        name: write(lock(text, given))
         for name, text, given in (
             ("plain", "$HOME \u5927", hardware),
             ("named", "", named_hardware),
@@ -454,7 +454,7 @@ def adopted_vectors() -> Json:
             }
         )
 
-    def changed(title: str, outcome: str, /, **changes: Json) -> None:
+    def change_document(title: str, outcome: str, /, **changes: Json) -> None:
         document = {**ours, "pre_launch_script": EMPTY_SCRIPT, **changes}
         document = {field: value for field, value in document.items() if value is not ...}
         case(title, outcome, canonical(document))
@@ -472,27 +472,29 @@ def adopted_vectors() -> Json:
         "event_log_version": 1,
         "verity_volumes": [],
     }
-    changed("the script alone", ok)
-    changed("all that a platform may add", ok, **metadata)
+    change_document("the script alone", ok)
+    change_document("all that a platform may add", ok, **metadata)
     for field, value in metadata.items():
-        changed(f"{field} alone", ok, **{field: value})
-    changed("features empty", ok, features=[])
-    changed("salt null", ok, salt=None)
-    changed("env_pubkey empty", ok, env_pubkey="")
-    changed("port_policy open", ok, port_policy={"ports": [], "restrict_mode": False})
-    changed("docker_config empty", ok, docker_config={})
-    changed("name in another script", ok, name="\u8a3a\u65ad" * 64)
+        change_document(f"{field} alone", ok, **{field: value})
+    change_document("features empty", ok, features=[])
+    change_document("salt null", ok, salt=None)
+    change_document("env_pubkey empty", ok, env_pubkey="")
+    change_document("port_policy open", ok, port_policy={"ports": [], "restrict_mode": False})
+    change_document("docker_config empty", ok, docker_config={})
+    change_document("name in another script", ok, name="\u8a3a\u65ad" * 64)
     # The script.
-    changed("script null", refused, pre_launch_script=None)
-    changed("script empty", refused, pre_launch_script="")
-    changed("script a list", refused, pre_launch_script=[EMPTY_SCRIPT])
-    changed("script another", refused, pre_launch_script=LOGIN)
-    changed("script twice", refused, pre_launch_script=EMPTY_SCRIPT + EMPTY_SCRIPT)
-    changed("script with a line more", refused, pre_launch_script=EMPTY_SCRIPT + "id\n")
-    changed("script without its last byte", refused, pre_launch_script=EMPTY_SCRIPT[:-1])
-    changed("script with CRLF", refused, pre_launch_script=EMPTY_SCRIPT.replace("\n", "\r\n"))
-    changed("script with a mark", refused, pre_launch_script="\ufeff" + EMPTY_SCRIPT)
-    changed(
+    change_document("script null", refused, pre_launch_script=None)
+    change_document("script empty", refused, pre_launch_script="")
+    change_document("script a list", refused, pre_launch_script=[EMPTY_SCRIPT])
+    change_document("script another", refused, pre_launch_script=LOGIN)
+    change_document("script twice", refused, pre_launch_script=EMPTY_SCRIPT + EMPTY_SCRIPT)
+    change_document("script with a line more", refused, pre_launch_script=EMPTY_SCRIPT + "id\n")
+    change_document("script without its last byte", refused, pre_launch_script=EMPTY_SCRIPT[:-1])
+    change_document(
+        "script with CRLF", refused, pre_launch_script=EMPTY_SCRIPT.replace("\n", "\r\n")
+    )
+    change_document("script with a mark", refused, pre_launch_script="\ufeff" + EMPTY_SCRIPT)
+    change_document(
         "script with a look-alike", refused, pre_launch_script=EMPTY_SCRIPT.replace("a", "\u0430")
     )
     for name, outcome, script in (
@@ -592,7 +594,7 @@ def adopted_vectors() -> Json:
         ("a field with a zero width", {"salt\u200b": "ab"}),
         ("the script in another spelling", {"pre\u200b_launch_script": "id"}),
     ):
-        changed(name, refused, **change)
+        change_document(name, refused, **change)
     # Spellings.
     whole = canonical({**ours, "pre_launch_script": EMPTY_SCRIPT})
     script = canonical(EMPTY_SCRIPT)

@@ -44,7 +44,7 @@ def seed(label: str, size: int = 32) -> bytes:
     return hashlib.shake_256(b"sealtrain release vectors " + label.encode()).digest(size)
 
 
-def hexed(label: str, size: int = 32) -> str:
+def to_hex(label: str, size: int = 32) -> str:
     """The same in hex."""
     return seed(label, size).hex()
 
@@ -59,21 +59,21 @@ def conversation() -> Json:
     """Fields that release and renewal share."""
     return {
         "broker_id": broker_id(),
-        "challenge": hexed("challenge"),
-        "run_id": hexed("run", 16),
-        "consortium_id": hexed("consortium"),
-        "app_id": hexed("app", 20),
-        "compose_hash": hexed("compose"),
-        "recipe_hash": hexed("recipe"),
+        "challenge": to_hex("challenge"),
+        "run_id": to_hex("run", 16),
+        "consortium_id": to_hex("consortium"),
+        "app_id": to_hex("app", 20),
+        "compose_hash": to_hex("compose"),
+        "recipe_hash": to_hex("recipe"),
     }
 
 
 def place(number: int) -> Json:
     """Which dataset is meant: an id beside its owner's, and a root."""
     return {
-        "owner_id": hexed(f"owner {number}"),
-        "dataset_id": hexed(f"dataset {number}", 16),
-        "root": hexed(f"root {number}"),
+        "owner_id": to_hex(f"owner {number}"),
+        "dataset_id": to_hex(f"dataset {number}", 16),
+        "root": to_hex(f"root {number}"),
     }
 
 
@@ -82,7 +82,7 @@ def dataset(number: int) -> Json:
     return place(number) | {
         "stanza": {
             "kind": "recipe",
-            "recipient": hexed(f"recipient {number}"),
+            "recipient": to_hex(f"recipient {number}"),
             "body": b64(seed(f"body {number}", 1168)),
         },
     }
@@ -116,7 +116,7 @@ def renewal(name: str, checkpoint: Json) -> Json:
     """A renewal request's transcript and what follows from it."""
     transcript = conversation() | {
         "version": 2,
-        "lease_id": hexed("lease"),
+        "lease_id": to_hex("lease"),
         "checkpoint": checkpoint,
     }
     return {
@@ -131,9 +131,9 @@ def renewal(name: str, checkpoint: Json) -> Json:
 def identity() -> Json:
     """A broker's statement of which one it is and what its quote says about it."""
     transcript = {
-        "consortium_id": hexed("consortium"),
+        "consortium_id": to_hex("consortium"),
         "signing_key": b64(broker().public_key().public_bytes_raw()),
-        "nonce": hexed("nonce"),
+        "nonce": to_hex("nonce"),
     }
     return {
         "name": "identity",
@@ -147,26 +147,26 @@ def identity() -> Json:
 def broker_keys() -> Json:
     """A broker's statement of its keys and what its quote says about it."""
     transcript = {
-        "consortium_id": hexed("consortium"),
-        "app_id": hexed("app", 20),
-        "compose_hash": hexed("compose"),
+        "consortium_id": to_hex("consortium"),
+        "app_id": to_hex("app", 20),
+        "compose_hash": to_hex("compose"),
         "keys": [
             {
                 "owner": owner,
-                "owner_id": hexed(f"{owner} id"),
+                "owner_id": to_hex(f"{owner} id"),
                 "public_key": b64(seed(f"{owner} key", 1216)),
             }
             for owner in ("hospital-a", "hospital-b")
         ],
         "signing_key": b64(broker().public_key().public_bytes_raw()),
-        "nonce": hexed("nonce"),
+        "nonce": to_hex("nonce"),
     }
     return {
         "name": "keys of two owners",
         "kind": "broker-keys",
         "transcript": transcript,
         "report_data": report_data("broker-keys", transcript),
-        "ledger_origin": "sealtrain/ledger/" + hexed("consortium"),
+        "ledger_origin": "sealtrain/ledger/" + to_hex("consortium"),
     }
 
 
@@ -180,7 +180,7 @@ def broker_id() -> str:
     return sha(b"sealtrain/broker/v1:" + broker().public_key().public_bytes_raw())
 
 
-def signed(kind: str, document: Json, key: Ed25519PrivateKey | None = None) -> Json:
+def sign(kind: str, document: Json, key: Ed25519PrivateKey | None = None) -> Json:
     """A document in an envelope of the broker; a field that is "absent" is left out."""
     key = key or broker()
     payload = canonical({name: value for name, value in document.items() if value != "absent"})
@@ -198,23 +198,23 @@ def sealing_keys() -> Json:
     document = {
         "version": 1,
         "broker_id": broker_id(),
-        "consortium_id": hexed("consortium"),
-        "app_id": hexed("app", 20),
-        "compose_hash": hexed("compose"),
-        "owner_id": hexed("hospital-a id"),
+        "consortium_id": to_hex("consortium"),
+        "app_id": to_hex("app", 20),
+        "compose_hash": to_hex("compose"),
+        "owner_id": to_hex("hospital-a id"),
         "public_key": b64(seed("hospital-a key", 1216)),
-        "nonce": hexed("nonce"),
+        "nonce": to_hex("nonce"),
     }
 
     def case(name: str, expect: str | None, kind: str = SEALING_KEY, **changed: Json) -> Json:
         return {
             "name": name,
-            "statement": signed(kind, document | changed),
+            "statement": sign(kind, document | changed),
             "outcome": expect or "ok",
         }
 
     stranger = Ed25519PrivateKey.from_private_bytes(seed("another broker"))
-    other = signed(SEALING_KEY, document, stranger)
+    other = sign(SEALING_KEY, document, stranger)
     return {
         "public_key": b64(broker().public_key().public_bytes_raw()),
         "asked": {
@@ -229,12 +229,12 @@ def sealing_keys() -> Json:
                 "outcome": "signature-invalid",
             },
             case("another payload type", "signature-invalid", RECEIPT),
-            case("another broker's id", "answer-invalid", broker_id=hexed("another broker")),
-            case("another consortium", "answer-invalid", consortium_id=hexed("another")),
-            case("another deployment", "answer-invalid", compose_hash=hexed("another")),
-            case("another app id", "answer-invalid", app_id=hexed("another", 20)),
-            case("another owner", "answer-invalid", owner_id=hexed("another")),
-            case("another nonce", "answer-invalid", nonce=hexed("another")),
+            case("another broker's id", "answer-invalid", broker_id=to_hex("another broker")),
+            case("another consortium", "answer-invalid", consortium_id=to_hex("another")),
+            case("another deployment", "answer-invalid", compose_hash=to_hex("another")),
+            case("another app id", "answer-invalid", app_id=to_hex("another", 20)),
+            case("another owner", "answer-invalid", owner_id=to_hex("another")),
+            case("another nonce", "answer-invalid", nonce=to_hex("another")),
             case("unknown field", "answer-invalid", extra=1),
             case("field left out", "answer-invalid", nonce="absent"),
             case("another version", "answer-invalid", version=2),
@@ -253,22 +253,22 @@ def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
         "resume": False,
         "datasets": [
             {
-                "dataset_id": hexed("dataset 0", 16),
-                "owner_id": hexed("hospital-a id"),
-                "root": hexed("root 0"),
+                "dataset_id": to_hex("dataset 0", 16),
+                "owner_id": to_hex("hospital-a id"),
+                "root": to_hex("root 0"),
             }
         ],
         "approved_by": ["hospital-a", "hospital-b"],
-        "evidence_digest": hexed("evidence"),
-        "transcript_digest": hexed("transcript"),
+        "evidence_digest": to_hex("evidence"),
+        "transcript_digest": to_hex("transcript"),
         "verdict": {"label": "ATTESTED", "claims": []},
         "simulated": False,
         "released_at": "2026-03-01T12:00:00Z",
-        "lease": {"lease_id": hexed("lease"), "not_after": "2026-03-01T13:00:00Z"},
+        "lease": {"lease_id": to_hex("lease"), "not_after": "2026-03-01T13:00:00Z"},
         "checkpoint": None,
     }
     document |= changed
-    envelope = signed(RECEIPT, document)
+    envelope = sign(RECEIPT, document)
     return {
         "name": name,
         "envelope": envelope,
@@ -277,7 +277,7 @@ def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
     }
 
 
-def forged(name: str, error: str) -> Json:
+def forge(name: str, error: str) -> Json:
     """A receipt whose payload was altered after signing."""
     case = receipt(name, error)
     payload = bytearray(base64.b64decode(case["envelope"]["payload"]))
@@ -287,7 +287,7 @@ def forged(name: str, error: str) -> Json:
     return case
 
 
-def derived(root: bytes, purpose: str, *parts: str) -> bytes:
+def derive(root: bytes, purpose: str, *parts: str) -> bytes:
     """HKDF-SHA256 without salt over length-prefixed words (spec/keys.md), by hand: RFC 5869."""
     info = b""
     for word in (f"sealtrain/{purpose}/v1", *parts):
@@ -299,7 +299,7 @@ def derived(root: bytes, purpose: str, *parts: str) -> bytes:
 def challenge(purpose: str, generation: str, expires_at: int) -> Json:
     """A challenge as a broker makes it, and what else somebody may take it for."""
     random = seed(f"challenge {purpose} {expires_at}", 8)
-    key = derived(seed("root"), "challenge-key", hexed("consortium"), purpose, generation)
+    key = derive(seed("root"), "challenge-key", to_hex("consortium"), purpose, generation)
     head = expires_at.to_bytes(8, "big") + random
     return {
         "purpose": purpose,
@@ -311,15 +311,15 @@ def challenge(purpose: str, generation: str, expires_at: int) -> Json:
     }
 
 
-def shown_lease(root: str, lease_id: str, body: bytes) -> Json:
+def show_lease(root: str, lease_id: str, body: bytes) -> Json:
     """The header by which the holder of a lease shows it."""
-    key = derived(seed(root), "lease-key", lease_id)
+    key = derive(seed(root), "lease-key", lease_id)
     digest = hashlib.sha256(body).digest()
     code = hmac.digest(key, b"sealtrain/renewal/v1:" + digest, "sha256")
     closing = hmac.digest(key, b"sealtrain/manifest-key/v1", "sha256")
     manifest = hmac.digest(closing, b"sealtrain/manifest/v1:" + digest, "sha256")
     return {
-        "root": hexed(root),
+        "root": to_hex(root),
         "lease_id": lease_id,
         "key": key.hex(),
         "body": body.hex(),
@@ -333,20 +333,20 @@ def leases() -> Json:
     """Headers of renewals and manifests."""
     return {
         "cases": [
-            shown_lease("root", hexed("lease"), b"{}"),
-            shown_lease("root", hexed("lease"), b""),
-            shown_lease("root", hexed("another lease"), b"{}"),
-            shown_lease("another root", hexed("lease"), b"{}"),
+            show_lease("root", to_hex("lease"), b"{}"),
+            show_lease("root", to_hex("lease"), b""),
+            show_lease("root", to_hex("another lease"), b"{}"),
+            show_lease("another root", to_hex("lease"), b"{}"),
         ]
     }
 
 
 def challenges() -> Json:
     """Challenges of one broker."""
-    first, second = hexed("generation", 16), hexed("next generation", 16)
+    first, second = to_hex("generation", 16), to_hex("next generation", 16)
     return {
-        "root": hexed("root"),
-        "consortium_id": hexed("consortium"),
+        "root": to_hex("root"),
+        "consortium_id": to_hex("consortium"),
         "cases": [
             challenge("release", first, 1_772_366_520),
             challenge("renewal", first, 1_772_366_520),
@@ -363,27 +363,27 @@ def main(out: Path) -> None:
         release("one dataset, new run", 1, False),
         release("two datasets, resumed run", 2, True),
         release("one dataset of three, the others elsewhere", 1, False, 2),
-        release("for a submission", 1, False, submission=hexed("submission", 16)),
+        release("for a submission", 1, False, submission=to_hex("submission", 16)),
         renewal("without a checkpoint", None),
-        renewal("with a checkpoint", {"counter": 7, "digest": hexed("checkpoint")}),
+        renewal("with a checkpoint", {"counter": 7, "digest": to_hex("checkpoint")}),
         broker_keys(),
         identity(),
     ]
-    anchor = {"counter": 7, "digest": hexed("checkpoint")}
+    anchor = {"counter": 7, "digest": to_hex("checkpoint")}
     receipts = [
         receipt("a release"),
         receipt("a renewal", kind="renewal", datasets=[], checkpoint=anchor),
-        forged("payload altered after signing", "signature-invalid"),
+        forge("payload altered after signing", "signature-invalid"),
         receipt("unknown field", "statement-invalid", extra=1),
         receipt("field left out", "statement-invalid", simulated="absent"),
         receipt("unknown kind", "statement-invalid", kind="gift"),
         receipt("another version", "statement-invalid", version=1),
-        receipt("another broker's id", "statement-invalid", broker_id=hexed("another broker")),
+        receipt("another broker's id", "statement-invalid", broker_id=to_hex("another broker")),
         receipt("no broker's id", "statement-invalid", broker_id="absent"),
         receipt(
             "lease ends at its beginning",
             "statement-invalid",
-            lease={"lease_id": hexed("lease"), "not_after": "2026-03-01T12:00:00Z"},
+            lease={"lease_id": to_hex("lease"), "not_after": "2026-03-01T12:00:00Z"},
         ),
         receipt("no such day", "statement-invalid", released_at="2026-02-30T12:00:00Z"),
     ]

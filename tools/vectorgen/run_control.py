@@ -56,7 +56,7 @@ def at(seconds: int) -> str:
     return f"2026-01-02T{1 + rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}Z"
 
 
-def signed(kind: str, document: Json, seed: int) -> Json:
+def sign(kind: str, document: Json, seed: int) -> Json:
     """A DSSE envelope."""
     payload, name = canonical(document), TYPES[kind]
     message = b"DSSEv1 %d %b %d %b" % (len(name), name.encode(), len(payload), payload)
@@ -153,7 +153,7 @@ def read() -> Json:
     }
     found = {}
     for name, (kind, document, seed) in made.items():
-        envelope = signed(kind, document, seed)
+        envelope = sign(kind, document, seed)
         found[name] = {"kind": kind, "envelope": envelope, "digest": digest(envelope)}
         if kind == "submission":
             found[name] |= {
@@ -163,72 +163,72 @@ def read() -> Json:
     return found
 
 
-def refused() -> Json:
+def list_refused() -> Json:
     """Documents that are refused; each has one fault."""
-    wrong = signed("submission", submission(), 1)
+    wrong = sign("submission", submission(), 1)
     altered = wrong | {"payload": base64.b64encode(canonical(submission(name="other"))).decode()}
     twice = wrong | {"signatures": wrong["signatures"] * 2}
     cases = {
         "altered": ("submission", altered, "signature-invalid"),
         "two signatures": ("submission", twice, "signature-invalid"),
         "another payload type": (
-            "submission", signed("run-stop", submission(), 1), "signature-invalid",
+            "submission", sign("run-stop", submission(), 1), "signature-invalid",
         ),
-        "a stranger's key": ("submission", signed("submission", submission(), 9), "signer-unknown"),
+        "a stranger's key": ("submission", sign("submission", submission(), 9), "signer-unknown"),
         "another signer named": (
-            "submission", signed("submission", submission(), 3), "statement-invalid",
+            "submission", sign("submission", submission(), 3), "statement-invalid",
         ),
         "another consortium": (
             "submission",
-            signed("submission", submission(consortium_id="00" * 32), 1),
+            sign("submission", submission(consortium_id="00" * 32), 1),
             "consortium-mismatch",
         ),
         "ends before it begins": (
             "submission",
-            signed("submission", submission(not_after=at(BEGAN)), 1),
+            sign("submission", submission(not_after=at(BEGAN)), 1),
             "statement-invalid",
         ),
         "ends after 30 days": (
             "submission",
-            signed("submission", submission(not_after="2026-02-01T01:00:01Z"), 1),
+            sign("submission", submission(not_after="2026-02-01T01:00:01Z"), 1),
             "statement-invalid",
         ),
         "an unknown field": (
-            "submission", signed("submission", submission(note="x"), 1), "statement-invalid",
+            "submission", sign("submission", submission(note="x"), 1), "statement-invalid",
         ),
         "words in the form of a code": (
             "run-event",
-            signed("run-event", event("failed", code="patient-4711-was-positive"), 2),
+            sign("run-event", event("failed", code="patient-4711-was-positive"), 2),
             "statement-invalid",
         ),
-        "no name": ("submission", signed("submission", submission(name="-"), 1),
+        "no name": ("submission", sign("submission", submission(name="-"), 1),
                     "statement-invalid"),
         "a claim without its time": (
-            "run-event", signed("run-event", event("claimed", claim_seconds=None), 2),
+            "run-event", sign("run-event", event("claimed", claim_seconds=None), 2),
             "statement-invalid",
         ),
         "a claim of a day": (
-            "run-event", signed("run-event", event("claimed", claim_seconds=86400), 2),
+            "run-event", sign("run-event", event("claimed", claim_seconds=86400), 2),
             "statement-invalid",
         ),
         "started with a time": (
-            "run-event", signed("run-event", event("started", claim_seconds=600), 2),
+            "run-event", sign("run-event", event("started", claim_seconds=600), 2),
             "statement-invalid",
         ),
         "completed without a run": (
-            "run-event", signed("run-event", event("completed", run_id=None), 2),
+            "run-event", sign("run-event", event("completed", run_id=None), 2),
             "statement-invalid",
         ),
         "failed without a code": (
-            "run-event", signed("run-event", event("failed", code=None), 2), "statement-invalid",
+            "run-event", sign("run-event", event("failed", code=None), 2), "statement-invalid",
         ),
         "stopped with a code": (
             "run-event",
-            signed("run-event", event("stopped", code="guest-lost"), 2),
+            sign("run-event", event("stopped", code="guest-lost"), 2),
             "statement-invalid",
         ),
         "an unknown event": (
-            "run-event", signed("run-event", event("paused"), 2), "statement-invalid",
+            "run-event", sign("run-event", event("paused"), 2), "statement-invalid",
         ),
     }  # fmt: skip
     return {
@@ -296,11 +296,11 @@ def main() -> None:
         "cases": {
             "documents": [
                 *({"name": name, "outcome": "ok", **case} for name, case in read().items()),
-                *({"name": name, **case} for name, case in refused().items()),
+                *({"name": name, **case} for name, case in list_refused().items()),
             ],
             "chains": [{"name": name, "steps": steps} for name, steps in chains().items()],
         },
-        "submission": signed("submission", submission(), 1),
+        "submission": sign("submission", submission(), 1),
     }
     text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     (folder / "documents.json").write_text(text, "utf-8")

@@ -44,7 +44,7 @@ def moment(text: str) -> datetime:
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
-def allowed(field: str, lowest: int, highest: int) -> set[int]:
+def list_allowed(field: str, lowest: int, highest: int) -> set[int]:
     """Values of one field of cron."""
     found: set[int] = set()
     for item in field.split(","):
@@ -60,7 +60,7 @@ def dues(one: Json) -> list[datetime]:
     """Every due time of cron."""
     begin, end = moment(one["starts_at"]), moment(one["ends_at"])
     fields = [
-        allowed(field, *limits)
+        list_allowed(field, *limits)
         for field, limits in zip(one["cron"].split(" "), LIMITS, strict=True)
     ]
     at = begin.replace(second=0)
@@ -139,7 +139,7 @@ def data() -> Json:
     ]
 
 
-def refused() -> Json:
+def list_refused() -> Json:
     """Schedules that a reader refuses."""
     crons = {
         "every minute": "* 3 * * *",
@@ -217,7 +217,7 @@ def main() -> None:
     files = {
         "due-times.json": {
             "recipe_hash": RECIPE_HASH,
-            "cases": {"schedules": [*read(), *refused()], "data": data()},
+            "cases": {"schedules": [*read(), *list_refused()], "data": data()},
         },
         "continues.json": continues(),
     }

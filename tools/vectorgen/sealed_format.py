@@ -159,7 +159,7 @@ class Made:
         )
 
 
-def padded(policy: str, content: int) -> int:
+def pad_content(policy: str, content: int) -> int:
     """Section 6."""
     if policy == "none":
         return content
@@ -175,7 +175,7 @@ def pad(policy: str, content: bytes) -> bytes:
     """Plaintext of the payload."""
     if policy == "none":
         return content
-    zeros = padded(policy, len(content)) - len(content) - 8
+    zeros = pad_content(policy, len(content)) - len(content) - 8
     return content + bytes(zeros) + len(content).to_bytes(8, "big")
 
 

@@ -22,7 +22,7 @@ from sealed_format import (
     derive,
     flip,
     hash_of,
-    padded,
+    pad_content,
     seed,
     sha,
     top,
@@ -89,7 +89,7 @@ def padding_vectors() -> list[dict[str, Any]]:
     """Sizes around every kind of step."""
     sizes = [0, 1, 7, 8, 9, 100, 1000, 1016, 1017, 65_528, 65_529, 1_000_000, (1 << 40) - 3]
     return [
-        {"policy": policy, "content": size, "plain": padded(policy, size)}
+        {"policy": policy, "content": size, "plain": pad_content(policy, size)}
         for policy in ("none", "bucket", "fixed:1", "fixed:4096")
         for size in sizes
     ]

@@ -51,7 +51,7 @@ def digest(body: bytes, name: str = "sha-256") -> str:
     return f"{name}=:{text64(hashlib.new(name.replace('-', ''), body).digest())}:"
 
 
-def signed(
+def sign(
     *,
     seed: str = "owner a",
     keyid: str | None = None,
@@ -131,7 +131,7 @@ def two(first: list[list[str]], second: list[list[str]]) -> list[list[str]]:
 
 def cases() -> list[Json]:
     """Every case."""
-    good = signed()
+    good = sign()
     other = "http://127.0.0.1:8470/v1/approvals"
     flipped = text64(bytes(64))
     return [
@@ -141,29 +141,29 @@ def cases() -> list[Json]:
         case(
             "with a port",
             "ok",
-            signed(url=other, authority="127.0.0.1:8470"),
+            sign(url=other, authority="127.0.0.1:8470"),
             url=other,
         ),
-        case("digest of another kind", "ok", signed(content_digest=digest(BODY, "sha-512"))),
+        case("digest of another kind", "ok", sign(content_digest=digest(BODY, "sha-512"))),
         case(
             "beside a signature of somebody's proxy",
             "ok",
-            two(good, signed(seed="proxy", label="proxy", tag="proxy")),
+            two(good, sign(seed="proxy", label="proxy", tag="proxy")),
         ),
         case("too old", "request-stale", good, now=TIME + 301),
         case("dated too far ahead", "request-stale", good, now=TIME - 61),
-        case("at no real time", "request-stale", signed(created=-1)),
+        case("at no real time", "request-stale", sign(created=-1)),
         case("not signed", "signature-invalid", [["content-type", "application/json"]]),
         case("no digest", "signature-invalid", without(good, "content-digest")),
         case("no signature", "signature-invalid", without(good, "signature")),
         case("no input", "signature-invalid", without(good, "signature-input")),
-        case("by a stranger", "signature-invalid", signed(seed="stranger")),
+        case("by a stranger", "signature-invalid", sign(seed="stranger")),
         case(
             "by a stranger with an owner's name",
             "signature-invalid",
-            signed(seed="stranger", keyid=key_id(key("owner a"))),
+            sign(seed="stranger", keyid=key_id(key("owner a"))),
         ),
-        case("another owner's name", "signature-invalid", signed(keyid=key_id(key("owner b")))),
+        case("another owner's name", "signature-invalid", sign(keyid=key_id(key("owner b")))),
         case(
             "another signature",
             "signature-invalid",
@@ -175,48 +175,46 @@ def cases() -> list[Json]:
         case("without TLS", "signature-invalid", good, url=URL.replace("https", "http")),
         case("a query added", "signature-invalid", good, url=URL + "?a=1"),
         case("another method", "signature-invalid", good, method="PUT"),
-        case("for the broker's former id", "ok", signed(broker=FORMER)),
-        case("for another broker behind one URL", "broker-mismatch", signed(broker=OTHER_BROKER)),
-        case("for no broker", "broker-mismatch", signed(broker="")),
+        case("for the broker's former id", "ok", sign(broker=FORMER)),
+        case("for another broker behind one URL", "broker-mismatch", sign(broker=OTHER_BROKER)),
+        case("for no broker", "broker-mismatch", sign(broker="")),
         case(
             "for two brokers",
             "broker-mismatch",
-            signed(broker=f"{BROKER}, {OTHER_BROKER}"),
+            sign(broker=f"{BROKER}, {OTHER_BROKER}"),
         ),
         case(
             "the broker exchanged",
             "signature-invalid",
             [
-                *without(signed(broker=OTHER_BROKER), "sealtrain-broker"),
+                *without(sign(broker=OTHER_BROKER), "sealtrain-broker"),
                 ["sealtrain-broker", BROKER],
             ],
         ),
         case(
             "a second broker added",
             "signature-invalid",
-            [*signed(broker=OTHER_BROKER), ["sealtrain-broker", BROKER]],
+            [*sign(broker=OTHER_BROKER), ["sealtrain-broker", BROKER]],
         ),
         case("no broker named", "signature-invalid", without(good, "sealtrain-broker")),
-        case("the broker not covered", "signature-invalid", signed(covered=PARTS[:4])),
-        case("the digest not covered", "signature-invalid", signed(covered=(*PARTS[:3], PARTS[4]))),
-        case("the address not covered", "signature-invalid", signed(covered=PARTS[2:])),
-        case("more covered", "signature-invalid", signed(covered=(*PARTS, "content-type"))),
-        case("parts in another order", "signature-invalid", signed(covered=PARTS[::-1])),
-        case("a part twice", "signature-invalid", signed(covered=(*PARTS, "@method"))),
-        case("another tag", "signature-invalid", signed(tag="other")),
-        case("no tag", "signature-invalid", signed(tag=None)),
-        case("no time", "signature-invalid", signed(created=None)),
-        case("no nonce", "signature-invalid", signed(nonce=None)),
-        case("a short nonce", "signature-invalid", signed(nonce="0f")),
-        case("a nonce in capitals", "signature-invalid", signed(nonce="0F" * 16)),
-        case("no algorithm", "signature-invalid", signed(alg=None)),
-        case("another algorithm", "signature-invalid", signed(alg="hmac-sha256")),
-        case("an end of its own", "signature-invalid", signed(expires=TIME + 9)),
-        case("a parameter nobody knows", "signature-invalid", signed(extra="x")),
-        case("a time that is text", "signature-invalid", signed(created=str(TIME))),
-        case(
-            "signed twice", "signature-invalid", two(good, signed(seed="owner b", label="second"))
-        ),
+        case("the broker not covered", "signature-invalid", sign(covered=PARTS[:4])),
+        case("the digest not covered", "signature-invalid", sign(covered=(*PARTS[:3], PARTS[4]))),
+        case("the address not covered", "signature-invalid", sign(covered=PARTS[2:])),
+        case("more covered", "signature-invalid", sign(covered=(*PARTS, "content-type"))),
+        case("parts in another order", "signature-invalid", sign(covered=PARTS[::-1])),
+        case("a part twice", "signature-invalid", sign(covered=(*PARTS, "@method"))),
+        case("another tag", "signature-invalid", sign(tag="other")),
+        case("no tag", "signature-invalid", sign(tag=None)),
+        case("no time", "signature-invalid", sign(created=None)),
+        case("no nonce", "signature-invalid", sign(nonce=None)),
+        case("a short nonce", "signature-invalid", sign(nonce="0f")),
+        case("a nonce in capitals", "signature-invalid", sign(nonce="0F" * 16)),
+        case("no algorithm", "signature-invalid", sign(alg=None)),
+        case("another algorithm", "signature-invalid", sign(alg="hmac-sha256")),
+        case("an end of its own", "signature-invalid", sign(expires=TIME + 9)),
+        case("a parameter nobody knows", "signature-invalid", sign(extra="x")),
+        case("a time that is text", "signature-invalid", sign(created=str(TIME))),
+        case("signed twice", "signature-invalid", two(good, sign(seed="owner b", label="second"))),
         case(
             "nonsense",
             "signature-invalid",
@@ -225,7 +223,7 @@ def cases() -> list[Json]:
         case(
             "a digest of nothing known",
             "signature-invalid",
-            signed(content_digest="md5=:AAAAAAAAAAAAAAAAAAAAAA==:"),
+            sign(content_digest="md5=:AAAAAAAAAAAAAAAAAAAAAA==:"),
         ),
     ]
 

@@ -91,7 +91,7 @@ def safetensors(found: Tensors) -> bytes:
     return struct.pack("<Q", len(text)) + text + body
 
 
-def restored(found: Tensors) -> list[float]:
+def restore(found: Tensors) -> list[float]:
     """The activations that a message means, as float32, one after another."""
     kind, _shape, data = found["values"]
     if kind == "F32":
@@ -129,7 +129,7 @@ def messages() -> list[dict[str, Any]]:
                        per_token=per_token)  # fmt: skip
             labels = list(struct.unpack(f"<{len(found['labels'][2]) // 4}i", found["labels"][2]))
             cases.append(
-                one | {"lengths": LENGTHS, "activations": restored(found), "read_labels": labels}
+                one | {"lengths": LENGTHS, "activations": restore(found), "read_labels": labels}
             )
     plain = tensors("float32")
     values = bytearray(plain["values"][2])

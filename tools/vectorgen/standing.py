@@ -57,13 +57,13 @@ def canonical(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def signed_terms(name: str, terms: Json, *, word: str = "approve") -> Json:
+def sign_terms(name: str, terms: Json, *, word: str = "approve") -> Json:
     """A decision of A with terms; without any where they are ``None``."""
     document = decision(name, word=word)
     return document if terms is None else {**document, "standing": terms}
 
 
-def spent_after(terms: Json, begun: list[Json], asked: float) -> Json:
+def compute_spent(terms: Json, begun: list[Json], asked: float) -> Json:
     """By what an approval at place 5 is spent for a run that asks for so much of A's ``x``."""
     counted = [run for run in begun if run["index"] > 5 and run["target"] == TARGET]
     if len(counted) >= terms["runs"]:
@@ -97,7 +97,7 @@ def countings() -> list[Json]:
         ("a run without epsilon", {"runs": 9, "epsilon": 5}, [], 0),
         ("runs are looked at before the budget", {"runs": 1, "epsilon": 2}, [run(6, 2)], 2),
     ):
-        spent = spent_after(terms, begun, asked)
+        spent = compute_spent(terms, begun, asked)
         made.append(
             {"name": name, "standing": terms, "begun": begun, "asked": asked, "spent": spent}
         )
@@ -109,13 +109,13 @@ def standing_vectors() -> Json:
     cases: list[Json] = []
     for outcome, statements in (("ok", GOOD_TERMS), ("statement-invalid", BAD_TERMS)):
         for name, terms in statements.items():
-            payload = canonical(signed_terms(name, terms))
+            payload = canonical(sign_terms(name, terms))
             made = envelope(None, A, payload=payload)
             case = {"name": name, "envelope": text(made), "outcome": outcome}
             if outcome == "ok":
                 case |= {"standing": terms, "digest": sha(canonical(made))}
             cases.append(case)
-    stops = envelope(signed_terms("a revocation", {"runs": 1}, word="revoke"), A)
+    stops = envelope(sign_terms("a revocation", {"runs": 1}, word="revoke"), A)
     cases.append({"name": "a revocation", "envelope": text(stops), "outcome": "statement-invalid"})
     return {
         "consortium": TWO_OF_THREE,

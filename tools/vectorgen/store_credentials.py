@@ -59,7 +59,7 @@ def exchange() -> Json:
     }
 
 
-def refused() -> Json:
+def list_refused() -> Json:
     """Documents that are no credentials."""
     return {
         "none": {},
@@ -84,7 +84,8 @@ def main(out: Path) -> None:
     """Write the vectors."""
     out.mkdir(parents=True, exist_ok=True)
     cases = [
-        {"name": name, "document": value, "outcome": "usage"} for name, value in refused().items()
+        {"name": name, "document": value, "outcome": "usage"}
+        for name, value in list_refused().items()
     ]
     document = {"exchange": exchange(), "cases": cases}
     (out / "exchange.json").write_text(

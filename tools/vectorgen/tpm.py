@@ -37,7 +37,7 @@ def preimage(name: str, payload: bytes, version: int) -> bytes:
     return canonical({"name": name, "payload": payload.hex(), "type": RUNTIME})
 
 
-def replayed(bank: str, measured: list[bytes], start: bytes | None = None) -> bytes:
+def replay(bank: str, measured: list[bytes], start: bytes | None = None) -> bytes:
     """A register after extensions by hashes of what was measured."""
     register = bytes(BANKS[bank][1]) if start is None else start
     for data in measured:
@@ -45,7 +45,7 @@ def replayed(bank: str, measured: list[bytes], start: bytes | None = None) -> by
     return register
 
 
-def sized(data: bytes) -> bytes:
+def to_tpm2b(data: bytes) -> bytes:
     """TPM2B."""
     return struct.pack(">H", len(data)) + data
 
@@ -56,12 +56,12 @@ def attest(bank: str, selection: list[int], nonce: bytes, *, safe: int = 1) -> b
     bits = sum(1 << index for index in selection)
     return (
         struct.pack(">IH", 0xFF544347, 0x8018)
-        + sized(b"\x00\x0b" + hashlib.sha256(b"a name").digest())
-        + sized(nonce)
+        + to_tpm2b(b"\x00\x0b" + hashlib.sha256(b"a name").digest())
+        + to_tpm2b(nonce)
         + struct.pack(">QIIBQ", 123_456, 7, 1, safe, 0x2024)
         + struct.pack(">IHB", 1, BANKS[bank][0], 3)
         + bits.to_bytes(3, "little")
-        + sized(hashlib.sha256(b"".join(values)).digest())
+        + to_tpm2b(hashlib.sha256(b"".join(values)).digest())
     )
 
 
@@ -69,7 +69,7 @@ def signature(key: ec.EllipticCurvePrivateKey, message: bytes) -> bytes:
     """``TPMT_SIGNATURE``."""
     algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
     r, s = decode_dss_signature(key.sign(message, algorithm))
-    return b"\x00\x18\x00\x0b" + sized(r.to_bytes(32, "big")) + sized(s.to_bytes(32, "big"))
+    return b"\x00\x18\x00\x0b" + to_tpm2b(r.to_bytes(32, "big")) + to_tpm2b(s.to_bytes(32, "big"))
 
 
 def quotes() -> list[Json]:
@@ -142,7 +142,7 @@ def event_registers() -> list[Json]:
         for name, payload, version in EVENTS
     ]
     return [
-        {"log": log[:count], "bank": bank, "register": replayed(bank, measured[:count]).hex()}
+        {"log": log[:count], "bank": bank, "register": replay(bank, measured[:count]).hex()}
         for bank in BANKS
         for count in (1, 2, 3)
     ]
@@ -176,8 +176,8 @@ def boot_logs() -> list[Json]:
         for bank, (_, size) in BANKS.items():
             begins = started.to_bytes(size, "big")
             registers[bank] = {
-                "0": replayed(bank, [entry[2] for entry in plain if entry[0] == 0], begins).hex(),
-                "4": replayed(bank, [entry[2] for entry in plain if entry[0] == 4]).hex(),
+                "0": replay(bank, [entry[2] for entry in plain if entry[0] == 0], begins).hex(),
+                "4": replay(bank, [entry[2] for entry in plain if entry[0] == 4]).hex(),
             }
         cases.append({"name": name, "log": raw.hex(), "registers": registers, "outcome": "ok"})
     for name, raw in {

@@ -48,7 +48,7 @@ LIMITS = (
 
 def canonical(value: Json) -> bytes:
     """RFC 8785, also of the floats that a lock and one case have."""
-    return recipe.written(value).replace("1e+17", "100000000000000000").encode()
+    return recipe.write(value).replace("1e+17", "100000000000000000").encode()
 
 
 def at(second: int) -> str:
@@ -73,7 +73,7 @@ def lock() -> Json:
 
 
 LOCK = lock()
-LOCK_TEXT = recipe.written(LOCK)
+LOCK_TEXT = recipe.write(LOCK)
 COMPOSE = recipe.compose(LOCK["recipe"]["hardware"], LOCK_TEXT)
 COMPOSE_HASH = hashlib.sha256(COMPOSE.encode()).digest()
 TARGET = {
@@ -261,7 +261,7 @@ def statement() -> Json:
     }
 
 
-def quoted(payload: bytes, head: str) -> Json:
+def quote(payload: bytes, head: str) -> Json:
     """The final evidence: a guest of this deployment, and what its quote commits to."""
     commitment = {
         "statement_digest": sha(payload),
@@ -303,7 +303,7 @@ def whole(change: Callable[[Json], object] = lambda predicate: None) -> str:
     document = statement()
     change(document["predicate"])
     payload = canonical(document)
-    final = canonical(quoted(payload, document["predicate"]["run_log"]["head"]))
+    final = canonical(quote(payload, document["predicate"]["run_log"]["head"]))
     file = manifest.document(payload)
     file["evidence"] = manifest.envelope(final, manifest.EVIDENCE_TYPE, manifest.GUEST)
     return canonical(file).decode()

@@ -45,7 +45,7 @@ def row(name: str, blob: bytes) -> str:
     return f"\u2014 {name} {text64(blob)}\n"
 
 
-def cosigned(
+def cosign(
     owner: str,
     body: str,
     *,
@@ -68,7 +68,7 @@ def main(folder: Path) -> None:
     body = f"{ORIGIN}\n11\n{text64(ROOT)}\n"
     own = row(ORIGIN, key_id(ORIGIN, 1, log) + log.sign(body.encode()))
     head = f"{body}\n{own}"
-    first, second, third = (cosigned(owner, body) for owner in OWNERS)
+    first, second, third = (cosign(owner, body) for owner in OWNERS)
     cases: list[Json] = []
 
     def case(name: str, note: str, quorum: int, outcome: str, by: tuple[str, ...] = ()) -> None:
@@ -86,22 +86,20 @@ def main(folder: Path) -> None:
     case("two, three needed", head + first + second, 3, bad)
     case("nobody, one needed", head, 1, bad)
     case("one owner twice", head + first + first, 1, bad)
-    later = cosigned(OWNERS[0], body, time=TIME + 1)
+    later = cosign(OWNERS[0], body, time=TIME + 1)
     case("one owner at two times", head + first + later, 1, bad)
-    stranger = cosigned("hospital-z", body)
+    stranger = cosign("hospital-z", body)
     case("a stranger does not count", head + stranger, 1, bad)
     case("a stranger does not harm", head + stranger + first, 1, "ok", OWNERS[:1])
-    case(
-        "an owner's name with a stranger's key", head + cosigned(OWNERS[0], body, seed="z"), 1, bad
-    )
-    case("an owner's key as a log's kind", head + cosigned(OWNERS[0], body, kind=1), 1, bad)
-    case("another time than signed", head + cosigned(OWNERS[0], body, stamped=TIME + 1), 1, bad)
-    case("the same among good ones", head + cosigned(OWNERS[0], body, stamped=1) + second, 1, bad)
-    case("time zero", head + cosigned(OWNERS[0], body, time=0), 1, bad)
-    case("time beyond exact numbers", head + cosigned(OWNERS[0], body, time=2**53), 1, bad)
-    case("another header", head + cosigned(OWNERS[0], body, header="cosignature/v2"), 1, bad)
+    case("an owner's name with a stranger's key", head + cosign(OWNERS[0], body, seed="z"), 1, bad)
+    case("an owner's key as a log's kind", head + cosign(OWNERS[0], body, kind=1), 1, bad)
+    case("another time than signed", head + cosign(OWNERS[0], body, stamped=TIME + 1), 1, bad)
+    case("the same among good ones", head + cosign(OWNERS[0], body, stamped=1) + second, 1, bad)
+    case("time zero", head + cosign(OWNERS[0], body, time=0), 1, bad)
+    case("time beyond exact numbers", head + cosign(OWNERS[0], body, time=2**53), 1, bad)
+    case("another header", head + cosign(OWNERS[0], body, header="cosignature/v2"), 1, bad)
     other = body.replace("\n11\n", "\n12\n")
-    case("of another size", head + cosigned(OWNERS[0], other), 1, bad)
+    case("of another size", head + cosign(OWNERS[0], other), 1, bad)
     name = f"sealtrain/witness/{OWNERS[0]}"
     private = key(f"witness {OWNERS[0]}")
     start = key_id(name, 4, private)

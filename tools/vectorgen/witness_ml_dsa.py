@@ -66,7 +66,7 @@ def message(name: str, time: int, origin: str, start: int, size: int, root: byte
     return out + root
 
 
-def cosigned(
+def cosign(
     *,
     key: str = "witness hospital-a",
     kind: int = 6,
@@ -128,24 +128,24 @@ def main() -> None:
         "time": TIME,
         "message": message(NAME, TIME, ORIGIN, 0, SIZE, ROOT).hex(),
         "cases": [
-            case("cosigned", "ok", cosigned()),
-            case("beside a line of the signing key", "ok", by_ed25519(), cosigned()),
+            case("cosigned", "ok", cosign()),
+            case("beside a line of the signing key", "ok", by_ed25519(), cosign()),
             case("by the signing key only", refused, by_ed25519()),
             case("nobody", refused),
-            case("another key", refused, cosigned(key="another")),
-            case("kind of an Ed25519 key", refused, cosigned(kind=4)),
-            case("kind of a note's key", refused, cosigned(kind=1)),
-            case("another time inside", refused, cosigned(time=TIME + 1)),
-            case("another time outside", refused, cosigned(stamped=TIME + 1)),
-            case("no time", refused, cosigned(stamped=0, time=0)),
-            case("another name inside", refused, cosigned(name="sealtrain/witness/hospital-b")),
-            case("another origin", refused, cosigned(origin=ORIGIN[:-1] + "f")),
-            case("another size", refused, cosigned(size=SIZE + 1)),
-            case("another root", refused, cosigned(root=other)),
-            case("a subtree that begins later", refused, cosigned(start=1)),
-            case("with a context", refused, cosigned(context=b"sealtrain")),
-            case("cut short", refused, cosigned(cut=1)),
-            case("twice", refused, cosigned(), cosigned()),
+            case("another key", refused, cosign(key="another")),
+            case("kind of an Ed25519 key", refused, cosign(kind=4)),
+            case("kind of a note's key", refused, cosign(kind=1)),
+            case("another time inside", refused, cosign(time=TIME + 1)),
+            case("another time outside", refused, cosign(stamped=TIME + 1)),
+            case("no time", refused, cosign(stamped=0, time=0)),
+            case("another name inside", refused, cosign(name="sealtrain/witness/hospital-b")),
+            case("another origin", refused, cosign(origin=ORIGIN[:-1] + "f")),
+            case("another size", refused, cosign(size=SIZE + 1)),
+            case("another root", refused, cosign(root=other)),
+            case("a subtree that begins later", refused, cosign(start=1)),
+            case("with a context", refused, cosign(context=b"sealtrain")),
+            case("cut short", refused, cosign(cut=1)),
+            case("twice", refused, cosign(), cosign()),
         ],
     }
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"

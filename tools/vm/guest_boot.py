@@ -122,7 +122,7 @@ class Story:
         self.folder, self.tools, self.image, self.disk = folder, tools, image, disk
         self.state = ensure(folder / "root", system_clock())
 
-    def predicted(self, document: bytes, uki: bytes) -> dict[int, str]:
+    def predict(self, document: bytes, uki: bytes) -> dict[int, str]:
         """Registers of a boot, from its files alone."""
         with self.disk.open("rb") as file:
             table = PartitionTable.of_disk(file.read(GPT_BYTES))
@@ -179,7 +179,7 @@ def compare(predicted: Mapping[int, str], read: Mapping[int, str]) -> None:
     require("all predicted registers are those of the TPM", predicted.items() <= read.items())
 
 
-def changed(disk: Path, out: Path, change: Any) -> Path:
+def change_disk(disk: Path, out: Path, change: Any) -> Path:
     """A copy of a disk with a change: a function of the open file."""
     shutil.copyfile(disk, out)
     with out.open("r+b") as file:
@@ -220,17 +220,17 @@ def boots(story: Story, seconds: int) -> None:
     uki = story.disk.with_name(f"{story.disk.name}.uki").read_bytes()
     lines = story.boot("first", {"app-compose.json": document}, seconds=seconds, until="STOPPED")
     read = registers_of(lines)
-    compare(story.predicted(document, uki), read)
+    compare(story.predict(document, uki), read)
     require(
         "the kernel was locked, and started the root", any("STATE starting" in x for x in lines)
     )
     require("the scratch disk is written, and not in clear", is_encrypted(story.folder / "first"))
-    broken = changed(story.disk, story.folder / "broken.raw", flip_root)
+    broken = change_disk(story.disk, story.folder / "broken.raw", flip_root)
     lines = story.boot("broken", {"app-compose.json": document}, disk=broken, seconds=seconds)
     require("a root with one bit changed starts no program of its own", not registers_of(lines))
     require("the machine said why", any("verity" in line for line in lines))
     broken.unlink()
-    line = changed(story.disk, story.folder / "line.raw", other_line)
+    line = change_disk(story.disk, story.folder / "line.raw", other_line)
     lines = story.boot(
         "line", {"app-compose.json": document + b" "}, disk=line, seconds=seconds, until="STOPPED"
     )
@@ -254,7 +254,7 @@ def trains(story: Story, seconds: int, *, whole: bool) -> None:
     folder = story.folder
     uki = story.disk.with_name(f"{story.disk.name}.uki").read_bytes()
     policy = insecure_simulator_policy(story.state.pki.root_der, tee="test-vtpm").to_dict()
-    values = story.predicted(b"", uki)
+    values = story.predict(b"", uki)
     rules = {"tee": "test-vtpm", "boots": [{f"pcr{index}": values[index] for index in NAMED}]}
     guests = policy_from_dict({**policy, "cpu": rules}).to_dict()
     recipe = RECIPE | {
@@ -287,7 +287,7 @@ def trains(story: Story, seconds: int, *, whole: bool) -> None:
             }
             until = None if whole else "keys received"
             lines = story.boot("training", files, seconds=seconds, memory=MEMORY_MIB, until=until)
-            compare(story.predicted(document.read_bytes(), uki), registers_of(lines))
+            compare(story.predict(document.read_bytes(), uki), registers_of(lines))
             replays(story, front, files, seconds)
         if not whole:
             part.end()
@@ -340,7 +340,7 @@ def main() -> int:
     if problem is not None:
         words.error(problem)
     given.cache.mkdir(parents=True, exist_ok=True)
-    tools = Tools.fetched(given.cache.resolve())
+    tools = Tools.fetch(given.cache.resolve())
     with TemporaryDirectory(dir=given.cache) as place:
         folder = Path(place).resolve()
         layout = given.layout

@@ -64,7 +64,7 @@ class Tools:
     folders: dict[str, Path]
 
     @classmethod
-    def fetched(cls, cache: Path) -> Tools:
+    def fetch(cls, cache: Path) -> Tools:
         """From a cache, which is filled where it is empty."""
         folders = {}
         for suite, packages in PACKAGES.items():

@@ -112,10 +112,10 @@ def main() -> int:
         print(
             f"== {name}: Linux of {kernel.suite}, Landlock {kernel.landlock or 'off'}", flush=True
         )
-        image, modules = unpacked(kernel.suite, asked.cache.resolve())
+        image, modules = unpack_kernel(kernel.suite, asked.cache.resolve())
         disk = asked.cache.resolve() / f"{name}.cpio"
         disk.write_bytes(initial_files(asked.cache.resolve(), modules, kernel, asked.tests))
-        code = booted(image, disk, kernel, kvm=asked.kvm, seconds=60 * asked.minutes)
+        code = boot(image, disk, kernel, kvm=asked.kvm, seconds=60 * asked.minutes)
         if code != 0:
             failed.append(name)
             print(f"== {name}: failed with {code}", flush=True)
@@ -134,7 +134,7 @@ def missing() -> str | None:
     return None if shutil.which(QEMU) else f"{QEMU} is missing: apt-get install qemu-system-x86"
 
 
-def unpacked(suite: str, cache: Path) -> tuple[Path, Path]:
+def unpack_kernel(suite: str, cache: Path) -> tuple[Path, Path]:
     """The kernel's image and the folder of its modules, from Debian's packages of a suite."""
     folder = cache / suite
     if not (folder / "complete").is_file():
@@ -233,7 +233,7 @@ def entry(name: str, data: bytes, mode: int, number: int) -> bytes:
     return head + b"\0" * (-len(head) % 4) + data + b"\0" * (-len(data) % 4)
 
 
-def booted(image: Path, disk: Path, kernel: Kernel, *, kvm: bool, seconds: int) -> int:
+def boot(image: Path, disk: Path, kernel: Kernel, *, kvm: bool, seconds: int) -> int:
     """Boot, print what is said, and return the exit status of the tests."""
     command = [
         QEMU, "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot",

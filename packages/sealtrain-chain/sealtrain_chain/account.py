@@ -67,7 +67,7 @@ def address(account: LocalAccount) -> str:
     return str(account.address).lower()
 
 
-def signed(account: LocalAccount, message: SignableMessage) -> str:
+def sign_message(account: LocalAccount, message: SignableMessage) -> str:
     """Signature of a typed message, 130 hex digits."""
     return bytes(account.sign_message(message).signature).hex()
 

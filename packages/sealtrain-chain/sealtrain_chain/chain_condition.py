@@ -38,7 +38,7 @@ class ChainGate:
         self._failed: tuple[float, ChainUnreachable] | None = None
         self._looked: float | None = None
 
-    def allowed(self, app_id: str, compose_hash: str) -> ChainWord | None:
+    def require_allowed(self, app_id: str, compose_hash: str) -> ChainWord | None:
         """Return if the chain allows the deployment now.
 
         Args:

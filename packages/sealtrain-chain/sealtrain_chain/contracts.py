@@ -167,7 +167,7 @@ def send(web3: Web3, payer: Payer, call: Any) -> dict[str, Any]:
 
     account = payer.account
 
-    def sent() -> dict[str, Any]:
+    def send_once() -> dict[str, Any]:
         gas = int(call.estimate_gas({"from": account.address}) * _GAS_MARGIN)
         transaction = call.build_transaction(
             {
@@ -185,7 +185,7 @@ def send(web3: Web3, payer: Payer, call: Any) -> dict[str, Any]:
         return dict(receipt)
 
     try:
-        receipt: dict[str, Any] = translate_errors(sent)
+        receipt: dict[str, Any] = translate_errors(send_once)
     except TimeExhausted as error:
         raise ChainUnreachable(
             "the transaction is in no block yet",

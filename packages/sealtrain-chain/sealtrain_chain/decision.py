@@ -17,7 +17,7 @@ from sealtrain.consortium.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import SignatureInvalid
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain_chain.account import address, build_typed, name_signer, signed
+from sealtrain_chain.account import address, build_typed, name_signer, sign_message
 from sealtrain_chain.slots import COMPOSE, DEVICE
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def decide(
         owner=address(account),
         signature="00" * 65,
     )
-    vote = unsigned.model_copy(update={"signature": signed(account, unsigned.message())})
+    vote = unsigned.model_copy(update={"signature": sign_message(account, unsigned.message())})
     return verify_chain_decision(vote, chain).vote
 
 

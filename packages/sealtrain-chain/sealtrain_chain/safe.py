@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.models import Document, Hex64, StrictModel
 from sealtrain.consortium.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.signing.errors import StatementInvalid
-from sealtrain_chain.account import address, build_typed, name_signer, signed
+from sealtrain_chain.account import address, build_typed, name_signer, sign_message
 from sealtrain_chain.decision import Signature
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class SafeProposal(Document):
 
 def sign_proposal(account: LocalAccount, proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
     """The proposal with one more signature. Raises as ``verify_proposal``."""
-    signature = SafeSignature(owner=address(account), signature=signed(account, proposal.message()))
+    signature = SafeSignature(
+        owner=address(account), signature=sign_message(account, proposal.message())
+    )
     return join_copies([proposal, proposal.model_copy(update={"signatures": (signature,)})], chain)
 
 

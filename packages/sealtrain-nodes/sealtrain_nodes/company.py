@@ -88,7 +88,7 @@ class NodeCompany:
         self._lines: dict[str, socket.socket] = {}
 
     @classmethod
-    def opened(
+    def open(
         cls,
         address: tuple[str, int],
         *,
@@ -191,13 +191,13 @@ class NodeCompany:
                 self._key,
                 self._session,
                 timeout_s=self._meeting_seconds,
-                lost=self.gone,
+                lost=self.find_gone,
             )
         except BaseException as error:
             errors.append(error)
             self._failed = True
 
-    def gone(self) -> str | None:
+    def find_gone(self) -> str | None:
         """The first of the watched nodes that ended its connection, or the system did."""
         if self._failed:
             return "a rank of this node"
@@ -238,7 +238,7 @@ class NodeCompany:
         for listener in self._listeners:
             listener.close()
 
-    def blamed(self) -> NodeLost | None:
+    def explain_failure(self) -> NodeLost | None:
         """The end of the connections, if that is what happened before they were handed over."""
         for wire in self._wires:
             if wire.failure is not None:

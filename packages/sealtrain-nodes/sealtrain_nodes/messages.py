@@ -153,7 +153,7 @@ def send(channel: AttestedChannel, name: str, value: Any) -> None:
     Raises:
         NodeLost: The other side does not take it.
     """
-    with lost_if_cut():
+    with raise_if_cut():
         channel.send(canonical_json({name: value}))
 
 
@@ -164,11 +164,11 @@ def receive(channel: AttestedChannel, kind: type[FromLead] | type[FromNode]) -> 
         ChannelBroken: The message is of another kind.
         NodeLost: The other side is gone.
     """
-    with lost_if_cut():
+    with raise_if_cut():
         message = channel.receive(max_bytes=MAX_MESSAGE_BYTES)
     if message is None:
         return None
-    with lost_if_cut():
+    with raise_if_cut():
         found = load_message(kind, message, max_bytes=MAX_MESSAGE_BYTES, error=ChannelBroken)
     if len(found.model_fields_set) != 1:
         raise ChannelBroken("the peer sent several messages as one", check="message")
@@ -176,7 +176,7 @@ def receive(channel: AttestedChannel, kind: type[FromLead] | type[FromNode]) -> 
 
 
 @contextmanager
-def lost_if_cut() -> Iterator[None]:
+def raise_if_cut() -> Iterator[None]:
     """Raise what the end of a channel within the block means, as ``explain_loss`` says."""
     try:
         yield

@@ -102,7 +102,7 @@ class KeptCompany:
         with suppress(OSError):
             os.close(self._memory)
 
-    def blamed(self, error: BaseException) -> NodeLost | None:
+    def explain_failure(self, error: BaseException) -> NodeLost | None:
         """The end of the connections, if that is why training failed in this process.
 
         Args:

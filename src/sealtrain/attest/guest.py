@@ -176,7 +176,7 @@ def open_guest(
             )
         attest, device, document = _device(tee, rest)
         compose = partial(_document, document)
-        note, sockets = _unnoted, ()
+        note, sockets = _is_unnoted, ()
         # Devices below /dev need no write access; a configfs report is a folder that the guest
         # makes.
         writable = (device,) if device.is_dir() else ()
@@ -317,11 +317,11 @@ def _collateral(
 
     source = CollateralSource(uri)
 
-    def carried(shown: Shown) -> Collateral | None:
+    def carry(shown: Shown) -> Collateral | None:
         # An agent of dstack's also runs where no quote of TDX is made.
         return source.of(from_base64(str(shown["quote"]))) if shown["tee"] in DCAP_TEES else None
 
-    return source.services, carried
+    return source.services, carry
 
 
 def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
@@ -351,5 +351,5 @@ def _document(path: Path) -> bytes:
         ) from error
 
 
-def _unnoted(event: str, payload: bytes) -> bool:
+def _is_unnoted(event: str, payload: bytes) -> bool:
     return False

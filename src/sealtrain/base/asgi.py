@@ -77,7 +77,7 @@ class _Bounded(H11Protocol):
         """Between requests the keep-alive limit holds."""
         self._cancel()
         if self._connection is not None:
-            self._connection.finished()
+            self._connection.finish_request()
         self._reach(ConnectionStage.IDLE)
         super().on_response_complete()
 

@@ -139,7 +139,7 @@ class Connection:
         """
         self._table.hold(self, size)
 
-    def finished(self) -> None:
+    def finish_request(self) -> None:
         """Its request was answered: the next request on it is unauthenticated again."""
         self.held, self.caller = 0, None
 
@@ -177,9 +177,9 @@ class Connections:
             The connection; ``None`` where there is no room for it.
         """
         with self._lock:
-            return self._opened(address_group(address), cut)
+            return self._open_connection(address_group(address), cut)
 
-    def _opened(self, group: str, cut: Callable[[], object]) -> Connection | None:
+    def _open_connection(self, group: str, cut: Callable[[], object]) -> Connection | None:
         strangers = [connection for connection in self._open.values() if connection.caller is None]
         mine = [stranger for stranger in strangers if stranger.group == group]
         crowded = group not in self._exempt and (len(mine) >= self._caps.connections_per_address)

@@ -322,10 +322,10 @@ def parsing_once(parse: Callable[[bytes], Parsed], max_bytes: int) -> Callable[[
     """
 
     @lru_cache(maxsize=4)
-    def parsed(path: Path, _stamp: tuple[int, ...]) -> Parsed:
+    def parse_stamped(path: Path, _stamp: tuple[int, ...]) -> Parsed:
         return parse(read_bounded(path, max_bytes))
 
-    return lambda path: parsed(path, stamp_of(path))
+    return lambda path: parse_stamped(path, stamp_of(path))
 
 
 def sync(path: Path) -> None:

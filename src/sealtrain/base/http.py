@@ -405,7 +405,7 @@ class _Deadline(threading.local):
             raise _Late
         return left if timeout is None else min(timeout, left)
 
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """Whether nothing is left."""
         return self._ends <= self._monotonic()
 
@@ -556,5 +556,5 @@ class _Stream(httpcore2.NetworkStream):
         return self._behind.get_extra_info(info)
 
     def _say_late(self) -> None:
-        if self._deadline.passed():
+        if self._deadline.has_passed():
             raise _Late from None

@@ -84,14 +84,14 @@ def printable(text: str) -> str:
 def holding(check: Callable[[str], object]) -> AfterValidator:
     """Validates a text of which ``check`` raises no ``DataInvalid``."""
 
-    def held(text: str) -> str:
+    def hold(text: str) -> str:
         try:
             check(text)
         except DataInvalid as error:
             raise ValueError(error.message) from None
         return text
 
-    return AfterValidator(held)
+    return AfterValidator(hold)
 
 
 ONE_SPELLING = holding(from_base64)

@@ -115,10 +115,10 @@ def make_tls_protocol(
         protocol: Makes the protocol inside.
     """
 
-    def made(**given: Any) -> asyncio.Protocol:
+    def make(**given: Any) -> asyncio.Protocol:
         return _Handshake(certificate, table, handshake_seconds, lambda: protocol(**given))
 
-    return made
+    return make
 
 
 class _Before(asyncio.Protocol):

@@ -45,7 +45,7 @@ from sealtrain.cli.exhibit import (
     GpuCollateral,
     binding_of,
     policy_of,
-    recognised,
+    recognise_form,
     time_of,
 )
 from sealtrain.cli.output import Json, emit, say, table
@@ -110,7 +110,7 @@ def verify(
     documents of AWS Nitro, reports of SEV-SNP, evidence of Azure as the attestation agent of
     Confidential Containers writes it, and reports of NVIDIA's accelerators.
     """
-    exhibit = recognised(file)
+    exhibit = recognise_form(file)
     inner, beside = unwrap_bundle(exhibit, given.read(exhibit))
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))
     if not found.bound:
@@ -134,7 +134,7 @@ def explain(
 
     This is no verdict: it ends with 0 whatever it finds, as long as the file can be read.
     """
-    exhibit = recognised(file)
+    exhibit = recognise_form(file)
     beside = given.read(exhibit)
     own_time = isinstance(getattr(exhibit, "bundle", None), Bundle)
     if policy is not None and at is None and not own_time:
@@ -161,7 +161,7 @@ def bundle(
 
     What does not verify is not bundled. Without a policy only signatures and roots are verified.
     """
-    exhibit = recognised(file)
+    exhibit = recognise_form(file)
     inner, beside = unwrap_bundle(exhibit, given.read(exhibit))
     rules = None if policy is None else policy_of(policy)
     data = make_bundle(inner, beside, rules, time_of(at, exhibit)).to_bytes()
@@ -282,7 +282,7 @@ def _report_of(path: Path) -> bytes:
     from sealtrain.attest.snp.exhibit import Snp
     from sealtrain.attest.snp.tee import ReportEvidence
 
-    exhibit = recognised(path)
+    exhibit = recognise_form(path)
     match exhibit:
         case Snp(report=found):
             return found.raw
@@ -297,7 +297,7 @@ def _quote_of(path: Path) -> TdxQuote:
     from sealtrain.attest.tdx.exhibit import Quote
     from sealtrain.attest.tdx.tee import QuoteEvidence
 
-    exhibit = recognised(path)
+    exhibit = recognise_form(path)
     match exhibit:
         case (
             Quote(quote=parsed) | DstackQuote(quote=parsed) | QuotedGpus(quote=Quote(quote=parsed))
@@ -309,7 +309,7 @@ def _quote_of(path: Path) -> TdxQuote:
 
 
 def _devices_of(path: Path) -> Sequence[GpuDevice]:
-    exhibit = recognised(path)
+    exhibit = recognise_form(path)
     match exhibit:
         case Gpus(devices=devices) | QuotedGpus(devices=devices):
             return devices

@@ -232,19 +232,19 @@ def _with_measured_files(config: BrokerConfig) -> BrokerConfig:
     """
 
     @cache
-    def measured() -> bytes:
+    def measure() -> bytes:
         platform = platform_of(config.platform)
         return open_guest(platform, config.guest, collateral=config.collateral).app_compose()
 
-    def placed(path: Path) -> Path:
-        return lay_out(path, measured, config.state.parent)
+    def place(path: Path) -> Path:
+        return lay_out(path, measure, config.state.parent)
 
     return replace(
         config,
-        consortium=placed(config.consortium),
-        policy=placed(config.policy),
-        chain=None if config.chain is None else placed(config.chain),
-        succeeds=None if config.succeeds is None else placed(config.succeeds),
+        consortium=place(config.consortium),
+        policy=place(config.policy),
+        chain=None if config.chain is None else place(config.chain),
+        succeeds=None if config.succeeds is None else place(config.succeeds),
     )
 
 

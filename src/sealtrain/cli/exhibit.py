@@ -32,7 +32,7 @@ _MIN_NONCE_BYTES = 16
 _PRESET = "preset:"
 
 
-def recognised(path: Path, most: int | None = None) -> Exhibit:
+def recognise_form(path: Path, most: int | None = None) -> Exhibit:
     """Recognise the form of a file.
 
     Args:
@@ -188,21 +188,21 @@ def _hex(text: str, what: str, length: int | None = None) -> bytes:
 
 
 def _certificates(path: Path) -> tuple[bytes, ...]:
-    found = recognised(path, _MAX_SMALL)
+    found = recognise_form(path, _MAX_SMALL)
     if not isinstance(found, Certificates):
         raise _other(path, "certificates", found)
     return found.certificates
 
 
 def _revocations(path: Path) -> bytes:
-    found = recognised(path, _MAX_SMALL)
+    found = recognise_form(path, _MAX_SMALL)
     if not isinstance(found, RevocationList):
         raise _other(path, "revocation list", found)
     return found.crl
 
 
 def _switches(path: Path) -> tuple[GpuDevice, ...]:
-    found = recognised(path)
+    found = recognise_form(path)
     if not isinstance(found, Gpus) or any(device.kind != "switch" for device in found.devices):
         raise _other(path, "evidence of NVSwitches alone", found)
     return found.devices

@@ -66,7 +66,7 @@ def export(
     """Write what other tools read about a model; only of a manifest that verifies."""
     if format_ not in _NAMES:
         raise UsageError("unknown export", got=format_, expected=", ".join(_NAMES))
-    facts = model_facts_of(outputs.examined(manifest, trust))
+    facts = model_facts_of(outputs.examine(manifest, trust))
     if format_ == "model-signing":
         data = _signature(
             facts,

@@ -172,10 +172,10 @@ def _part(
         play(settings, ticket, as_json)
         return
 
-    def played(_: Stored | None) -> None:
+    def play_part(_: Stored | None) -> None:
         play(settings, ticket, as_json)
 
-    _supervise(recipe, settings, ticket, begin=played, again=played)
+    _supervise(recipe, settings, ticket, begin=play_part, again=play_part)
 
 
 def _outcome(

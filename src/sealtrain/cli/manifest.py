@@ -39,7 +39,7 @@ class OutputOptions:
     artefacts: Artefacts = None
     without_artefacts: WithoutArtefacts = False
 
-    def examined(self, manifest: Path, trust: Path) -> Report:
+    def examine(self, manifest: Path, trust: Path) -> Report:
         """Every check of a manifest, these outputs looked at as chosen."""
         if self.without_artefacts:
             return examine_file(manifest, trust, artefacts=None)
@@ -65,7 +65,7 @@ def verify(
         raise UsageError(
             "one manifest is verified at a time", got=len(manifest), expected="1, or --chain"
         )
-    found = outputs.examined(manifest[0], trust)
+    found = outputs.examine(manifest[0], trust)
     marks = {"passed": "✓", "failed": "✗", "not-done": "·"}
     lines = []
     for check in found.checks:
@@ -130,7 +130,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, its checks and its limits."""
     files = None if opened is None else _base_files(opened)
-    found = outputs.examined(manifest, trust)
+    found = outputs.examine(manifest, trust)
     write_report(found, out, files)
     say("open it in a browser; it loads nothing from anywhere")
     if found.refusal is not None:

@@ -135,7 +135,7 @@ def _submit(
                 owner.signer,
             )
             index = watch.client.hand_in(OwnerPolicy.entry_kind, envelope)
-            watch.recorded(index, envelope.to_bytes())
+            watch.confirm_recorded(index, envelope.to_bytes())
             return {"index": index, "digest": envelope.digest}
 
     answers = at_each(brokers, at)

@@ -193,7 +193,7 @@ class SideProgram:
         """Kill it as ``kill -9`` does. Returns its exit status."""
         return self.end(signal.SIGKILL)
 
-    def said(self) -> list[str]:
+    def read_stderr(self) -> list[str]:
         """Lines of its stderr so far, without one that it is still writing."""
         gone = self.gone
         text = self.log.read_text("utf-8", errors="replace")
@@ -217,7 +217,7 @@ class SideProgram:
         until = time.monotonic() + within
         while True:
             gone = self.gone
-            for line in self.said():
+            for line in self.read_stderr():
                 if ready in line:
                     return line
             if gone and self._answer:
@@ -233,7 +233,7 @@ class SideProgram:
 
     def _last(self) -> str:
         """How it ended, with its last line."""
-        said = [line for line in self.said() if line.strip()]
+        said = [line for line in self.read_stderr() if line.strip()]
         status = f"status {self._process.poll()}"
         return f"{status}, {said[-1].strip()}" if said else status
 
@@ -252,7 +252,7 @@ class SideProgram:
                 hint=f"see {self.log}",
             ) from None
 
-    def ended(self, *, within: float) -> dict[str, Any]:
+    def wait_for_end(self, *, within: float) -> dict[str, Any]:
         """Wait for its end, and return its answer.
 
         Raises:
@@ -265,8 +265,8 @@ class SideProgram:
     def answer(self) -> dict[str, Any]:
         """Its answer, once it ended; its refusal is raised here."""
         silent = f"it ended; see {self.log}"
-        return read_answer(self.name, self.wait(within=0), self.printed(), silent=silent)
+        return read_answer(self.name, self.wait(within=0), self.read_stdout(), silent=silent)
 
-    def printed(self) -> str:
+    def read_stdout(self) -> str:
         """Its stdout so far."""
         return self._answer.read_text("utf-8") if self._answer else ""

@@ -85,7 +85,7 @@ def check(
     left: list[str] = []
     found: list[dict[str, Any]] = []
 
-    def judged(what: str, judge: Callable[[], object]) -> None:
+    def try_judge(what: str, judge: Callable[[], object]) -> None:
         try:
             judge()
         except ExtraMissing as error:
@@ -115,11 +115,11 @@ def check(
     if absent:
         left.append(f"models and tokenizers: sealtrain lock brings {absent[0].id} from the hub")
     else:
-        judged("models and tokenizers", lambda: measure_models(wanted, base))
+        try_judge("models and tokenizers", lambda: measure_models(wanted, base))
         if not any(fault["about"] in ("base model", "models and tokenizers") for fault in found):
-            judged("weights", lambda: require_sound_weights(wanted, base))
+            try_judge("weights", lambda: require_sound_weights(wanted, base))
     if wanted.scripts:
-        judged("scripts", lambda: require_scripts(wanted, base, measure_installation(wanted)))
+        try_judge("scripts", lambda: require_scripts(wanted, base, measure_installation(wanted)))
     given, ways = pairs(desk.data or []), pairs(desk.seal_as or [])
     if not set(ways) <= set(given):
         raise UsageError("options for data that is not given", got=min(set(ways) - set(given)))
@@ -140,13 +140,13 @@ def check(
         first.require(owner, name)
 
     for key, path in given.items():
-        judged(f"data {key}", partial(read, key, Path(path)))
+        try_judge(f"data {key}", partial(read, key, Path(path)))
     if len(types) > 1 and not wanted.scripts:
-        judged("types of several data", lambda: require_one_stream(wanted, types))
+        try_judge("types of several data", lambda: require_one_stream(wanted, types))
     together = list_shared_answers(wanted)
     if together and set(together) <= set(learned):
         lessons = [learned[key] for key in together]
-        judged("answers of both kinds", lambda: require_contrast(wanted, lessons))
+        try_judge("answers of both kinds", lambda: require_contrast(wanted, lessons))
     elif together:
         left.append("answers of both kinds: give --records for every dataset of role train")
     for key, records in begun.items():
@@ -158,7 +158,7 @@ def check(
             for misfit in unfit
         ]
         if desk.show and readable and not unfit and not absent:
-            judged(
+            try_judge(
                 f"first records of {key}",
                 lambda key=key, records=records: shown.append(  # type: ignore[misc]
                     show_record(wanted, base, key, records)

@@ -283,7 +283,7 @@ class Runner:
             held.ask_at = now + _ASK_SECONDS
             shown = self._desk.client.submission(held.submission_id).submission
             if shown.stop is not None:
-                self._desk.proven(shown.stop.index, "run-stop")
+                self._desk.prove_entry(shown.stop.index, "run-stop")
                 self._stop(held, f"{shown.stop.signer} stops it")
             if held.run_id is None:
                 self._tell_started(held)
@@ -396,7 +396,7 @@ class Runner:
             ours = shown.runner is not None and shown.runner.instance == self._instance
             if event in FINAL and ours and shown.runner is not None and shown.runner.event == event:
                 return  # an earlier post of it arrived
-            document = RunEvent.written(
+            document = RunEvent.write(
                 {
                     "consortium_id": self._desk.consortium_id,
                     "submission_id": submission_id,

@@ -246,7 +246,7 @@ def _within(seconds: int, *, shown: bool) -> Progress:
         until = time.monotonic() + seconds
         with progress_items("reading the ledger", size, shown=shown) as advance:
 
-            def told(entries: int) -> None:
+            def on_entries(entries: int) -> None:
                 advance(entries)
                 if time.monotonic() > until:
                     raise BrokerUnreachable(
@@ -256,7 +256,7 @@ def _within(seconds: int, *, shown: bool) -> Progress:
                         hint="ask again with a longer --patience",
                     )
 
-            yield told
+            yield on_entries
 
     return progress
 

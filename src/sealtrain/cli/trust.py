@@ -57,7 +57,7 @@ class TrustedChainOptions:
         typer.Option("--chain-block", help="Hash of a block that you found on that chain; repeat."),
     ] = None
 
-    def trusted(self) -> TrustedChain | None:
+    def read_chain(self) -> TrustedChain | None:
         """``chain`` of the trust file.
 
         Raises:
@@ -98,7 +98,7 @@ def new(
     show is yours to say with --policy, or what the brokers ask by their measured documents.
     """
     require_threshold(threshold, len(brokers))
-    decided = chain.trusted()
+    decided = chain.read_chain()
     policy = demanded.policy
     appraisal = (
         _read_policy(brokers, demanded.documents or ()) if policy is None else load_policy(policy)

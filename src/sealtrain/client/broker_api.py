@@ -327,7 +327,7 @@ class BrokerClient:
         """What runs took of the standing approvals of a target: the broker's word."""
         return self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict()).standing
 
-    def registered(
+    def ask_registered(
         self, wanted: Iterable[OwnedId], *, app_id: str, compose_hash: str
     ) -> frozenset[OwnedId]:
         """Which of some datasets are registered with it for a deployment: what to ask it for."""
@@ -349,7 +349,7 @@ class BrokerClient:
                 found |= {OwnedId(owner_id, id_) for id_ in page.dataset_ids if id_ in some}
         return frozenset(found)
 
-    def registered_of(
+    def list_registered(
         self, owner_id: str, *, app_id: str, compose_hash: str, most: int
     ) -> tuple[str, ...]:
         """Ids of an owner's datasets that are registered with it for a deployment.
@@ -492,9 +492,9 @@ class BrokerClient:
         Raises:
             Refused: A decision the broker holds does not verify.
         """
-        return tally(self.decided(target, consortium), consortium, target, now, needs=needs)
+        return tally(self.list_decisions(target, consortium), consortium, target, now, needs=needs)
 
-    def decided(self, target: Target, consortium: Consortium) -> list[SignedDecision]:
+    def list_decisions(self, target: Target, consortium: Consortium) -> list[SignedDecision]:
         """Verified decisions on a target, oldest first. Errors as ``approvals_status``."""
         return [
             verify_decision(Envelope.from_dict(decision), consortium)

@@ -89,7 +89,7 @@ class WatchedBroker:
     before: TreeHead | None
     """The tree head that was remembered before."""
 
-    def recorded(self, index: int, submitted: bytes) -> None:
+    def confirm_recorded(self, index: int, submitted: bytes) -> None:
         """Verify that the ledger holds a submission, and remember that ledger."""
         key = self.kept.public_key
         if key is None:

@@ -71,7 +71,7 @@ def follow(
     predecessor = Consortium.from_dict(body.get("predecessor"))
     reached = before.origin
     for file in between:
-        step = file.verified()
+        step = file.verify()
         if ledger_origin(step.predecessor.consortium_id) == reached:
             saw_the_same(step, before, kept.public_key or b"")
             reached = ledger_origin(step.successor.consortium_id)

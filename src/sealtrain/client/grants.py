@@ -104,7 +104,7 @@ class WantedModel:
     consortium_id: str
     stanzas: tuple[Stanza, ...]
 
-    def asked_of(self, broker: AttestedBroker) -> tuple[Continues, Stanza]:
+    def request_to(self, broker: AttestedBroker) -> tuple[Continues, Stanza]:
         """What is asked of the one broker that the model is sealed for.
 
         Raises:
@@ -205,13 +205,13 @@ class Grants:
     answered: frozenset[str]
     model_key: DataKey | None = None
 
-    def lent(self, permit: Permit) -> Grants:
+    def with_permit(self, permit: Permit) -> Grants:
         """The same with keys that ask ``permit`` before each use."""
         return replace(
             self,
-            data_keys={name: key.lent(permit) for name, key in self.data_keys.items()},
-            run_key=self.run_key.lent(permit),
-            model_key=None if self.model_key is None else self.model_key.lent(permit),
+            data_keys={name: key.with_permit(permit) for name, key in self.data_keys.items()},
+            run_key=self.run_key.with_permit(permit),
+            model_key=None if self.model_key is None else self.model_key.with_permit(permit),
         )
 
     @property

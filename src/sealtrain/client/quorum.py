@@ -203,7 +203,7 @@ class Quorum:
                     elsewhere=_elsewhere(data, routes[seat.client.url]),
                     resume=resuming,
                     submission_id=submission_id,
-                    continues=None if model is None else model.asked_of(seat.broker),
+                    continues=None if model is None else model.request_to(seat.broker),
                 ),
                 random=self._random,
             )
@@ -290,7 +290,7 @@ class Quorum:
             "owner_id": owner_id,
         }
 
-        def signed(seat: Seat) -> tuple[AttestedBroker, bytes]:
+        def read_key(seat: Seat) -> tuple[AttestedBroker, bytes]:
             nonce = self._random(32).hex()
             answer = seat.client.sealing_key(
                 app_id=app_id, compose_hash=compose_hash, owner_id=owner_id, nonce=nonce
@@ -298,7 +298,7 @@ class Quorum:
             key = verify_sealing_key(answer, seat.broker.signing_key, asked | {"nonce": nonce})
             return seat.broker, key
 
-        answers, misses = self._each(signed)
+        answers, misses = self._each(read_key)
         if misses:
             raise _worst(misses)
         missing = set(self._deployed.brokers) - {broker.named_as for broker, _ in answers.values()}
@@ -403,7 +403,7 @@ class Quorum:
         asked = tuple(wanted)
         target = {"app_id": self._deployed.app_id, "compose_hash": self._deployed.compose_hash}
 
-        def listed_at(seat: Seat) -> tuple[ListedSeries, ...]:
+        def list_at(seat: Seat) -> tuple[ListedSeries, ...]:
             found = ((key, seat.client.series(*key, **target)) for key in asked)
             return tuple(
                 ListedSeries(owner=owner, name=name, members=members)
@@ -411,7 +411,7 @@ class Quorum:
                 if members
             )
 
-        listed, misses = self._each(listed_at)
+        listed, misses = self._each(list_at)
         if not listed:
             raise _worst(misses)
         return list(listed.values())
@@ -438,7 +438,7 @@ class Quorum:
         listed, misses = self._each(
             lambda seat: (
                 seat.broker,
-                seat.client.registered(
+                seat.client.ask_registered(
                     [OwnedId(dataset.owner_id, dataset.dataset_id) for dataset in datasets],
                     app_id=self._deployed.app_id,
                     compose_hash=self._deployed.compose_hash,
@@ -580,9 +580,9 @@ def _place(
 ) -> int:
     """Where a decision goes among those that another broker lists: before the first later one."""
 
-    def signed(decision: dict[str, JsonValue]) -> int:
+    def signing_time(decision: dict[str, JsonValue]) -> int:
         return verify_decision(Envelope.from_dict(decision), consortium).decision.signed
 
-    at = signed(document)
-    later = (place for place, earlier in enumerate(listed) if signed(earlier) > at)
+    at = signing_time(document)
+    later = (place for place, earlier in enumerate(listed) if signing_time(earlier) > at)
     return next(later, len(listed))

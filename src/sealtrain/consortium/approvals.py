@@ -251,7 +251,7 @@ def tally(
         wanted = set(owner_ids)
         return tuple(owner.name for owner in consortium.owners if owner.owner_id in wanted)
 
-    threshold, demanded_by = consortium.thresholds.required(needs)
+    threshold, demanded_by = consortium.thresholds.count_required(needs)
     found = ApprovalTally(
         consortium_id=consortium.consortium_id,
         target=target,

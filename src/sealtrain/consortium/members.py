@@ -49,7 +49,7 @@ class Thresholds(StrictModel):
     export_model: int = Field(ge=1)
     """To let a recipe run whose model leaves the guest."""
 
-    def required(self, needs: Needs) -> tuple[int, tuple[RecipeAction, ...]]:
+    def count_required(self, needs: Needs) -> tuple[int, tuple[RecipeAction, ...]]:
         """Owners that must approve a recipe, and the actions that demand so many.
 
         Args:

@@ -96,7 +96,7 @@ class RecordedDocument(OwnedDocument):
     summary: ClassVar[str]
     """What handing it in does, for the API's description."""
 
-    def recorded(self) -> dict[str, JsonValue]:
+    def ledger_fields(self) -> dict[str, JsonValue]:
         """Fields of the ledger's entry besides owner, digest and envelope."""
         return {}
 
@@ -132,7 +132,7 @@ def entry_of(signed: SignedDocument[Recorded]) -> dict[str, JsonValue]:
     return {
         "owner": signed.owner.name,
         "owner_id": signed.owner.owner_id,
-        **signed.document.recorded(),
+        **signed.document.ledger_fields(),
         "digest": signed.digest,
         "envelope": signed.envelope.to_dict(),
     }

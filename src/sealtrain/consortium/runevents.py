@@ -103,8 +103,8 @@ class RunEvent(ControlDocument):
         """As ``ControlDocument.signer_id``."""
         return self.runner
 
-    def recorded(self) -> dict[str, JsonValue]:
-        """As ``ControlDocument.recorded``."""
+    def ledger_fields(self) -> dict[str, JsonValue]:
+        """As ``ControlDocument.ledger_fields``."""
         return {
             "submission_id": self.submission_id,
             "event": self.event,

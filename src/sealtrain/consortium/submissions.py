@@ -51,7 +51,7 @@ class ControlDocument(Document):
     signed_at: RealTime
 
     @classmethod
-    def written(
+    def write(
         cls, own: Mapping[str, JsonValue], *, signed_at: int, random: Random = os.urandom
     ) -> Self:
         """Write a document.
@@ -77,7 +77,7 @@ class ControlDocument(Document):
         """Key id of its signer, as the document says."""
         raise NotImplementedError
 
-    def recorded(self) -> dict[str, JsonValue]:
+    def ledger_fields(self) -> dict[str, JsonValue]:
         """Fields of its ledger entry besides signer, digest and envelope."""
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ class Submission(ControlDocument):
             "submitter": submitter,
             "not_after": to_rfc3339(not_after),
         }
-        return cls.written(own, signed_at=signed_at, random=random)
+        return cls.write(own, signed_at=signed_at, random=random)
 
     @property
     def target(self) -> Target:
@@ -206,8 +206,8 @@ class Submission(ControlDocument):
         """As ``ControlDocument.signer_id``."""
         return self.submitter
 
-    def recorded(self) -> dict[str, JsonValue]:
-        """As ``ControlDocument.recorded``."""
+    def ledger_fields(self) -> dict[str, JsonValue]:
+        """As ``ControlDocument.ledger_fields``."""
         return {
             "submission_id": self.submission_id,
             "name": self.name,
@@ -233,8 +233,8 @@ class RunStop(ControlDocument):
         """As ``ControlDocument.signer_id``."""
         return self.signer
 
-    def recorded(self) -> dict[str, JsonValue]:
-        """As ``ControlDocument.recorded``."""
+    def ledger_fields(self) -> dict[str, JsonValue]:
+        """As ``ControlDocument.ledger_fields``."""
         return {"submission_id": self.submission_id}
 
 

@@ -175,7 +175,7 @@ class SuccessionFile:
             hint="sealtrain consortium propose writes one",
         )
 
-    def verified(self) -> Succession:
+    def verify(self) -> Succession:
         """Return the succession if a quorum signed it. Raises as ``verify_succession``."""
         return verify_succession(self.envelope, self.predecessor)
 

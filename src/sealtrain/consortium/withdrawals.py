@@ -58,8 +58,8 @@ class Withdrawal(RecordedDocument):
         own: dict[str, JsonValue] = {"datasets": sorted(set(datasets))}
         return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
-    def recorded(self) -> dict[str, JsonValue]:
-        """As ``RecordedDocument.recorded``."""
+    def ledger_fields(self) -> dict[str, JsonValue]:
+        """As ``RecordedDocument.ledger_fields``."""
         return {"datasets": list(self.datasets)}
 
     def subjects(self) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ class AttestedGuest:
     def report_failures(self, on_failure: OnBrokerFailure) -> None:
         """From now on, who hears of brokers that did not help. A guest without keys asks none."""
 
-    def closed(self, held: KernelBorder) -> None:
+    def record_sandbox(self, held: KernelBorder) -> None:
         """Record how far the kernel enforces the sandbox; without a run log, record nothing."""
 
     def close(self) -> None:
@@ -246,9 +246,9 @@ def run_secluded(
         folders=[guest.settings.out, *platform.writable, *writable],
         sockets=[*platform.sockets, *sockets],
     )
-    with enclose(guest.tally, alone=guest.around.alone) as room, room.closed(ways):
+    with enclose(guest.tally, alone=guest.around.alone) as room, room.confine(ways):
         guest.report_failures(telling(room.terminal))
-        guest.closed(room.lock(ways))
+        guest.record_sandbox(room.lock(ways))
         return run_telling(
             lambda: work(room.terminal),
             guest.recipe.release_policy.logs,

@@ -175,7 +175,7 @@ class GuestRun(DataGuest):
             self._counter = ref.counter
             # Later checkpoints have this one's length, whatever training asks for.
             self.store.read(ref.name, ref.binding(self.run_id), root=ref.digest).close()
-            kept = self._recorder.resumed(ref.counter, ref.step, ref.digest)
+            kept = self._recorder.record_resume(ref.counter, ref.step, ref.digest)
             self.record("run.resumed", kept)
         self.note_release()
         # Only now: receipts of renewals follow the receipt of the release in the journal.
@@ -196,7 +196,7 @@ class GuestRun(DataGuest):
         """Append an event to the run log, and measure its head where the guest can."""
         self._recorder.record(event, fields)
 
-    def closed(self, held: KernelBorder) -> None:
+    def record_sandbox(self, held: KernelBorder) -> None:
         """Record it in the run log, from which the manifest's limits follow."""
         self.record(BORDER_CLOSED, held.to_dict())
 
@@ -214,7 +214,7 @@ class GuestRun(DataGuest):
             [*(receipted.to_dict() for receipted in self._released), *self._renewals]
         )
 
-    def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
+    def keep_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics that passed the release policy, unless the lease has ended.
 
         Raises:
@@ -223,7 +223,7 @@ class GuestRun(DataGuest):
         self.journal.history.append({"step": step, "values": values})
         self.lease.require()
 
-    def checkpointed(self, ref: CheckpointRef) -> None:
+    def anchor_checkpoint(self, ref: CheckpointRef) -> None:
         """Write the journal of a checkpoint, anchor it at the brokers and renew the lease.
 
         The thread that sealed the checkpoint calls it once the checkpoint is complete, and waits
@@ -247,8 +247,8 @@ class GuestRun(DataGuest):
             )
             self._journals.save(self.journal, ref.counter, ref.step, self.wall())
         # Another guest continues from the store, and from nothing older than the anchor.
-        if self._stored is None or self._stored(ref.counter, self.lease.left() / 4):
-            self.lease_keeper.sealed(ref)
+        if self._stored is None or self._stored(ref.counter, self.lease.seconds_left() / 4):
+            self.lease_keeper.anchor_checkpoint(ref)
 
     def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
         """As ``DataGuest.renew``; keeps the receipt of an anchored checkpoint in the folder."""

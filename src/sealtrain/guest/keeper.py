@@ -134,9 +134,9 @@ class Keeper(WorkloadKeeper):
         self._guests = 1 if how is None else how.guests
         self._tallied: list[tuple[Source, RecordTally]] = []
         self._untallied = resume is None and not recipe.scripts and counts_records(recipe)
-        released = self._release, self._bar.released, monitor.released
+        released = self._release, self._bar.take_metrics, monitor.take_metrics
         self._gate = MetricGate(run.recipe.release_policy, *released)
-        self._gate.besides = monitor.measured
+        self._gate.besides = monitor.measure
         self._gate.follow(run.journal.history)
         self._helpers = helper_desk(run)
         self._known = {*run.recipe.release_policy.metrics, "loss", *TOKEN_COUNTS}
@@ -168,7 +168,7 @@ class Keeper(WorkloadKeeper):
         # Brokers or nodes keep the manifest waiting, which is signed nevertheless if it still may
         # be. A run that closes ends its lease after it set the time, so the lease is looked at
         # first.
-        lapsed = self._run.lease.left() <= 0
+        lapsed = self._run.lease.seconds_left() <= 0
         if self._sign_seconds is not None:
             return time.monotonic() >= self._sign_seconds
         return lapsed
@@ -193,14 +193,14 @@ class Keeper(WorkloadKeeper):
                 memory=ready.memory,
             )
             if rank == 0 or self._closed != before:
-                run.closed(self._closed)
+                run.record_sandbox(self._closed)
             if rank == 0:
                 self._ready = ready
         return Reply(self._state(leads=rank == 0, anchored=run.lease_keeper.anchored))
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         """Raise why training ended."""
-        self._run.lease_keeper.stopped()
+        self._run.lease_keeper.end_training()
 
     def step(self, question: Step) -> Reply:
         """Note a step."""
@@ -273,7 +273,7 @@ class Keeper(WorkloadKeeper):
         self._releases += 1
         if self._releases > _MAX_RELEASES:
             raise Misused("more measurements than any training has")
-        self._run.released_metrics(step, values)
+        self._run.keep_metrics(step, values)
 
     def sign(self, question: Sign) -> Reply:
         """Sign the manifest over the files that came."""
@@ -301,7 +301,7 @@ class Keeper(WorkloadKeeper):
             steps=question.steps,
             samples_seen=question.samples,
             tokens=question.tokens,
-            metrics=self._gate.filtered(self._numbers(question.metrics)),
+            metrics=self._gate.filter(self._numbers(question.metrics)),
             environment=environment_here(len(self._workload.ends) * self._guests),
             accelerators=accelerators_here(),
             withheld=dict(self._gate.withheld),
@@ -318,7 +318,7 @@ class Keeper(WorkloadKeeper):
     def _waits(self) -> Collection[str]:
         return (*super()._waits, *self._helpers.waits)
 
-    def failed(self, question: Failed) -> None:
+    def note_failure(self, question: Failed) -> None:
         """Take the workload's word for what ended it, as far as that is known here."""
         if not self._signing:
             self._run.tally.add(question.counts)
@@ -337,7 +337,7 @@ class Keeper(WorkloadKeeper):
         with self._refusing(), memory.view[: question.size] as part:
             ref = self._newest = checkpoint.write(run.store, run.run_id, wanted, (part,))
         self._helpers.log()
-        run.checkpointed(ref)
+        run.anchor_checkpoint(ref)
         retire_orphans(run.store, ref.counter)
         return Reply({"digest": ref.digest, "anchored": run.lease_keeper.anchored})
 

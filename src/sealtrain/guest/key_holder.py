@@ -270,7 +270,7 @@ class DataGuest(AttestedGuest):
         from sealtrain.sealing.opened_dataset import SealedDataset
 
         key = self.grant.model_key
-        self._model_before = None if before is None or key is None else before.opened(key)
+        self._model_before = None if before is None or key is None else before.open(key)
         self.opened_datasets = [
             undoing.enter_context(
                 SealedDataset.open(
@@ -353,7 +353,7 @@ class DataGuest(AttestedGuest):
             submission_id=self.settings.submission_id,
         )
         self._take_lease(grants, asked)
-        return grants.lent(self.lease.require)
+        return grants.with_permit(self.lease.require)
 
     def _take_lease(self, grants: Grants, asked: float) -> None:
         self.lease.extend(grants.lease_ends, float(grants.lease_seconds), asked)

@@ -83,7 +83,7 @@ class RunLease:
         self._over = True
         self._write(-math.inf, -math.inf)
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the end by the clock that reaches it first; not positive after it."""
         by_wall, by_elapsed = _ENDS.unpack_from(self._ends)
         return min(float(by_wall) - self._clock(), float(by_elapsed) - self._elapsed())
@@ -94,7 +94,7 @@ class RunLease:
         Raises:
             LeaseStale: The lease has ended.
         """
-        if self.left() > 0:
+        if self.seconds_left() > 0:
             return
         by_wall = _ENDS.unpack_from(self._ends)[0]
         raise LeaseStale(

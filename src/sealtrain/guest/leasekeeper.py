@@ -131,7 +131,7 @@ class Follower:
         """Never asked: rank 0's answer is for all."""
         raise AssertionError(f"rank 0 keeps the lease, asked at {step}")
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         """End with the others; rank 0 says why."""
         raise LeaseStale("rank 0 stopped for the sake of the lease", check="lease")
 
@@ -202,9 +202,9 @@ class LeaseKeeper:
             return
         self._newest = ref.counter
         if ref.counter > anchored:
-            self.sealed(ref)
+            self.anchor_checkpoint(ref)
 
-    def sealed(self, ref: CheckpointRef, *, wait: bool = True) -> None:
+    def anchor_checkpoint(self, ref: CheckpointRef, *, wait: bool = True) -> None:
         """Have a complete checkpoint anchored; wait for it while the brokers answer.
 
         So the anchor is never more than one checkpoint behind, unless they do not answer.
@@ -225,7 +225,7 @@ class LeaseKeeper:
                         or self._standing.state is not State.RENEWED
                         or self._over
                     ),
-                    max(0.0, self._lease.left() / 4),
+                    max(0.0, self._lease.seconds_left() / 4),
                 )
 
     def settle(self) -> None:
@@ -237,9 +237,9 @@ class LeaseKeeper:
         with self._changed:
             while self._pending is not None:
                 self._raise_bug()
-                if self._standing.state is State.REFUSED or self._lease.left() <= 0:
+                if self._standing.state is State.REFUSED or self._lease.seconds_left() <= 0:
                     self._stop()
-                self._changed.wait(max(0.01, min(1.0, self._lease.left())))
+                self._changed.wait(max(0.01, min(1.0, self._lease.seconds_left())))
         self._lease.require()
 
     @property
@@ -276,7 +276,7 @@ class LeaseKeeper:
                 self._ask_now(sealing)
                 self._raise_bug()
             now = self._standing
-            if self._lease.left() <= 0:
+            if self._lease.seconds_left() <= 0:
                 self._stop()
             if now.state is State.REFUSED and isinstance(now.reason, _SUPERSEDED):
                 self._stop()
@@ -288,13 +288,13 @@ class LeaseKeeper:
             ends = now.state is State.UNANSWERED or now.ending
             return ends and self._short(steps, sealing)
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         """As ``training.checkpoints.lease.LeaseKeeping``. No key is used afterwards."""
         with self._changed:
             if self._thread is not None:  # the last checkpoint is worth an anchor
                 self._changed.wait_for(
                     lambda: self._pending is None or self._standing.state is not State.RENEWED,
-                    max(0.0, min(_LEAVING_SECONDS, self._lease.left())),
+                    max(0.0, min(_LEAVING_SECONDS, self._lease.seconds_left())),
                 )
             self._stop()
 
@@ -302,7 +302,7 @@ class LeaseKeeper:
         """Renew, if it is time to; returns in how many seconds it will be again."""
         with self._changed:
             wait = self._next_at - self._lease.moment()
-            if self._over or self._standing.settled or self._lease.left() <= 0:
+            if self._over or self._standing.settled or self._lease.seconds_left() <= 0:
                 return _NEVER
             if wait > 0:
                 return wait
@@ -325,7 +325,7 @@ class LeaseKeeper:
         self._standing = self._standing.after_failure(failure)
         if self._standing.state is State.UNANSWERED:
             # Ever more slowly, but never so that the rest of the lease passes in silence.
-            pause = min(self._pause, max(_FIRST_PAUSE / 4, self._lease.left() / 4))
+            pause = min(self._pause, max(_FIRST_PAUSE / 4, self._lease.seconds_left() / 4))
             self._next_at = self._lease.moment() + pause
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
@@ -346,11 +346,11 @@ class LeaseKeeper:
             self._next_at = self._lease.moment()
 
     def _half(self) -> float:
-        wait = max(_LEAST_WAIT, self._lease.left() - self._lease.seconds / 2)
+        wait = max(_LEAST_WAIT, self._lease.seconds_left() - self._lease.seconds / 2)
         return self._lease.moment() + wait
 
     def _end(self) -> float:
-        return self._lease.moment() + self._lease.left()
+        return self._lease.moment() + self._lease.seconds_left()
 
     def _tend_all(self) -> None:
         while not self._over:
@@ -381,7 +381,7 @@ class LeaseKeeper:
         # Twice what it took last; of what was never measured, a tenth of the lease is assumed.
         seal = whole / 10 if sealing is None else min(2 * sealing, whole / 2)
         spare = min(5.0, whole / 20)
-        return self._lease.left() < seal + spare + steps * self._slowest
+        return self._lease.seconds_left() < seal + spare + steps * self._slowest
 
     def _ask_now(self, sealing: float | None) -> None:
         """Ask now, and wait for the answer as long as a checkpoint can still be sealed after it."""
@@ -417,9 +417,9 @@ class LeaseKeeper:
                 raise self._standing.reason
         self._lease.require()
 
-    def lapsed(self, error: SealtrainError) -> SealtrainError:
+    def explain_end(self, error: SealtrainError) -> SealtrainError:
         """What a run ends with that ended with ``error``: the lapse, if that is why."""
-        if self.given_back or (self.lapse is None and self._lease.left() > 0):
+        if self.given_back or (self.lapse is None and self._lease.seconds_left() > 0):
             return error
         if self.lapse is None:
             self.lapse = self._end_lease()
@@ -433,7 +433,7 @@ class LeaseKeeper:
         """Use no key any more; returns the error that says why."""
         reason, why = self._standing.reason, self._standing.why_stopped
         # An answer that is awaited while the lease lives is not why a run stops that was told to.
-        waits = self._standing.state is State.UNANSWERED and self._lease.left() > 0
+        waits = self._standing.state is State.UNANSWERED and self._lease.seconds_left() > 0
         if self._told_to_end is not None and waits:
             reason = None
         self._lease.end()
@@ -441,7 +441,7 @@ class LeaseKeeper:
         given: SealtrainError = LeaseStale("", check="lease") if reason is None else reason
         if self._told_to_end is not None and reason is None:
             why, given = self._told_to_end.message, self._told_to_end
-        return given.restated(
+        return given.with_message(
             f"{why}: training stopped after step {self._step}, {kept}",
             hint=_RESUME_HINT if reason is None or _may_pass(reason) else None,
         )

@@ -69,7 +69,7 @@ class ModelBefore:
     model: TrainedModel
     wanted: WantedModel
 
-    def opened(self, key: DataKey) -> OpenedModel:
+    def open(self, key: DataKey) -> OpenedModel:
         """The files under the key that the broker released.
 
         Raises:

@@ -86,7 +86,7 @@ class Fellows(HandedLinks, Protocol):
         """Note in the run log who is there, and let the others train from a checkpoint."""
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def listen(self) -> Iterator[None]:
         """Listen to the others while the block trains."""
 
     def finish(self) -> None:
@@ -116,7 +116,7 @@ class NoFellows:
         """No other guest to tell."""
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def listen(self) -> Iterator[None]:
         """No other guest to listen to."""
         yield
 
@@ -164,5 +164,5 @@ def fellows_of(run: GuestRun) -> Iterator[Fellows]:
         yield NoFellows()
         return
     made: Any = load(place)
-    with made.met(run) as fellows:
+    with made.meet(run) as fellows:
         yield fellows

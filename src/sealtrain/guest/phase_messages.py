@@ -98,7 +98,7 @@ def in_memory(model: SealedFolder, name: str) -> tuple[int, int]:
     with model.open_file(name) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        _, descriptor = SharedMemory.filled(size, lambda view: _fill(view, file))
+        _, descriptor = SharedMemory.create_filled(size, lambda view: _fill(view, file))
     return size, descriptor
 
 

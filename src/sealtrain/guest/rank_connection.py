@@ -47,9 +47,9 @@ class AnsweringKeeper(Protocol):
 
     def begin(self, rank: int, ready: RankReady) -> Reply: ...
     def link(self, rank: int, question: TakeLink) -> Reply: ...
-    def failed(self, question: Failed) -> None: ...
+    def note_failure(self, question: Failed) -> None: ...
     def end(self) -> None: ...
-    def stopped(self) -> NoReturn: ...
+    def end_training(self) -> NoReturn: ...
     def slots(self, rank: int) -> tuple[SharedMemory, int, Reply]: ...
     def lay(
         self, rank: int, question: LayBatch, memory: SharedMemory, slot_bytes: int
@@ -150,7 +150,7 @@ class RankDesk:
             raise Misused("the first rank speaks for all")
         match question:
             case Failed():
-                keeper.failed(question)
+                keeper.note_failure(question)
                 return None
             case _ if not self._begun.is_set():
                 raise Misused("a rank is ready first")
@@ -158,7 +158,7 @@ class RankDesk:
                 keeper.end()
                 return None
             case Stopped():
-                keeper.stopped()
+                keeper.end_training()
             case _ if leads is None:
                 raise Misused("the first rank of all speaks for all")
             case Step():
@@ -200,7 +200,7 @@ class RankDesk:
             return keeper.open_model(question)
         if isinstance(question, MakeShardRoom):
             self._shard_memory = None
-            self._shard_memory, descriptor = SharedMemory.made(question.size)
+            self._shard_memory, descriptor = SharedMemory.create(question.size)
             return Reply({}, descriptor)
         if isinstance(question, ReadShard):
             return keeper.read_shard(question, self._shard_memory, self._opened)
@@ -215,7 +215,7 @@ class RankDesk:
         match question:
             case MakeRoom():
                 self._memory = None
-                self._memory, descriptor = SharedMemory.made(question.size)
+                self._memory, descriptor = SharedMemory.create(question.size)
                 return Reply({}, descriptor)
             case Seal():
                 return keeper.seal(question, self._memory)

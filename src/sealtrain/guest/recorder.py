@@ -46,7 +46,7 @@ class Recorder:
             if self._measures:
                 self._measures = self._guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
 
-    def resumed(self, counter: int, step: int, digest: str) -> dict[str, Any]:
+    def record_resume(self, counter: int, step: int, digest: str) -> dict[str, Any]:
         """Record that the run continues from a sealed state; returns the recorded entry."""
         kept = {"counter": counter, "step": step, "checkpoint": digest}
         with self.lock:

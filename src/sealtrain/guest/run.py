@@ -114,7 +114,7 @@ class RunSteps:
             with fellows_of(run) as fellows:
                 return self._inside(fellows, metrics_port)
         except SealtrainError as error:
-            ended = run.lease_keeper.lapsed(error)
+            ended = run.lease_keeper.explain_end(error)
             run.quorum.report_failure(ended.code, run.grant)
             raise ended from None
         finally:
@@ -143,7 +143,7 @@ class RunSteps:
                 insecure_shown=shown,
             ) as room,
             _monitor(run, metrics_port) as monitor,
-            room.closed(ways),
+            room.confine(ways),
         ):
             run.quorum.on_failure = telling(room.terminal)
             try:
@@ -175,7 +175,7 @@ class RunSteps:
         # A large checkpoint may take the others longer than a lease lasts.
         with run.lease_keeper:
             fellows.begin(checkpoint)
-            with fellows.heard():
+            with fellows.listen():
                 if checkpoint is None:
                     validate_data(run)
                 shown = self._progress and not run.recipe.scripts
@@ -211,5 +211,5 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
         * trainer.gradient_accumulation_steps
         * processes_of(run.recipe),
         port=port,
-        lease_left=run.lease.left,
+        lease_left=run.lease.seconds_left,
     )

@@ -174,7 +174,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
     run.lease_keeper.settle()
     files = trained.files | _event_file(run)
 
-    def held() -> StatedInputs:
+    def state_inputs() -> StatedInputs:
         run.lease.require()  # a manifest that ends after the last lease would be refused
         how = run.recipe.collaboration
         return StatedInputs(
@@ -184,7 +184,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
             series=run.series.to_list(),
         )
 
-    manifest = write_outputs(run, trained, files, held, run.next_recipe, run.next_run)
+    manifest = write_outputs(run, trained, files, state_inputs, run.next_recipe, run.next_run)
     run.quorum.submit_manifest(manifest, run.quorum.closings(run.grant))
     return outcome_of(run, trained)
 

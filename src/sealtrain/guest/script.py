@@ -93,7 +93,7 @@ class ScriptRun:
         self.names = ModelNames(run.lock.scripts, () if path is None else files_in(path).names)
         self.streams: list[Positioned] = []
 
-    def saved(self, model: Any, processing: Any) -> dict[str, bytes]:
+    def save(self, model: Any, processing: Any) -> dict[str, bytes]:
         """Files of a model that load again. Raises ``ModelNotReloaded``."""
         files = save_files(unwrap(model), processing, base=self.base, memory=self.run.memory)
         self.names.require(files)
@@ -309,7 +309,7 @@ def sign_manifest(
     script.ended_well = True
     if run.metrics is None:
         return run.manifest
-    files = script.saved(model, processing_class)
+    files = script.save(model, processing_class)
     while files:  # the keeper has each of them before this process lets the next one go
         name, content = files.popitem()
         run.store.deliver(name, len(content), (content,))
@@ -317,7 +317,7 @@ def sign_manifest(
         steps=ran.steps,
         samples=ran.rows,
         tokens=ran.tokens,
-        metrics=numbers_of(run.metrics.named({**ran.last, **metrics})),
+        metrics=numbers_of(run.metrics.select({**ran.last, **metrics})),
         counts=run.tally.counts,
     )
     return Path(str(run.ask(question)["manifest"]))

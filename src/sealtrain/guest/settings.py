@@ -268,25 +268,25 @@ def load_run(out: Path, former: Path | None = None) -> tuple[RunSettings, str]:
     run = load_model(_RunFile, document, LockInvalid, FILE_NAME)
     start = (out if former is None else former).resolve()
 
-    def found(text: str) -> Path:
+    def resolve(text: str) -> Path:
         # By its text: the folder that a moved run lay in may be gone.
         return Path(os.path.normpath(start / text))
 
     settings = RunSettings(
-        lock=found(run.lock),
+        lock=resolve(run.lock),
         platform=run.platform,
-        guest=run.guest if ":" in run.guest else str(found(run.guest)),
-        collateral=_of_source(run.collateral, lambda path: str(found(str(path)))),
-        gpu_collateral=_of_source(run.gpu_collateral, lambda path: str(found(str(path)))),
-        brokers=tuple(found(broker) for broker in run.brokers),
-        data=tuple(text if is_url(text) else found(text) for text in run.data),
-        base=found(run.base),
+        guest=run.guest if ":" in run.guest else str(resolve(run.guest)),
+        collateral=_of_source(run.collateral, lambda path: str(resolve(str(path)))),
+        gpu_collateral=_of_source(run.gpu_collateral, lambda path: str(resolve(str(path)))),
+        brokers=tuple(resolve(broker) for broker in run.brokers),
+        data=tuple(text if is_url(text) else resolve(text) for text in run.data),
+        base=resolve(run.base),
         out=out,
         accelerator=run.accelerator,
         dealer=run.dealer,
         listen=run.listen,
         continues=run.continues,
-        previous=None if run.previous is None else found(run.previous),
+        previous=None if run.previous is None else resolve(run.previous),
         submission_id=run.submission_id,
     )
     return settings, run.run_id

@@ -83,5 +83,5 @@ def hand_keys_over(guest: DataGuest, opener: Opener) -> None:
         guest.grant.data_keys,
         recipe.columns.names,
         missing_values(recipe),
-        seconds=guest.lease.left(),
+        seconds=guest.lease.seconds_left(),
     )

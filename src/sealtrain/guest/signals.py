@@ -33,7 +33,7 @@ class Requests:
         """Whether there was one."""
         return self._first is not None
 
-    def repeated(self) -> bool | None:
+    def note_signal(self) -> bool | None:
         """Note a signal: whether it is a later request, ``None`` for the first one once more."""
         now = self._monotonic()
         if self._first is None:
@@ -58,7 +58,7 @@ def softly(
     requests = Requests(monotonic)
 
     def act(number: int, _frame: object) -> None:
-        match requests.repeated():
+        match requests.note_signal():
             case False:
                 end()
             case True:

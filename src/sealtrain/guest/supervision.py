@@ -120,7 +120,7 @@ class Beside:
     """What a supervisor does beside the run; by itself nothing."""
 
     stores = False
-    """Whether ``stored`` is to be asked before a checkpoint is anchored."""
+    """Whether ``has_stored`` is to be asked before a checkpoint is anchored."""
 
     def starts(self, attempt: int) -> None:
         """A process of the run is about to start, the first with ``attempt`` 1."""
@@ -128,7 +128,7 @@ class Beside:
     def tick(self) -> None:
         """About a second has passed while the process works."""
 
-    def stored(self, counter: int) -> bool:
+    def has_stored(self, counter: int) -> bool:
         """Whether a checkpoint is in the output store by now."""
         raise AssertionError(f"no store was asked for, and now for checkpoint {counter}")
 
@@ -163,7 +163,7 @@ def supervise(
         RankLost: The run's process was lost more often than ``endures.restarts``.
         KeyboardInterrupt: SIGTERM came while no process ran, or one had not begun to train.
     """
-    with _Ending(monotonic).heeded() as ending:
+    with _Ending(monotonic).handle() as ending:
         work, until, reached, pause = begin, 0.0, "", endures.first_pause
         attempt = lost = 0
         while True:
@@ -208,7 +208,7 @@ class _Ending:
         self._due: list[bool] = []
 
     @contextlib.contextmanager
-    def heeded(self) -> Iterator[_Ending]:
+    def handle(self) -> Iterator[_Ending]:
         """Handle the signal while inside; a thread other than the main one cannot."""
         if threading.current_thread() is not threading.main_thread():
             yield self
@@ -233,7 +233,7 @@ class _Ending:
             _end(process, now=self._due.pop(0))
 
     def _pass_on(self, _number: int, _frame: object) -> None:
-        repeated = self.asked.repeated()
+        repeated = self.asked.note_signal()
         if repeated is None:
             return
         if self._starting and self.process is None:
@@ -337,7 +337,7 @@ def _last_words(
             if now - ticked >= _TICK_SECONDS:  # bytes that trickle in make it no quicker
                 ticked = now
                 beside.tick()
-        elif beside.stored(wanted):
+        elif beside.has_stored(wanted):
             with contextlib.suppress(OSError):  # the process is gone, or does not read
                 asked.send_bytes(wanted.to_bytes(_COUNTER_BYTES))
             wanted = None
@@ -404,7 +404,7 @@ def _serve(
 def _asking(asks: Connection) -> Stored:
     """Asks the supervisor, from one thread at a time."""
 
-    def stored(counter: int, within: float) -> bool:
+    def ask_stored(counter: int, within: float) -> bool:
         until = time.monotonic() + within
         asks.send_bytes(counter.to_bytes(_COUNTER_BYTES))
         while asks.poll(max(0.0, until - time.monotonic())):
@@ -412,4 +412,4 @@ def _asking(asks: Connection) -> Stored:
                 return True
         return False
 
-    return stored
+    return ask_stored

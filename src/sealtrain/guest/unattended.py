@@ -248,7 +248,7 @@ class _Unattended(Beside):
         if self._try_at is not None and self._monotonic() >= self._try_at:
             self.note(*self._told)
 
-    def stored(self, counter: int) -> bool:
+    def has_stored(self, counter: int) -> bool:
         """As ``Beside``."""
         if self._try_at is None or self._monotonic() >= self._try_at:
             self.note("checkpointed")

@@ -143,7 +143,7 @@ class Workload:
             )
             os.environ["HOME"] = str(room.scratch.folder)
             give_up_capabilities()
-            stack.enter_context(room.closed(Ways()))
+            stack.enter_context(room.confine(Ways()))
             silence()
             rank = _Rank(self, room, tally)
             company = self._company(rank, ends, control)
@@ -172,7 +172,7 @@ class Workload:
             except BaseException as error:
                 if self.shown:
                     traceback.print_exception(error)
-                blamed = None if company is None else company.blamed(error)
+                blamed = None if company is None else company.explain_failure(error)
                 control.ask(self._last_word(blamed or error, tally))
             else:
                 control.ask(Ended())

@@ -177,9 +177,9 @@ class WorkloadKeeper:
     def _must_end(self) -> bool:
         """Whether the workload may not live any longer; ``fail`` knows why."""
         if self._opener.status is not None:
-            self.fail(self._opener.lost())
-        elif self._guest.lease.left() <= 0:
-            self.fail(self._guest.lease_keeper.lapsed(lose_workload(None)))
+            self.fail(self._opener.loss_error())
+        elif self._guest.lease.seconds_left() <= 0:
+            self.fail(self._guest.lease_keeper.explain_end(lose_workload(None)))
         return self._over.is_set()
 
     @property
@@ -261,7 +261,7 @@ class WorkloadKeeper:
         # In wider types, a batch takes more than it did when it was sealed.
         slot_bytes = largest + largest // 8 + 2 * SLOT_MARGIN
         count = max(2, min(_SLOTS, _SLOTS_BYTES // slot_bytes))
-        memory, descriptor = SharedMemory.made(count * slot_bytes)
+        memory, descriptor = SharedMemory.create(count * slot_bytes)
         self._opener.take_slots(rank, descriptor, slot_bytes)
         return memory, slot_bytes, Reply({"slot_bytes": slot_bytes}, descriptor)
 
@@ -305,7 +305,7 @@ class WorkloadKeeper:
             guest.store.read(ref.name, ref.binding(guest.run_id), root=ref.digest) as file,
         ):
             size = file.size
-            memory, descriptor = SharedMemory.filled(size, partial(file.pread_into, 0))
+            memory, descriptor = SharedMemory.create_filled(size, partial(file.pread_into, 0))
         return memory, Reply({"size": size}, descriptor)
 
     def read_shard(

@@ -10,7 +10,7 @@ from typing import Final
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import ExtraMissing, ImageRefused
-from sealtrain.image.layer import LayerEntry, refused
+from sealtrain.image.layer import LayerEntry, layer_error
 from sealtrain.image.layout import Image
 from sealtrain.image.own_files import CONFIG, PACKAGES_FOLDER, STATUS_FOLDER, folders_of, own_files
 from sealtrain.image.packages import (
@@ -50,7 +50,7 @@ class Account:
             return None
         first = self.findings[0]
         more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
-        return first.restated(f"{first.message}{more}")
+        return first.with_message(f"{first.message}{more}")
 
 
 def verify_image(image: Image, source: Path, *, lock: Lock | None = None) -> Account:
@@ -107,7 +107,7 @@ class _Findings:
         self.found: list[ImageRefused] = []
 
     def add(self, problem: str, check: str, got: object = None, expected: object = None) -> None:
-        self.keep(refused(problem, check=check, got=got, expected=expected))
+        self.keep(layer_error(problem, check=check, got=got, expected=expected))
 
     def keep(self, refusal: ImageRefused) -> None:
         if len(self.found) < _MAX_FINDINGS:
@@ -200,13 +200,13 @@ def _text_entry(name: str, text: bytes) -> LayerEntry:
 def _compare(image: Image, known: Mapping[str, LayerEntry], findings: _Findings) -> None:
     for name, entry in image.entries.items():
         if name not in known:
-            findings.add(f"not accounted for: {name}", "files", entry.described()[:200])
-        elif entry.described() != known[name].described():
+            findings.add(f"not accounted for: {name}", "files", entry.describe()[:200])
+        elif entry.describe() != known[name].describe():
             findings.add(
                 f"differs from the source: {name}",
                 "files",
-                entry.described()[:200],
-                known[name].described()[:200],
+                entry.describe()[:200],
+                known[name].describe()[:200],
             )
     for name in sorted(known.keys() - image.entries.keys()):
-        findings.add(f"the image lacks {name}", "files", "absent", known[name].described()[:200])
+        findings.add(f"the image lacks {name}", "files", "absent", known[name].describe()[:200])

@@ -55,7 +55,7 @@ class LayerEntry:
     sha256: str = ""
     program: bool = field(default=False, compare=False)
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """``0644 HEX``, ``link TARGET`` or ``folder 0755``: equal for equal entries."""
         if self.kind == "link":
             return f"link {self.target}"
@@ -67,7 +67,7 @@ def is_program(begin: bytes) -> bool:
     return begin.startswith((b"\x7fELF", b"#!"))
 
 
-def refused(
+def layer_error(
     problem: str, *, check: str, got: object = None, expected: object = None
 ) -> ImageRefused:
     """The refusal of an image."""
@@ -126,7 +126,7 @@ def read_layer(
     try:
         while (entry := _next_entry(layer)) is not None:
             if (place := _order(entry)) <= last:
-                raise refused("a layer is not sorted", check="layer", got=entry.name[:200])
+                raise layer_error("a layer is not sorted", check="layer", got=entry.name[:200])
             last = place
             twin.begin(entry)
             digest, kept = hashlib.sha256(), into(entry)
@@ -145,9 +145,11 @@ def read_layer(
                 entry = replace(entry, sha256=digest.hexdigest(), program=is_program(begin))
             yield entry
     except (tarfile.TarError, ValueError) as error:
-        raise refused(f"a layer is not readable: {type(error).__name__}", check="layer") from error
+        raise layer_error(
+            f"a layer is not readable: {type(error).__name__}", check="layer"
+        ) from error
     if (got := twin.close()) != diff_id:
-        raise refused(
+        raise layer_error(
             "a layer is not the tar that its entries give",
             check="layer",
             got=got,
@@ -171,7 +173,7 @@ def _next_entry(layer: BinaryIO) -> LayerEntry | None:
             head.linkname = long.get(tarfile.GNUTYPE_LONGLINK, head.linkname)
             return _entry(head)
         if not 0 <= head.size <= _MAX_LONG_BYTES or head.type in long:
-            raise refused("a layer has a name that is too long", check="layer", got=head.size)
+            raise layer_error("a layer has a name that is too long", check="layer", got=head.size)
         text = _exactly(layer, head.size + -head.size % tarfile.BLOCKSIZE)[: head.size]
         long[head.type] = text.removesuffix(b"\0").decode()
 
@@ -181,7 +183,7 @@ def _exactly(layer: BinaryIO, size: int) -> bytes:
     while len(data) < size and (more := layer.read(size - len(data))):
         data += more
     if len(data) < size:
-        raise refused("a layer ends early", check="layer")
+        raise layer_error("a layer ends early", check="layer")
     return data
 
 
@@ -199,13 +201,13 @@ def _entry(member: tarfile.TarInfo) -> LayerEntry:
         or _CONTROL.search(name)
         or any(part in ("", ".", "..") or part.startswith(".wh.") for part in parts)
     ):
-        raise refused(
+        raise layer_error(
             "a layer has a name that is not allowed", check="layer", got=ascii(name)[:200]
         )
     if kind is None or len(target.encode()) > _MAX_LINK_BYTES or _CONTROL.search(target):
-        raise refused("a layer has an entry that is not allowed", check="layer", got=name[:200])
+        raise layer_error("a layer has an entry that is not allowed", check="layer", got=name[:200])
     if member.mode not in _MODES[kind] or not 0 <= member.size <= _MAX_FILE_BYTES:
-        raise refused(
+        raise layer_error(
             "a layer has an entry of another mode or size than is allowed",
             check="layer",
             got=f"{name[:200]}: {member.mode:o}, {member.size} bytes",
@@ -237,7 +239,7 @@ class _Tar:
 
     def finish(self) -> None:
         if self._left:
-            raise refused("a file has another length than its entry says", check="layer")
+            raise layer_error("a file has another length than its entry says", check="layer")
         self._put(bytes(-self._written % tarfile.BLOCKSIZE))
 
     def close(self) -> str:

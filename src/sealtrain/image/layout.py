@@ -25,7 +25,7 @@ from sealtrain.base.files import open_regular
 from sealtrain.base.models import StrictModel, load_json
 from sealtrain.base.tarheaders import PLAIN, content, headers
 from sealtrain.errors import DataInvalid, ImageRefused
-from sealtrain.image.layer import LayerEntry, read_layer, refused
+from sealtrain.image.layer import LayerEntry, layer_error, read_layer
 
 INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -175,9 +175,11 @@ def _describe(blobs: _Blobs) -> tuple[Described, tuple[_Descriptor, ...]]:
     manifest = _document(_Manifest, data, "the manifest")
     config = _document(_Config, blobs.document(manifest.config, "the config"), "the config")
     if len(config.rootfs.diff_ids) != len(manifest.layers):
-        raise refused("the config has another number of layers than the manifest", check="config")
+        raise layer_error(
+            "the config has another number of layers than the manifest", check="config"
+        )
     if manifest.annotations.keys() != {TITLE}:
-        raise refused(
+        raise layer_error(
             "the manifest has other annotations than a title",
             check="manifest",
             got=", ".join(sorted(manifest.annotations))[:200] or "none",
@@ -215,9 +217,9 @@ class _Found:
         """Check an entry before anything of it is read or written."""
         above, _, _ = entry.name.rpartition("/")
         if above and (above not in self.entries or self.entries[above].kind != "folder"):
-            raise refused("an entry is in no folder", check="layer", got=entry.name[:200])
+            raise layer_error("an entry is in no folder", check="layer", got=entry.name[:200])
         if entry.name in self.entries:
-            raise refused("an entry is there twice", check="layer", got=entry.name[:200])
+            raise layer_error("an entry is there twice", check="layer", got=entry.name[:200])
         kept = entry.kind == "file" and self._keeps(entry.name)
         self._bytes += entry.size
         self._kept_bytes += entry.size if kept else 0
@@ -226,7 +228,7 @@ class _Found:
             or self._bytes > _MAX_BYTES
             or self._kept_bytes > _MAX_KEPT_BYTES
         ):
-            raise refused("the image is too large", check="layer", expected="≤ 64 GiB")
+            raise layer_error("the image is too large", check="layer", expected="≤ 64 GiB")
         self._buffer = io.BytesIO() if kept else None
         return self._buffer or self._into(entry)
 
@@ -235,7 +237,7 @@ def _document(cls: type[Any], data: bytes, what: str) -> Any:
     try:
         return load_json(cls, data, ImageRefused, what, max_bytes=_MAX_DOCUMENT_BYTES)
     except (DataInvalid, ImageRefused) as error:
-        raise refused(f"{what} is malformed: {error.message}", check="layout") from error
+        raise layer_error(f"{what} is malformed: {error.message}", check="layout") from error
 
 
 class _Blobs:
@@ -252,7 +254,7 @@ class _Blobs:
         with self._blob(told) as file:
             data = file.read(_MAX_DOCUMENT_BYTES + 1)
         if len(data) != told.size or f"sha256:{sha256_hex(data)}" != told.digest:
-            raise refused(
+            raise layer_error(
                 f"{what} is not the blob that its digest names",
                 check="blob",
                 got=f"sha256:{sha256_hex(data)}",
@@ -264,13 +266,15 @@ class _Blobs:
         try:
             return self._open(f"blobs/sha256/{told.digest.removeprefix('sha256:')}")
         except DataInvalid as error:
-            raise refused("the layout lacks a blob", check="blob", expected=told.digest) from error
+            raise layer_error(
+                "the layout lacks a blob", check="blob", expected=told.digest
+            ) from error
 
     @contextmanager
     def layer(self, told: _Descriptor, progress: Progress) -> Iterator[BinaryIO]:
         """A layer's tar; when the block ends, the whole blob has been hashed."""
         if told.mediaType not in (LAYER_TYPE, f"{LAYER_TYPE}+gzip"):
-            raise refused(
+            raise layer_error(
                 "a layer is of another kind",
                 check="layer",
                 got=told.mediaType[:100],
@@ -286,11 +290,11 @@ class _Blobs:
                     with gzip.GzipFile(fileobj=buffered) as tar:
                         yield cast("BinaryIO", tar)
             except (OSError, EOFError, zlib.error) as error:
-                raise refused("a layer is not readable", check="layer") from error
+                raise layer_error("a layer is not readable", check="layer") from error
             while buffered.read(_READ_BYTES):
                 pass
             if (got := hashed.digest()) != told.digest:
-                raise refused(
+                raise layer_error(
                     "a layer is not the blob that its digest names",
                     check="blob",
                     got=got,

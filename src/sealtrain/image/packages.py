@@ -12,7 +12,7 @@ from typing import Final
 
 from sealtrain.base.digests import map_sha256
 from sealtrain.base.distributions import CORE, DISTRIBUTIONS
-from sealtrain.image.layer import LayerEntry, refused
+from sealtrain.image.layer import LayerEntry, layer_error
 from sealtrain.image.layout import Image
 from sealtrain.image.own_files import PACKAGES_FOLDER, STATUS_FOLDER
 from sealtrain.image.pins import INTERPRETER
@@ -82,7 +82,7 @@ def wheels_of(image: Image) -> dict[str, ImageDistribution]:
             continue
         package = normalise_name(folder.removesuffix(".dist-info").partition("-")[0])
         if package in found:
-            raise refused("a package is there twice", check="wheels", got=package)
+            raise layer_error("a package is there twice", check="wheels", got=package)
         found[package] = ImageDistribution(folder, image.kept)
     found.pop(_OWN, None)
     return found
@@ -112,7 +112,7 @@ def require_recorded(image: Image, package: str, wheel: ImageDistribution) -> No
         entry = image.entries.get(name)
         got = "absent" if entry is None else as_recorded(entry.sha256) if entry.sha256 else "a link"
         if got != hash_:
-            raise refused(
+            raise layer_error(
                 f"a file of {package} is not the one that its RECORD names: {name}",
                 check="wheels",
                 got=got,
@@ -130,7 +130,7 @@ def python_of(image: Image) -> str:
     for line in control.splitlines():
         if line.startswith("Version: "):
             return line.removeprefix("Version: ").partition("-")[0]
-    raise refused("the image has no interpreter", check="debian", expected=INTERPRETER)
+    raise layer_error("the image has no interpreter", check="debian", expected=INTERPRETER)
 
 
 def code_of(image: Image, distributions: Iterable[str] | None = None) -> tuple[CodePin, ...]:
@@ -148,7 +148,7 @@ def code_of(image: Image, distributions: Iterable[str] | None = None) -> tuple[C
         if name.startswith(f"{PACKAGES_FOLDER}/{_OWN}-") and name.endswith(".dist-info/METADATA")
     ]
     if len(versions) != 1:
-        raise refused(
+        raise layer_error(
             "the image has not one sealtrain",
             check="sealtrain",
             got=", ".join(versions)[:200] or "none",
@@ -159,7 +159,9 @@ def code_of(image: Image, distributions: Iterable[str] | None = None) -> tuple[C
         if tree:
             pins.append(CodePin(name=name, version=versions[0], sha256=map_sha256(tree)))
         elif distributions is not None:
-            raise refused("the image lacks a part of sealtrain", check="sealtrain", expected=name)
+            raise layer_error(
+                "the image lacks a part of sealtrain", check="sealtrain", expected=name
+            )
     return tuple(pins)
 
 
@@ -186,7 +188,7 @@ def measure_image(image: Image, recipe: Recipe, *, compared: bool = False) -> In
     """
     named = recipe.hardware.image
     if named is not None and named.rpartition("@")[2] != image.digest:
-        raise refused(
+        raise layer_error(
             "the recipe names another image", check="lock", got=image.digest, expected=named
         )
     wheels = wheels_of(image)

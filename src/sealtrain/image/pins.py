@@ -128,4 +128,4 @@ class _Named(StrictModel):
 
 def files_digest(entries: Mapping[str, LayerEntry]) -> str:
     """Digest of a Debian package's files and links in an image, 64 hex digits (§5)."""
-    return map_sha256({name: entry.described() for name, entry in entries.items()})
+    return map_sha256({name: entry.describe() for name, entry in entries.items()})

@@ -22,7 +22,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import open_regular, read_regular
 from sealtrain.base.models import StrictModel, load_json
 from sealtrain.errors import DataInvalid, ImageRefused
-from sealtrain.image.layer import LayerEntry, refused, write_layer
+from sealtrain.image.layer import LayerEntry, layer_error, write_layer
 from sealtrain.image.layout import Described, Progress, describe_image, read_image
 
 _ROOT: Final = "root"
@@ -55,7 +55,7 @@ def unpack_image(
     """
     said = describe_image(layout)
     if said.digest != digest:
-        raise refused(
+        raise layer_error(
             "the layout is of another image than the document names",
             check="digest",
             got=said.digest,
@@ -93,7 +93,7 @@ def _unpack(layout: Path, said: Described, folder: Path, progress: Progress) -> 
     with _Files(root) as files:
         image = read_image(layout, lambda _: False, into=files.begin, progress=progress)
     if image.digest != said.digest:
-        raise refused("the layout changed meanwhile", check="digest", got=image.digest)
+        raise layer_error("the layout changed meanwhile", check="digest", got=image.digest)
     # Links come last: while files are written, no link can lead out of the folder.
     for entry in image.entries.values():
         if entry.kind == "link":

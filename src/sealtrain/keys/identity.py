@@ -59,7 +59,7 @@ class _IdentityFile(StrictModel):
 
     @field_validator("witness")
     @classmethod
-    def _left_out_or_written(cls, kind: str | None) -> str:
+    def _check_kind(cls, kind: str | None) -> str:
         if kind is None:
             raise ValueError("leave it out where there is none")
         return kind

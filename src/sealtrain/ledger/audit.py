@@ -21,7 +21,7 @@ from sealtrain.ledger.entry_rules import EntryRules
 from sealtrain.ledger.ledger import KIND, MAX_ENTRY_BYTES
 from sealtrain.ledger.references import References, Stated
 from sealtrain.ledger.rotation import KIND as ROTATION
-from sealtrain.ledger.rotation import Rotation, keys_with, read_rotation, signed_by
+from sealtrain.ledger.rotation import Rotation, find_signing_key, keys_with, read_rotation
 from sealtrain.ledger.witness import verify_witnessed
 from sealtrain.signing import merkle
 from sealtrain.signing.ed25519 import key_id
@@ -161,7 +161,7 @@ class Auditor:
             self._rotate(body, index)
         self._stated.entry(index, kind, body)
 
-    def made_with(self, key: str | None) -> None:
+    def take_key(self, key: str | None) -> None:
         """Take the key id that the log states it was made with.
 
         Args:
@@ -169,7 +169,7 @@ class Auditor:
         """
         self._made_with = key or ""
 
-    def lost(self, leaf: bytes | None) -> None:
+    def take_missing(self, leaf: bytes | None) -> None:
         """Take the place of an entry that is missing.
 
         Args:
@@ -240,7 +240,9 @@ class Auditor:
         keys = [key for key in dict.fromkeys(order) if key in known] or [self._public_key]
         for note in self._notes:
             try:
-                self._read(note, self._consortium, signed_by(note, keys, origin=self._origin))
+                self._read(
+                    note, self._consortium, find_signing_key(note, keys, origin=self._origin)
+                )
             except SealtrainError as error:
                 self.add_finding("checkpoint", f"a tree head does not verify: {error.message}")
         if self._made_with is not None and self._made_with not in {key_id(key) for key in keys}:

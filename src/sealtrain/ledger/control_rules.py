@@ -61,7 +61,7 @@ class ControlRules:
         self.index = 0
         """Of the entry that comes next."""
 
-    def released(
+    def note_release(
         self, run_id: str, target: Target, index: int, *, submission_id: str | None
     ) -> None:
         """Note a release to a run; the first one counts.
@@ -96,7 +96,7 @@ class ControlRules:
             KINDS[kind], envelope, {key_id(key): key}, self._consortium.consortium_id
         )
         expected: dict[str, JsonValue] = {
-            **document.recorded(),
+            **document.ledger_fields(),
             "by": signed.by,
             "signing_key": signed.signing_key,
             "digest": envelope.digest,

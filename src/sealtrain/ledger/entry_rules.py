@@ -358,7 +358,7 @@ class EntryRules:
             yield "a later release of a run counts nothing under a standing approval"
         self._runs[grant.run_id] = (target, grant.lease_id)
         self._until[grant.lease_id] = from_rfc3339(grant.not_after)
-        self._control.released(
+        self._control.note_release(
             grant.run_id, target, self._entries - 1, submission_id=grant.submission_id
         )
         if self._data.setdefault(grant.run_id, grant.data) != grant.data:
@@ -509,7 +509,7 @@ class EntryRules:
         The entry's needs are the broker's word, and only approvals that state the same count.
         """
 
-        def counted_at(time: int) -> ApprovalTally:
+        def tally_at(time: int) -> ApprovalTally:
             return tally(
                 self._decisions,
                 self._consortium,
@@ -527,9 +527,9 @@ class EntryRules:
             until = counted.valid_until
             if tuple(before) == seen and until and counted.now <= at <= until:
                 return counted
-        counted = counted_at(at)
+        counted = tally_at(at)
         if counted.sealed and not counted.revoked:
-            earlier = counted_at(at - DECISION_SECONDS)
+            earlier = tally_at(at - DECISION_SECONDS)
             if not earlier.sealed:
                 return earlier
         if not spent:

@@ -104,7 +104,7 @@ def _form(db: Reading, auditor: Auditor, meta: dict[str, str]) -> None:
     for problem in db.form():
         auditor.add_finding("file", problem[:_MAX_PRINTED])
     said = dict(db.rows("SELECT name, value FROM meta", ()))
-    auditor.made_with(said.pop("key_id", None))
+    auditor.take_key(said.pop("key_id", None))
     if said != meta:
         auditor.add_finding("file", f"it says of itself {said!s:.300}, not {meta}")
 
@@ -120,7 +120,7 @@ def _entries(db: Rows, auditor: Auditor, progress: Callable[[int], None]) -> Non
             auditor.add_finding("file", f"it has an entry at {index!s:.40}, which is no place")
             continue
         while auditor.size < index:
-            auditor.lost(_leaf(db, auditor.size))
+            auditor.take_missing(_leaf(db, auditor.size))
         raw = data if isinstance(data, bytes) else str(data).encode()
         if not isinstance(data, bytes):
             auditor.add_finding("file", "the entry is not stored as bytes", index)
@@ -131,7 +131,7 @@ def _entries(db: Rows, auditor: Auditor, progress: Callable[[int], None]) -> Non
         progress(1)
     # Entries that were cut off may have left their hashes.
     while (leaf := _leaf(db, auditor.size)) is not None:
-        auditor.lost(leaf)
+        auditor.take_missing(leaf)
 
 
 def _hashes(db: Rows, auditor: Auditor) -> None:

@@ -148,7 +148,7 @@ def keys_with(key: bytes, rotations: Iterable[Rotation]) -> frozenset[bytes]:
     return frozenset(known)
 
 
-def signed_by(note: str, keys: Sequence[bytes], *, origin: str) -> bytes:
+def find_signing_key(note: str, keys: Sequence[bytes], *, origin: str) -> bytes:
     """The newest of a ledger's keys that a tree head has a line of, the newest of all if none has.
 
     Args:

@@ -106,7 +106,7 @@ class LedgerStore:
         Args:
             where: File, whose folder must exist; or a database on a server.
             meta: What the ledger must say about itself: its origin and key id.
-            any_key: It may have been made with another key, which ``made_with`` then names.
+            any_key: It may have been made with another key, which ``take_key`` then names.
             patience: Seconds to wait for the turn of another writer.
 
         Raises:
@@ -150,9 +150,9 @@ class LedgerStore:
             first = pending.append(entries)
             pending.write()
         except BaseException:
-            pending.dropped()
+            pending.on_rollback()
             raise
-        pending.written()
+        pending.on_commit()
         return first
 
     def pending(self, connection: Any) -> PendingEntries:
@@ -244,7 +244,7 @@ class LedgerStore:
     def _prepare(self, meta: dict[str, str], *, any_key: bool) -> str:
         """Make the ledger if there is none, and check it; returns the id of its first key."""
         database = self._database
-        with self.failures(), self._turn.held() as driver:
+        with self.failures(), self._turn.hold() as driver:
             if database.is_empty(driver):
                 database.make(driver)
                 for name, value in sorted(meta.items()):
@@ -276,8 +276,8 @@ class LedgerStore:
 class PendingEntries:
     """Entries of several threads' transactions, in memory until ``write``.
 
-    No reader sees or proves them before. From the first entry until ``written`` or ``dropped`` no
-    other writer appends.
+    No reader sees or proves them before. From the first entry until ``on_commit`` or
+    ``on_rollback`` no other writer appends.
     """
 
     def __init__(self, store: LedgerStore, turn: _Turn | _TablesTurn) -> None:
@@ -316,7 +316,7 @@ class PendingEntries:
         """Forget all but the first ``count``."""
         del self._entries[count:]
         if not self._entries:
-            self.dropped()
+            self.on_rollback()
 
     def write(self) -> None:
         """Write what waits. Entries in a database of their own are on disk then.
@@ -330,13 +330,13 @@ class PendingEntries:
             self._made = self._store.insert(self._driver, self._first, self._entries)
             self._turn.commit(self._driver)
 
-    def written(self) -> None:
+    def on_commit(self) -> None:
         """The transaction committed."""
         if self._made is not None:
             self._store.kept.remember(self._made)
-        self.dropped()
+        self.on_rollback()
 
-    def dropped(self) -> None:
+    def on_rollback(self) -> None:
         """The transaction was undone, or could not be written. What ``write`` put on disk stays."""
         driver, self._driver = self._driver, None
         if driver is not None:
@@ -431,7 +431,7 @@ class _Turn(_Line):
             self._free.release()
 
     @contextmanager
-    def held(self) -> Iterator[Any]:
+    def hold(self) -> Iterator[Any]:
         """A turn that commits at the block's end."""
         driver = self.begin()
         try:

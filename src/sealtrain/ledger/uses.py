@@ -99,7 +99,7 @@ class Uses:
         except (KeyError, TypeError, AttributeError):
             return  # an audit reports it
 
-    def found(self) -> tuple[DatasetUse, ...]:
+    def list_uses(self) -> tuple[DatasetUse, ...]:
         """The datasets in the order they were asked for.
 
         An id that several owners named is listed once for each: it is another dataset of each.

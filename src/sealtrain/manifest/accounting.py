@@ -144,14 +144,14 @@ def _epsilon_at(delta: float, above: list[tuple[float, float]]) -> float:
     """The smallest epsilon whose delta is no larger."""
     weighing = [(loss, mass) for loss, mass in above if mass > 0]
 
-    def spent(epsilon: float) -> float:
+    def delta_at(epsilon: float) -> float:
         beyond = weighing[bisect_right(weighing, epsilon, key=itemgetter(0)) :]
         return sum(mass * -math.expm1(epsilon - loss) for loss, mass in beyond)
 
-    if spent(0.0) <= delta:
+    if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, above[-1][0]
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if spent(middle) > delta else (low, middle)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
     return high

@@ -82,7 +82,7 @@ def _refuse_contradictions(
         != [file.name for file in predicate.outputs.files],
         "simulated": predicate.simulated != simulated
         or predicate.marker != (SIMULATED_MARKER if simulated else None),
-        "limits": not listed.issuperset(limits.required(predicate)),
+        "limits": not listed.issuperset(limits.list_required(predicate)),
     }
     for what, wrong in contradictions.items():
         if wrong:

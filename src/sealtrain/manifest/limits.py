@@ -1,9 +1,9 @@
 """The limits of a manifest: the facts it does not prove, in plain words (spec/run-manifest.md §5).
 
-Ids are part of the format and are checked; texts are for people and may improve. ``required``
+Ids are part of the format and are checked; texts are for people and may improve. ``list_required``
 returns the ids that the facts of a run require, ``limits_for`` writes them into a new manifest,
-``stated`` shows them to an auditor, ``left_open`` lists the checks that the auditor's own trust
-file leaves out.
+``state_limits`` shows them to an auditor, ``list_skipped`` lists the checks that the auditor's own
+trust file leaves out.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ _ALWAYS = (
 )
 
 
-def required(predicate: Predicate) -> tuple[str, ...]:
+def list_required(predicate: Predicate) -> tuple[str, ...]:
     """Ids that a manifest with these facts must list, in the order they are shown.
 
     Args:
@@ -280,7 +280,7 @@ def required(predicate: Predicate) -> tuple[str, ...]:
 
 
 def limits_of_records(predicate: Predicate) -> list[str]:
-    """Those of ``required`` that concern how many records trained."""
+    """Those of ``list_required`` that concern how many records trained."""
     ids = []
     if _half_left_out(predicate.run_log.entries):
         ids.append("records-left-out")
@@ -291,10 +291,10 @@ def limits_of_records(predicate: Predicate) -> list[str]:
 
 def limits_for(predicate: Predicate) -> tuple[Limit, ...]:
     """``limits`` of a new manifest with these facts."""
-    return tuple(Limit(id=name, text=TEXTS[name]) for name in required(predicate))
+    return tuple(Limit(id=name, text=TEXTS[name]) for name in list_required(predicate))
 
 
-def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ...]:
+def state_limits(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ...]:
     """Limits of a manifest, in this program's texts: the manifest cannot soften or conceal them.
 
     Args:
@@ -303,7 +303,7 @@ def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ..
             receipts show; ``None`` where these did not verify.
     """
     texts = {limit.id: TEXTS.get(limit.id, limit.text) for limit in predicate.limits}
-    texts |= {name: TEXTS[name] for name in required(predicate)}
+    texts |= {name: TEXTS[name] for name in list_required(predicate)}
     if unasked is not None and "owners-not-asked" in texts:
         texts["owners-not-asked"] += (
             f" Data of {', '.join(unasked)} was used without approval."
@@ -313,7 +313,7 @@ def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ..
     return tuple(texts.values())
 
 
-def released_open(receipts: Sequence[ReleaseReceipt]) -> tuple[str, ...]:
+def list_uncompared(receipts: Sequence[ReleaseReceipt]) -> tuple[str, ...]:
     """What brokers did not compare before they released keys, by the verdicts that they signed.
 
     Args:
@@ -452,7 +452,7 @@ def chain_is_open(trust: Trust, receipts: Sequence[ReleaseReceipt]) -> bool:
     return trust.chain is None and any(receipt.chain is not None for receipt in receipts)
 
 
-def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
+def list_skipped(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
     """The checks that this auditor left out, a sentence each."""
     pins = (("compose_hash", trust.compose_hash), ("app_id", trust.app_id))
     words = [OPEN[name] for name, value in pins if value == "any"]

@@ -20,7 +20,7 @@ from sealtrain.base.files import atomic_write
 from sealtrain.base.version import VERSION
 from sealtrain.manifest.flow import draw_flow
 from sealtrain.manifest.joint_sections import parties
-from sealtrain.manifest.limits import chain_is_open, left_open
+from sealtrain.manifest.limits import chain_is_open, list_skipped
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.plain_words import in_plain_words, release_matrix
 from sealtrain.manifest.predicate import SIMULATED_MARKER
@@ -169,7 +169,7 @@ def _outcome(report: Report) -> Html:
     if report.refusal is None:
         undone = len(report.checks) - passed
         unasked = ", ".join(report.facts.unasked or ())
-        left = left_open(report.trust, artefacts_checked=True)
+        left = list_skipped(report.trust, artefacts_checked=True)
         chain = chain_is_open(report.trust, report.facts.receipts or ())
         kind = "open" if report.simulated or left or chain else "accepted"
         return tag(

@@ -169,7 +169,7 @@ class Report:
         """The run is simulated, or the trust file leaves something open."""
         return (
             self.simulated
-            or bool(limits.left_open(self.trust, artefacts_checked=True))
+            or bool(limits.list_skipped(self.trust, artefacts_checked=True))
             or limits.chain_is_open(self.trust, self.facts.receipts or ())
         )
 
@@ -358,13 +358,13 @@ def _is_simulated(case: Case | None) -> bool:
 def _limits(case: Case | None, trust: Trust, artefacts_checked: bool) -> tuple[str, ...]:
     if case is None:
         return ()
-    stated = limits.stated(case.predicate, case.unasked)
-    released = ", ".join(limits.released_open(case.receipts or ()))
+    stated = limits.state_limits(case.predicate, case.unasked)
+    released = ", ".join(limits.list_uncompared(case.receipts or ()))
     if released:
         stated += (f"Brokers released keys without a demand on: {released}.",)
     if trust.chain is None:
         stated += limits.chain_open(chain_blocks(case.receipts or ()))
-    return (*stated, *limits.left_open(trust, artefacts_checked=artefacts_checked))
+    return (*stated, *limits.list_skipped(trust, artefacts_checked=artefacts_checked))
 
 
 def _facts(case: Case | None) -> Facts:

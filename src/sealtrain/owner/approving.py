@@ -196,7 +196,7 @@ def prepare(
                 [
                     signed
                     for former in (target, *earlier)
-                    for signed in watch.client.decided(former, consortium)
+                    for signed in watch.client.list_decisions(former, consortium)
                 ],
             )
 
@@ -531,7 +531,7 @@ def _submit(
         with watch_ledger(broker, consortium, owner.identity, owner.state) as watch:
             if index is None:
                 index = watch.client.hand_in("approval", envelope)
-            watch.recorded(index, envelope.to_bytes())
+            watch.confirm_recorded(index, envelope.to_bytes())
             return watch.client.approvals_status(
                 decision.target, consortium, system_clock(), needs=needs
             )

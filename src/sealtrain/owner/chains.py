@@ -123,15 +123,15 @@ def _with_ledger(
         raise AssertionError("a verified chain has manifests and a lock")
     recorded = Recorded(chain.recipe_hash)
 
-    def seen(index: int, entry: Any) -> None:
+    def on_entry(index: int, entry: Any) -> None:
         recorded.entry(index, entry)
 
     members = first.manifest.predicate.consortium
     key = _only_key(trust)
     if broker is not None:
-        report = audit_broker(broker, members, key, [], seen=seen)
+        report = audit_broker(broker, members, key, [], seen=on_entry)
     else:
-        report = _audit_database(database or "", members, key, seen)
+        report = _audit_database(database or "", members, key, on_entry)
     if not report.holds:
         raise LedgerInconsistent(
             "the ledger does not hold; read its findings with sealtrain log audit",

@@ -50,7 +50,7 @@ def list_registered(
     wanted = {
         OwnedId(owner.owner_id, dataset_id)
         for owner in consortium.owners
-        for dataset_id in client.registered_of(
+        for dataset_id in client.list_registered(
             owner.owner_id,
             app_id=target.app_id,
             compose_hash=target.compose_hash,

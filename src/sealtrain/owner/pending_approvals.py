@@ -66,7 +66,9 @@ def pending_at(
             continue
         seen.add(target)
         own = [
-            signed for signed in client.decided(target, consortium) if signed.owner.name == owner
+            signed
+            for signed in client.list_decisions(target, consortium)
+            if signed.owner.name == owner
         ]
         newest = max(own, key=lambda signed: signed.decision.signed_at, default=None)
         if newest is not None:

@@ -259,9 +259,9 @@ class Together:
     @property
     def needed(self) -> int:
         """The most brokers that any of the datasets needs."""
-        return max(self.needed_for(*dataset) for dataset in self.datasets)
+        return max(self.count_needed(*dataset) for dataset in self.datasets)
 
-    def needed_for(self, owner: str, dataset: str) -> int:
+    def count_needed(self, owner: str, dataset: str) -> int:
         """How many brokers a dataset needs: all where none of them knows it."""
         if self.threshold is not None:
             return self.threshold
@@ -304,7 +304,7 @@ class Together:
         """The first dataset of whose key too few of these brokers would lend a part."""
         for dataset in self.datasets:
             lent = sum(broker.obstacle_to(*dataset) is None for broker in brokers)
-            if lent < self.needed_for(*dataset):
+            if lent < self.count_needed(*dataset):
                 return dataset
         return None
 
@@ -412,7 +412,7 @@ def _begins(run: PlannedRun, measured: Measured) -> Sequence[Reserve] | None:
 
 def _thresholds(run: PlannedRun, standing: Standing) -> dict[tuple[str, str], int]:
     named = {
-        (dataset.owner, dataset.name): standing.named(dataset.owner, dataset.name, run.target)
+        (dataset.owner, dataset.name): standing.find_named(dataset.owner, dataset.name, run.target)
         for dataset in run.lock.recipe.datasets
     }
     return {key: dataset.threshold or 1 for key, dataset in named.items() if dataset is not None}
@@ -420,7 +420,7 @@ def _thresholds(run: PlannedRun, standing: Standing) -> dict[tuple[str, str], in
 
 def _list_retained(run: PlannedRun, standing: Standing, now: int) -> Iterator[Retention]:
     for dataset in run.lock.recipe.datasets:
-        manifest = standing.named(dataset.owner, dataset.name, run.target)
+        manifest = standing.find_named(dataset.owner, dataset.name, run.target)
         if manifest is not None and manifest.last_second is not None:
             yield Retention(
                 owner=dataset.owner, dataset=dataset.name, until=manifest.last_second, now=now
@@ -463,7 +463,7 @@ def _unmet(
             )
             run.lock.recipe.hardware.require_key_provider(verified.key_provider)
         except SealtrainError as error:
-            said = error.restated(f"by the policy of {owner}: {error.message}", owner=owner)
+            said = error.with_message(f"by the policy of {owner}: {error.message}", owner=owner)
             yield Obstacle(error=said if owner else error)
 
 
@@ -534,7 +534,7 @@ def _of_request(
             withdrawn=standing.withdrawn_of(data)
             | (standing.withdrawn_before(target) if measured.follows else {}),
         ),
-        registered=standing.registered(
+        registered=standing.list_registered(
             data, app_id=target.app_id, compose_hash=target.compose_hash
         ),
         now=now,
@@ -569,14 +569,14 @@ def _list_asked(
             AskedDataset(member.owner_id, member.dataset_id, member.root)
             for member in members_read(chain)
         )
-    known = standing.named(owner, name, run.target)
+    known = standing.find_named(owner, name, run.target)
     if known is not None:
         return (AskedDataset(known.owner_id, known.dataset_id, known.root),)
     return (AskedDataset("0" * 64, f"{place:032x}", "0" * 64),)  # no owner registered such an id
 
 
 def _of_owner(error: SealtrainError, owner: str | None) -> SealtrainError:
-    return error if owner in (None, error.owner) else error.restated(error.message, owner=owner)
+    return error if owner in (None, error.owner) else error.with_message(error.message, owner=owner)
 
 
 def _no_stanza(wanted: WantedKey) -> NoStanza:

@@ -132,7 +132,7 @@ def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tup
     counts, label = _count_records(recipe, registered), "reads"
     for dataset, records in zip(recipe.datasets, counts, strict=True):
         told = f"{records} records" if records is not None else "records not told"
-        if registered and not _registered_as(dataset, registered):
+        if registered and not _find_registered(dataset, registered):
             told = "not registered yet"
         if not registered:
             told = ""
@@ -154,7 +154,7 @@ def _count_records(recipe: Recipe, registered: Sequence[DatasetManifest]) -> lis
     """Records of each dataset of a recipe, as registered; ``None`` where they are not known."""
     counts: list[int | None] = []
     for dataset in recipe.datasets:
-        there = _registered_as(dataset, registered)
+        there = _find_registered(dataset, registered)
         each = [manifest.records for manifest in there if manifest.records is not None]
         single = len(there) == 1 or (dataset.series is not None and there)
         counts.append(sum(each) if single and len(each) == len(there) else None)
@@ -167,7 +167,7 @@ def _sum_known(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(counts) else None
 
 
-def _registered_as(dataset: Any, registered: Sequence[DatasetManifest]) -> list[DatasetManifest]:
+def _find_registered(dataset: Any, registered: Sequence[DatasetManifest]) -> list[DatasetManifest]:
     """What is registered under a dataset's name; of a series the members that a run would read."""
     there = [
         manifest

@@ -142,7 +142,7 @@ class RunDesk:
             "submission_id": submission_id,
             "signer": self._signer.key_id,
         }
-        return self.post(RunStop.written(own, signed_at=self.clock()))
+        return self.post(RunStop.write(own, signed_at=self.clock()))
 
     def post(self, document: ControlDocument) -> Posted:
         """Sign a document, hand it in, and see that the ledger holds it.
@@ -181,7 +181,7 @@ class RunDesk:
             )
         return found[0]
 
-    def proven(self, index: int, kind: str) -> dict[str, Any]:
+    def prove_entry(self, index: int, kind: str) -> dict[str, Any]:
         """Body of an entry, once it is proven to be in the ledger.
 
         Raises:
@@ -199,7 +199,7 @@ class RunDesk:
         Raises:
             AnswerInvalid: The entry is of another submission.
         """
-        body = self.proven(shown.index, Submission.entry_kind)
+        body = self.prove_entry(shown.index, Submission.entry_kind)
         found = Submission.from_bytes(Envelope.from_dict(body["envelope"]).payload)
         if found.submission_id != shown.submission_id or found.name != shown.name:
             raise _refuse_contradiction("submission", found.submission_id, shown.submission_id)
@@ -249,7 +249,7 @@ class RunDesk:
         run_id = shown.broker.run_id
         self._require_named(shown, run_id)
         self._require_released(shown, run_id)
-        body = self.proven(manifest.index, "manifest")
+        body = self.prove_entry(manifest.index, "manifest")
         runs = [body["run_id"], *body.get("parties", ())]
         if run_id not in runs or body["manifest_digest"] != manifest.digest:
             raise _refuse_contradiction("manifest", body["manifest_digest"], manifest.digest)
@@ -271,7 +271,7 @@ class RunDesk:
             )
             for entry in page.entries:
                 if entry.entry["body"].get("run_id") == run_id:
-                    body = self.proven(entry.index, "run-event")
+                    body = self.prove_entry(entry.index, "run-event")
                     if (body["submission_id"], body["run_id"]) == (shown.submission_id, run_id):
                         return
             if (start := page.end) is None:
@@ -282,7 +282,7 @@ class RunDesk:
         """Return if the run got its keys for this submission, as its guest said under evidence."""
         page = self.client.ledger_search(run_id=run_id, kind="release", limit=1)
         for entry in page.entries:
-            body = self.proven(entry.index, "release")
+            body = self.prove_entry(entry.index, "release")
             if (body["run_id"], body["submission_id"]) == (run_id, shown.submission_id):
                 return
         raise _refuse_contradiction(
@@ -399,7 +399,7 @@ class Waiting:
         self.desk.submission(shown)
         word = shown.runner
         if word is not None:
-            body = self.desk.proven(word.index, "run-event")
+            body = self.desk.prove_entry(word.index, "run-event")
             if body["submission_id"] != shown.submission_id or body["event"] != word.event:
                 raise _refuse_contradiction("run event", body["event"], word.event)
         code = None if word is None else word.code

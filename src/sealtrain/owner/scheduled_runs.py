@@ -122,8 +122,8 @@ class BrokerBoard:
         self._instance = random(16).hex()
         self._shown: dict[str, ShownSubmission] = {}
 
-    def submitted(self) -> Mapping[str, Submitted]:
-        """As ``Board.submitted``."""
+    def list_submitted(self) -> Mapping[str, Submitted]:
+        """As ``Board.list_submitted``."""
         self._shown = {run.name: run for run in self._all()}
         return {
             name: Submitted(state=shown.state, skips=self._skips(shown))
@@ -155,13 +155,13 @@ class BrokerBoard:
         found = self._client.ledger_search(
             compose_hash=self._scheduled.target.compose_hash,
             kind="dataset",
-            start=self.watched(),
+            start=self.find_watched(),
             limit=1,
         )
         return from_rfc3339(str(found.entries[0].entry["at"])) if found.entries else None
 
-    def watched(self) -> int:
-        """As ``Board.watched``."""
+    def find_watched(self) -> int:
+        """As ``Board.find_watched``."""
         runs = [run.index for run in self._shown.values() if self._skips(run) is None]
         return max(runs, default=-1) + 1
 
@@ -272,5 +272,5 @@ class BrokerBoard:
             "instance": self._instance,
             "previous": head,
         }
-        document = RunEvent.written(own, signed_at=self._clock(), random=self._random)
+        document = RunEvent.write(own, signed_at=self._clock(), random=self._random)
         return self._client.post_control(RunEvent, sign_control(document, self._signer)).digest

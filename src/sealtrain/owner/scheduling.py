@@ -57,7 +57,7 @@ class Submitted:
 class Board(Protocol):
     """What a scheduler asks of a broker and tells it."""
 
-    def submitted(self) -> Mapping[str, Submitted]:
+    def list_submitted(self) -> Mapping[str, Submitted]:
         """Every submission of this recipe's schedule, by name."""
 
     def newest(self) -> Continues | None:
@@ -66,7 +66,7 @@ class Board(Protocol):
     def new_data(self) -> int | None:
         """When the first data was registered after the newest submission that was not skipped."""
 
-    def watched(self) -> int:
+    def find_watched(self) -> int:
         """Least index of an entry that registers such data."""
 
     def objection(self) -> str | None:
@@ -139,7 +139,7 @@ def advance(
     Returns:
         What comes next; ``None`` when the schedule is over.
     """
-    known = dict(board.submitted())
+    known = dict(board.list_submitted())
     taken = [due for name in known if (due := read_due_name(name, recipe_hash)) is not None]
     newest = max(taken, default=None)
     if newest is not None and newest > now:
@@ -171,14 +171,14 @@ def _after_data(
     due = find_due_of_data(schedule, registered=board.new_data(), before=newest)
     if due is not None and due <= now:
         settle(due)
-        board.submitted()
+        board.list_submitted()
         due, newest = find_due_of_data(schedule, registered=board.new_data(), before=due), due
     if due is not None:
         return ScheduleWait(at=due)
     earliest = earliest_of_data(schedule, before=newest)
     if max(earliest, now) > from_rfc3339(schedule.ends_at):
         return None
-    return ScheduleWait(at=earliest, watch=board.watched())
+    return ScheduleWait(at=earliest, watch=board.find_watched())
 
 
 def _look_at(schedule: Schedule, known: Mapping[str, Submitted], *, due: int, now: int) -> _Seen:

@@ -313,7 +313,7 @@ def _register(owner: OwnerFiles, folder: Path, deployment: LockedRecipe) -> AtEa
     except SealtrainError as error:
         again = f"{folder} is sealed and not registered; once that is mended: sealtrain register"
         hint = f"{error.hint}; {again}" if error.hint else again
-        raise error.restated(error.message, hint=hint) from error
+        raise error.with_message(error.message, hint=hint) from error
 
 
 def _new_dataset(
@@ -374,6 +374,8 @@ def register_at(owner: OwnerFiles, envelope: bytes, deployment: LockedRecipe) ->
         with BrokerClient.at(load_pin(broker)) as client:
             members = client.consortium(consortium_id)
         with watch_ledger(broker, members, owner.identity, owner.state) as watch:
-            watch.recorded(watch.client.hand_in("dataset", Envelope.from_bytes(envelope)), envelope)
+            watch.confirm_recorded(
+                watch.client.hand_in("dataset", Envelope.from_bytes(envelope)), envelope
+            )
 
     return at_each(owner.brokers, at)

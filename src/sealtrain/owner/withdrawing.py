@@ -117,4 +117,4 @@ def uses_at(
     """
     collected = Uses(datasets)
     report = audit_broker(broker, consortium, key, notes, progress=progress, seen=collected.entry)
-    return report, collected.found()
+    return report, collected.list_uses()

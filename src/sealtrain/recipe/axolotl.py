@@ -116,7 +116,7 @@ def import_axolotl(config: Mapping[str, Any], wanted: Wanted) -> Imported:
     Raises:
         RecipeInvalid: Names every key that cannot be translated and changes the result.
     """
-    return _Translation(config, wanted).done()
+    return _Translation(config, wanted).finish()
 
 
 def write_translation(wanted: Wanted, **parts: Any) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class _Translation:
     refused: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def done(self) -> Imported:
+    def finish(self) -> Imported:
         # A key without a value says nothing, in Axolotl as here.
         self.todo = {
             key: WORDS.get(value, value) if isinstance(value, str) else value
@@ -300,7 +300,7 @@ class _Translation:
             form = {"messages": str(dataset.pop("field_messages", "messages"))}
             self._turns(dataset)
             if self.wanted.prepared:
-                form = self._prepared_turns(dataset)
+                form = self._prepare_turns(dataset)
         elif self.wanted.prepared:
             form = {"prompt": "prompt", "completion": "completion"}
             for key in [key for key in dataset if key.startswith(("field", "format"))]:
@@ -314,7 +314,7 @@ class _Translation:
                 f"{TYPES[1]}",
             )
         if rl is not None and self.wanted.prepared:
-            self._prepared_turns(dataset)
+            self._prepare_turns(dataset)
         for key in sorted(dataset):
             if dataset[key] is not None:
                 self.refuse(
@@ -325,7 +325,7 @@ class _Translation:
                 )
         return form
 
-    def _prepared_turns(self, dataset: dict[str, Any]) -> dict[str, str]:
+    def _prepare_turns(self, dataset: dict[str, Any]) -> dict[str, str]:
         """Leave out how records become messages: they hold messages with role and content."""
         gone = [key for key in dataset if REWRITES.fullmatch(key)]
         for key in gone:

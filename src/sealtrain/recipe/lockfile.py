@@ -136,7 +136,7 @@ class Lock(StrictModel):
 
     @field_validator("brokers")
     @classmethod
-    def _sorted_and_once(cls, brokers: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_brokers(cls, brokers: tuple[str, ...]) -> tuple[str, ...]:
         if list(brokers) != sorted(set(brokers)):
             raise ValueError("brokers are not sorted, or one is named twice")
         return brokers

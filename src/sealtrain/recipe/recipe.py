@@ -112,7 +112,7 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _sealed_model_is_there(self) -> Self:
+    def _check_sealed_model(self) -> Self:
         sealed = [dataset.name for dataset in self.datasets if dataset.role == "model"]
         if sealed != ([self.model.sealed] if self.model.kind == "sealed" else []):
             raise ValueError("model.sealed and one dataset of role model go together, by its name")

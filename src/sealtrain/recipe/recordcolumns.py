@@ -194,7 +194,7 @@ class ColumnJudge:
         if not change:
             return schema, batches
 
-        def changed() -> Iterator[pa.RecordBatch]:
+        def change_batches() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 columns = [
                     change[name](values) if name in change else values
@@ -202,7 +202,7 @@ class ColumnJudge:
                 ]
                 yield pa.record_batch(columns, schema=schema)
 
-        return schema, changed()
+        return schema, change_batches()
 
     def _name_labels(self, values: pa.Array, *, empty_is_missing: bool) -> pa.Array:
         """Labels by the names that the recipe lists; one that it does not list stays."""

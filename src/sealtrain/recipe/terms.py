@@ -238,7 +238,7 @@ class Hardware(StrictModel):
     )
 
     @model_validator(mode="after")
-    def _pinned(self) -> Self:
+    def _check_pins(self) -> Self:
         if len(set(self.platforms)) != len(self.platforms):
             raise ValueError("platforms name one twice")
         hardware = [name for name in self.platforms if name != "simulator"]

@@ -22,7 +22,7 @@ Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Length = Annotated[int, Field(ge=1, le=4_194_304)]
 
 
-def _known_optimizer(value: Any) -> Any:
+def _check_optimizer(value: Any) -> Any:
     word = words_instead.OPTIMIZERS.get(value) if isinstance(value, str) else None
     if word is not None:
         raise ValueError(f"{value}: {word}")
@@ -82,7 +82,7 @@ class TrainerArguments(StrictModel):
             "adamw_torch_8bit",
             "adamw_torch_4bit",
         ],
-        BeforeValidator(_known_optimizer),
+        BeforeValidator(_check_optimizer),
     ] = "adamw_torch"
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)

@@ -72,7 +72,7 @@ class BootAnswer(_Camel):
     reason: str
 
     @classmethod
-    def refused(cls, reason: str) -> Self:
+    def refuse(cls, reason: str) -> Self:
         """No, and why."""
         return cls.model_validate({"isAllowed": False, "gatewayAppId": "", "reason": reason})
 

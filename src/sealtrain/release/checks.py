@@ -83,7 +83,7 @@ class _Facts(NamedTuple):
         """Whether a run begins."""
         return self.known.run is None
 
-    def named(self) -> Iterator[tuple[AsksOfDataset, DatasetManifest]]:
+    def list_registered(self) -> Iterator[tuple[AsksOfDataset, DatasetManifest]]:
         """The datasets that pass the check of their registration, with their manifests."""
         for dataset in self.asks.datasets:
             with suppress(DatasetUnknown):
@@ -122,7 +122,7 @@ def _registrations(facts: _Facts) -> _Acts:
 
 
 def _purposes(facts: _Facts) -> _Acts:
-    for dataset, manifest in facts.named():
+    for dataset, manifest in facts.list_registered():
         yield dataset.dataset_id, partial(manifest.require_purpose, facts.measured.purpose)
 
 
@@ -132,12 +132,12 @@ def _retentions(facts: _Facts) -> _Acts:
 
 
 def _roots(facts: _Facts) -> _Acts:
-    for dataset, manifest in facts.named():
+    for dataset, manifest in facts.list_registered():
         yield dataset.dataset_id, partial(root_fits, dataset, manifest)
 
 
 def _pins(facts: _Facts) -> _Acts:
-    for dataset, manifest in facts.named():
+    for dataset, manifest in facts.list_registered():
         yield dataset.dataset_id, partial(pins_fit, dataset, manifest, facts.known)
 
 

@@ -152,7 +152,7 @@ class Standing:
                 found[key] = chain_of(members)
         return found
 
-    def registered(
+    def list_registered(
         self, wanted: Collection[OwnedId], *, app_id: str, compose_hash: str
     ) -> dict[str, DatasetManifest]:
         """Manifests by dataset id, for this deployment where there is one, else for another."""
@@ -164,7 +164,7 @@ class Standing:
                 (mine if fits else other)[dataset_id] = manifest
         return other | mine
 
-    def named(self, owner: str, name: str, target: Target) -> DatasetManifest | None:
+    def find_named(self, owner: str, name: str, target: Target) -> DatasetManifest | None:
         """The dataset of a name that a guest is likely to be given.
 
         That is the one registered last, of those for this deployment and not withdrawn as far as

@@ -95,7 +95,7 @@ def choose_stored_schema(schema: pa.Schema, source: str) -> pa.Schema:
     try:
         canonical_schema(stored)
     except SchemaMismatch as error:
-        raise error.restated(f"{source}: {error.message}") from None
+        raise error.with_message(f"{source}: {error.message}") from None
     return stored
 
 

@@ -61,7 +61,7 @@ class DataKey(Secret):
             self.permit()
         return super().reveal()
 
-    def lent(self, permit: Permit) -> DataKey:
+    def with_permit(self, permit: Permit) -> DataKey:
         """The same key, which asks ``permit`` before each use."""
         return DataKey(self.reveal(), permit)
 

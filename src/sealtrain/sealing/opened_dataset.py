@@ -171,7 +171,7 @@ class SealedDataset:
             return parse_record_batch(data, self.schema, place.rows)
         except (SealRefused, RecordInvalid) as error:
             name = self._index.shards[shard].info.name
-            raise error.restated(
+            raise error.with_message(
                 f"record batch {number} of dataset {self.name}, in {name}: {error.message}",
                 owner=self.owner_name,
             ) from None

@@ -105,9 +105,9 @@ class RemoteFolder:
 
     def size(self, name: str) -> int:
         """Size of a file, as the store claims. Raises as ``open``."""
-        return self.told(name).size
+        return self.stat(name).size
 
-    def told(self, name: str) -> Told:
+    def stat(self, name: str) -> Told:
         """Size and time of a file, as the store claims. Raises as ``open``."""
         said: Mapping[str, Any] = self._patience.ask(
             lambda: self._filesystem.info(self.address.of(name)), what=name

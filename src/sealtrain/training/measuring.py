@@ -113,7 +113,7 @@ def classifier_answers(
     """
     import torch
 
-    def answered(_number: int, records: Records) -> tuple[list[int], Any]:
+    def answer(_number: int, records: Records) -> tuple[list[int], Any]:
         batch = encode(records)
         labels: list[int] = batch.pop("labels").tolist()
         inputs = {name: value.to(model.device) for name, value in batch.items()}
@@ -121,9 +121,9 @@ def classifier_answers(
 
     with torch.no_grad():
         if together:
-            done = deal_pieces(test_records(work), answered)
+            done = deal_pieces(test_records(work), answer)
         else:
-            done = [answered(0, records) for records in test_records(work)]
+            done = [answer(0, records) for records in test_records(work)]
     truth = [label for labels, _ in done for label in labels]
     return truth, [logits for _, logits in done]
 

@@ -165,9 +165,9 @@ def train(
     ):
         gate = reporting.gate
         if gate is None:
-            released = reporting.on_metrics, bar.released, watch.released
+            released = reporting.on_metrics, bar.take_metrics, watch.take_metrics
             gate = MetricGate(recipe.release_policy, *released)
-            gate.besides = watch.measured
+            gate.besides = watch.measure
         context = RunContext(
             run_id=run_id,
             store=checkpoints.store,
@@ -226,7 +226,7 @@ def train(
         steps=counts.steps,
         samples_seen=counts.rows,
         tokens=counts.tokens,
-        metrics=gate.filtered({**counts.last, **measured}),
+        metrics=gate.filter({**counts.last, **measured}),
         environment=environment(),
         accelerators=accelerators(),
         withheld=dict(gate.withheld),

@@ -170,7 +170,7 @@ def test_one_that_shows_who_it_is_has_a_slot_that_nobody_takes() -> None:
     third.admit("owner hospital-a")
     assert third.caller is None
     # Answered, its connection is anybody's again.
-    mine[0].finished()
+    mine[0].finish_request()
     third.admit("owner hospital-a")
     assert third.caller == "owner hospital-a"
 

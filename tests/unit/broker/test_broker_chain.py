@@ -31,7 +31,7 @@ def test_a_broker_asks_the_contract_of_its_chain_file(tmp_path: Path) -> None:
     with chain_gate(config, consortium(), system_clock) as gate:
         assert gate is not None
         with pytest.raises(ChainUnreachable):
-            gate.allowed("11" * 20, "33" * 32)
+            gate.require_allowed("11" * 20, "33" * 32)
     with chain_gate(config_of(tmp_path), consortium(), system_clock) as none:
         assert none is None
 
@@ -67,7 +67,7 @@ def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
 
             def ask() -> None:
                 try:
-                    gate.allowed("11" * 20, "33" * 32)
+                    gate.require_allowed("11" * 20, "33" * 32)
                 except ChainUnreachable as error:
                     failures.append(error)
 

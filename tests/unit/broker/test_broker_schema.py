@@ -149,7 +149,7 @@ def test_runs_and_datasets_of_before_standing_approvals_are_of_no_count_and_no_s
         with store.transaction() as transaction:
             assert transaction.run("r") is not None
             assert transaction.first_release("r") is None
-            assert transaction.begun(**target, recipe_hash="c", after=-1) == ()
+            assert transaction.find_run_starts(**target, recipe_hash="c", after=-1) == ()
             # It names no owner: the broker's next start records anew what its ledger holds.
             assert transaction.owners_of_dataset("d") == frozenset()
             assert transaction.members("o", "d") == ()
@@ -161,7 +161,7 @@ def test_runs_and_datasets_of_before_standing_approvals_are_of_no_count_and_no_s
                 now=1,
                 ledger_index=9,
             )
-            assert transaction.begun(**target, recipe_hash="c", after=-1) == (9,)
+            assert transaction.find_run_starts(**target, recipe_hash="c", after=-1) == (9,)
             assert transaction.first_release("s") == 9
     finally:
         store.close()

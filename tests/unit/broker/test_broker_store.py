@@ -215,9 +215,11 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         ("secret", "status", NOW + 2),
     ):
         with store.transaction() as transaction, pytest.raises(TokenRefused):
-            admit_token(transaction.tokens.kept(), shown, scope_of(scope), now=now)
+            admit_token(transaction.tokens.list_tokens(), shown, scope_of(scope), now=now)
     with store.transaction() as transaction:
-        assert admit_token(transaction.tokens.kept(), "secret", "status", now=NOW + 1) == made
+        assert (
+            admit_token(transaction.tokens.list_tokens(), "secret", "status", now=NOW + 1) == made
+        )
         transaction.tokens.remove("one")
         assert transaction.tokens.all() == []
 
@@ -254,7 +256,7 @@ def test_documents_are_found_by_subject_and_by_the_data_of_a_run(store: Store) -
         assert documents.about("gone", "r1", [d4]) == {"d3": "ada", "d4": "ada"}
         assert documents.about("gone", "r2", [d1]) == {}
         assert documents.about("another kind", "r1", [d4]) == {}
-        assert [documents.recorded(name) for name in ("x", "y", "z")] == [7, 8, None]
+        assert [documents.find_recorded(name) for name in ("x", "y", "z")] == [7, 8, None]
         assert documents.in_force("gone") == {"ada": ("y", b"y"), "eve": ("w", b"w")}
         assert documents.in_force("another kind") == {}
 
@@ -266,7 +268,7 @@ def test_a_consortium_has_one_successor(store: Store) -> None:
     with pytest.raises(IntegrityError), store.transaction() as transaction:
         transaction.successions.add("cd" * 32, "two", ledger_index=4)
     with store.transaction() as transaction:
-        assert transaction.successions.recorded() == ("ab" * 32, "one", 3)
+        assert transaction.successions.find_recorded() == ("ab" * 32, "one", 3)
         with pytest.raises(ConsortiumMismatch):
             transaction.successions.require_none()
 

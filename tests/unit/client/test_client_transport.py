@@ -211,11 +211,11 @@ def test_pages_of_datasets_that_do_not_go_on_are_refused(ids: list[str]) -> None
         client(url) as broker,
         pytest.raises(AnswerInvalid),
     ):
-        broker.registered_of("ab" * 32, **DEPLOYED, most=100)
+        broker.list_registered("ab" * 32, **DEPLOYED, most=100)
 
 
 def test_a_broker_that_lists_what_was_not_asked_routes_nothing() -> None:
     page = {"dataset_ids": ["cd" * 16], "end": None}
     with answering(200, json.dumps(page).encode()) as url, client(url) as broker:
         asked = [OwnedId("ab" * 32, "ef" * 16)]
-        assert broker.registered(asked, **DEPLOYED) == frozenset()
+        assert broker.ask_registered(asked, **DEPLOYED) == frozenset()

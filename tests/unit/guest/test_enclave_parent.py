@@ -29,10 +29,10 @@ from sealtrain.guest.enclave.parent import (
     Parent,
     ParentMachine,
     nitro_cli,
+    read_started,
     run_words,
     running,
     stage_of,
-    started,
 )
 from sealtrain.guest.enclave.ports import PROXY_URL, STATUS_PORT, TUNNEL_PORT
 from sealtrain.guest.enclave.tunnels import MAX_HEAD_BYTES, Tunnels
@@ -196,7 +196,7 @@ ANSWER = {"EnclaveID": ID, "EnclaveCID": CID, "NumberOfCPUs": 4, "MemoryMiB": 16
 
 
 def test_what_nitro_cli_says_is_what_was_asked_for() -> None:
-    found = started(json.dumps(ANSWER).encode(), launched())
+    found = read_started(json.dumps(ANSWER).encode(), launched())
     assert (found.id, found.cid) == (ID, CID)
 
 
@@ -225,7 +225,7 @@ def test_what_nitro_cli_says_is_what_was_asked_for() -> None:
 )
 def test_another_answer_of_nitro_cli_is_refused(answer: bytes) -> None:
     with pytest.raises(GuestApiUnreachable, check=carries(check="nitro-cli")):
-        started(answer, launched())
+        read_started(answer, launched())
 
 
 def test_enclaves_that_run_are_listed() -> None:

@@ -59,7 +59,7 @@ def test_a_clock_that_jumps_never_makes_it_longer(
 ) -> None:
     clocks.pass_by(10)
     clocks.wall += jump
-    assert lease.left() == min(50, 50 - jump)
+    assert lease.seconds_left() == min(50, 50 - jump)
     clocks.pass_by(50)
     with pytest.raises(LeaseStale):
         lease.require()
@@ -77,7 +77,7 @@ def test_the_question_counts_from_when_it_was_sent(clocks: Clocks) -> None:
     asked = lease.moment()
     clocks.elapsed += 20  # an answer held back on the way
     lease.extend(NOW + 60, 60.0, asked)
-    assert lease.left() == 40
+    assert lease.seconds_left() == 40
 
 
 def test_what_has_ended_for_good_is_not_extended(lease: RunLease) -> None:
@@ -97,7 +97,7 @@ def test_a_lent_key_and_what_was_derived_from_it_are_not_used(
     lease: RunLease, use: Callable[[DataKey], object]
 ) -> None:
     key = DataKey(bytes(32))
-    lent = key.lent(lease.require)
+    lent = key.with_permit(lease.require)
     derived = lent.derive("store")
     assert derived == key.derive("store")
     lease.end()
@@ -116,7 +116,7 @@ def test_a_forked_process_learns_of_extensions_and_of_the_end(
     if child == 0:
         for _ in range(3):
             os.read(told, 1)
-            os.write(say, b"y" if lease.left() > 100 else b"n")
+            os.write(say, b"y" if lease.seconds_left() > 100 else b"n")
         os._exit(0)
     said = b""
     for change in (

@@ -138,12 +138,12 @@ def ref(counter: int) -> CheckpointRef:
 def test_it_renews_at_half_of_the_lease_for_as_long_as_it_runs(world: World) -> None:
     world.until(1000)
     assert [moment for moment, _ in world.asked] == [300, 600, 900]
-    assert world.lease.left() == 500
+    assert world.lease.seconds_left() == 500
 
 
 def test_a_checkpoint_is_anchored_at_once_and_renews(world: World) -> None:
     world.until(10)
-    world.lease_keeper.sealed(ref(1))
+    world.lease_keeper.anchor_checkpoint(ref(1))
     assert world.lease_keeper.anchored == 0
     world.until(20)
     assert world.asked == [(10, (1, "01" * 32))]
@@ -154,11 +154,11 @@ def test_a_checkpoint_is_anchored_at_once_and_renews(world: World) -> None:
 def test_of_checkpoints_sealed_meanwhile_the_newest_is_anchored(world: World) -> None:
     def seal(checkpoint: tuple[int, str] | None) -> None:
         if checkpoint == (1, "01" * 32):
-            world.lease_keeper.sealed(ref(2))
-            world.lease_keeper.sealed(ref(3))
+            world.lease_keeper.anchor_checkpoint(ref(2))
+            world.lease_keeper.anchor_checkpoint(ref(3))
 
     world.meanwhile = seal
-    world.lease_keeper.sealed(ref(1))
+    world.lease_keeper.anchor_checkpoint(ref(1))
     world.until(10)
     assert [checkpoint and checkpoint[0] for _, checkpoint in world.asked] == [1, 3]
     assert world.lease_keeper.anchored == 3
@@ -180,18 +180,18 @@ def test_what_is_no_decision_is_asked_again_ever_more_slowly(
     assert all(pause <= 60 for pause in pauses)
     world.answer = None
     assert world.steps(41, 100, 10.0) is None
-    assert world.lease.left() > LENGTH / 2 - 10
+    assert world.lease.seconds_left() > LENGTH / 2 - 10
 
 
 def test_a_broker_that_never_comes_back_stops_training_in_time_to_seal(world: World) -> None:
     world.answer = GONE
-    world.lease_keeper.sealed(ref(7))
+    world.lease_keeper.anchor_checkpoint(ref(7))
     step = world.steps(1, 1000, 10.0, sealing=20.0)
     assert step is not None
     # Two checkpoints of 20 s, one step of 10 s and a bit still fit; two steps more would not.
-    assert 50 <= world.lease.left() < 70
+    assert 50 <= world.lease.seconds_left() < 70
     with pytest.raises(BrokerUnreachable) as caught:
-        world.lease_keeper.stopped()
+        world.lease_keeper.end_training()
     error = caught.value
     assert (error.exit_code, error.got) == (4, "ConnectError")
     assert re.findall(r"\d+", error.message)[-2:] == [str(step), "7"]
@@ -207,7 +207,7 @@ def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world:
     assert len(world.asked) == 1
     assert world.lease_keeper.must_stop(6, ahead=0, span=5, sealing=2.0)
     with pytest.raises(ApprovalRevoked) as caught:
-        world.lease_keeper.stopped()
+        world.lease_keeper.end_training()
     assert (caught.value.exit_code, caught.value.owner) == (3, "clinic-c")
     assert re.findall(r"\d+", caught.value.message) == ["6"]
     assert "sealtrain resume" in str(caught.value.hint)
@@ -218,9 +218,9 @@ def test_a_process_that_is_told_to_end_stops_after_its_step(world: World) -> Non
     world.lease_keeper.end_soon()
     assert world.steps(4, 9, each=1.0, ahead=5) == 4
     with pytest.raises(RunStopped) as stopped:
-        world.lease_keeper.stopped()
+        world.lease_keeper.end_training()
     assert stopped.value.exit_code == 143
-    assert world.lease.left() <= 0  # no key is used any more
+    assert world.lease.seconds_left() <= 0  # no key is used any more
 
 
 def test_what_a_process_was_told_to_end_with_outweighs_an_answer_that_is_awaited(
@@ -233,7 +233,7 @@ def test_what_a_process_was_told_to_end_with_outweighs_an_answer_that_is_awaited
     world.lease_keeper.end_soon(NodeLost("node 1 ended", check="node"))
     assert world.steps(4, 9, each=1.0, ahead=5) == 4
     with pytest.raises(NodeLost):
-        world.lease_keeper.stopped()
+        world.lease_keeper.end_training()
 
 
 def test_a_lease_that_ends_unanswered_is_why_even_where_a_process_was_told_to_end(
@@ -253,7 +253,7 @@ def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: W
     world.answer = REVOKED
     step = world.steps(1, 1000, 10.0, ahead=8, span=8)
     assert step is not None
-    assert 10 < world.lease.left() < 110
+    assert 10 < world.lease.seconds_left() < 110
 
 
 def test_what_is_final_says_so_in_its_own_words(world: World) -> None:
@@ -261,18 +261,18 @@ def test_what_is_final_says_so_in_its_own_words(world: World) -> None:
     world.until(301)
     assert world.lease_keeper.must_stop(9, ahead=0, span=1, sealing=None)
     with pytest.raises(DatasetWithdrawn) as caught:
-        world.lease_keeper.stopped()
+        world.lease_keeper.end_training()
     assert caught.value.hint == "lock a recipe without it"
 
 
 def test_where_another_guest_goes_on_it_stops_at_once_without_a_checkpoint(world: World) -> None:
     world.answer = CheckpointRefused("a newer one is anchored", hint="resume there")
-    world.lease_keeper.sealed(ref(2))
+    world.lease_keeper.anchor_checkpoint(ref(2))
     world.until(1)
     with pytest.raises(CheckpointRefused) as caught:
         world.lease_keeper.must_stop(3, ahead=4, span=4, sealing=None)
     assert caught.value.hint == "resume there"
-    assert world.lease.left() <= 0
+    assert world.lease.seconds_left() <= 0
 
 
 def test_a_stale_lease_is_not_asked_for(world: World) -> None:
@@ -299,9 +299,9 @@ def test_a_clock_that_jumps_ahead_ends_training_at_once(world: World) -> None:
 
 def test_an_error_of_its_own_making_stays_as_it_was(world: World) -> None:
     error = CheckpointRefused("another")
-    assert world.lease_keeper.lapsed(error) is error
+    assert world.lease_keeper.explain_end(error) is error
     world.passed = LENGTH + 1
-    assert isinstance(world.lease_keeper.lapsed(error), LeaseStale)
+    assert isinstance(world.lease_keeper.explain_end(error), LeaseStale)
 
 
 def test_what_fails_after_a_run_closed_is_not_its_leases_doing(world: World) -> None:
@@ -349,12 +349,12 @@ def test_a_hanging_broker_does_not_hold_training_beyond_the_margin(slow: Slow) -
     for step in range(1, 200):
         time.sleep(0.01)
         if slow.lease_keeper.must_stop(step, ahead=0, span=1, sealing=0.05):
-            stopped_at = slow.lease.left()
+            stopped_at = slow.lease.seconds_left()
             break
     assert stopped_at is not None
     assert 0.05 < stopped_at < 0.4
     with pytest.raises(BrokerUnreachable):
-        slow.lease_keeper.stopped()
+        slow.lease_keeper.end_training()
 
 
 def test_an_answer_in_time_lets_training_go_on(slow: Slow) -> None:
@@ -367,16 +367,16 @@ def test_an_answer_in_time_lets_training_go_on(slow: Slow) -> None:
 
 def test_whoever_sealed_waits_for_the_anchor_while_the_broker_answers(slow: Slow) -> None:
     slow.open.set()
-    slow.lease_keeper.sealed(ref(1))
+    slow.lease_keeper.anchor_checkpoint(ref(1))
     assert slow.lease_keeper.anchored == 1
 
 
 def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> None:
     slow.problem = GONE
     for counter in (1, 2, 3):
-        slow.lease_keeper.sealed(ref(counter))
+        slow.lease_keeper.anchor_checkpoint(ref(counter))
     assert slow.lease_keeper.anchored == 0
-    assert slow.lease.left() > 0.3
+    assert slow.lease.seconds_left() > 0.3
 
 
 def test_a_checkpoint_that_is_sealed_during_a_renewal_is_anchored_right_after_it(
@@ -384,7 +384,7 @@ def test_a_checkpoint_that_is_sealed_during_a_renewal_is_anchored_right_after_it
 ) -> None:
     def sealed(_checkpoint: tuple[int, str] | None) -> None:
         if not world.asked:
-            world.lease_keeper.sealed(ref(1))
+            world.lease_keeper.anchor_checkpoint(ref(1))
 
     world.meanwhile = sealed
     world.until(301)
@@ -393,7 +393,7 @@ def test_a_checkpoint_that_is_sealed_during_a_renewal_is_anchored_right_after_it
 
 
 def test_whoever_does_not_wait_goes_on_at_once(slow: Slow) -> None:
-    slow.lease_keeper.sealed(ref(1), wait=False)
+    slow.lease_keeper.anchor_checkpoint(ref(1), wait=False)
     assert slow.lease_keeper.anchored == 0
     slow.open.set()
     slow.lease_keeper.settle()
@@ -402,6 +402,6 @@ def test_whoever_does_not_wait_goes_on_at_once(slow: Slow) -> None:
 
 def test_a_bug_in_the_thread_ends_training(slow: Slow) -> None:
     slow.problem = ZeroDivisionError()
-    slow.lease_keeper.sealed(ref(1))
+    slow.lease_keeper.anchor_checkpoint(ref(1))
     with pytest.raises(ZeroDivisionError):
         slow.lease_keeper.settle()

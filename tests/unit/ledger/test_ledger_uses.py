@@ -28,7 +28,7 @@ def told(*entries: tuple[str, dict[str, Any]], of: str = DATASET) -> dict[str, A
     uses = Uses([of])
     for index, (kind, body) in enumerate(entries):
         uses.entry(index, {"kind": kind, "at": f"2026-01-01T00:00:{index:02}Z", "body": body})
-    (found,) = uses.found()
+    (found,) = uses.list_uses()
     return found.to_dict()
 
 

@@ -16,7 +16,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.tiers import TIERS
 from sealtrain.errors import SealtrainError
 from sealtrain.manifest.errors import ClaimContradicted
-from sealtrain.manifest.limits import BORDER_CLOSED, DATA_COUNTED, TEXTS, limits_for, required
+from sealtrain.manifest.limits import BORDER_CLOSED, DATA_COUNTED, TEXTS, limits_for, list_required
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,
     Collaboration,
@@ -108,7 +108,7 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
     honest = Predicate.model_validate_json(json.dumps(world.predicate()))
 
     def needed(**changed: Any) -> set[str]:
-        return set(required(honest.model_copy(update=changed)))
+        return set(list_required(honest.model_copy(update=changed)))
 
     sgd = PrivateTraining.model_construct(dp="sgd", accountant="gdp")
     patients = needed(privacy=PatientTraining.model_construct(dp="patients", accountant="prv"))

@@ -66,7 +66,7 @@ def test_every_row_has_a_coin_of_its_own(source: NoiseSource) -> None:
     chance = np.full(50, int(0.2 * 2**64), dtype=np.uint64)
     chosen = np.zeros((4000, 50), dtype=bool)
     for step in range(4000):
-        chosen[step, source.chosen(chance, "rows", step)] = True
+        chosen[step, source.choose(chance, "rows", step)] = True
     sizes = np.bincount(chosen.sum(1), minlength=51)
     expected = stats.binom(50, 0.2).pmf(np.arange(51)) * 4000
     few = expected < 5
@@ -78,7 +78,7 @@ def test_every_row_has_a_coin_of_its_own(source: NoiseSource) -> None:
 
 def test_a_chance_of_one_and_of_none(source: NoiseSource) -> None:
     chance = np.array([0, (1 << 64) - 1], dtype=np.uint64)
-    assert all(source.chosen(chance, step).tolist() == [1] for step in range(100))
+    assert all(source.choose(chance, step).tolist() == [1] for step in range(100))
 
 
 def test_the_words_are_a_key_stream_of_aes(source: NoiseSource) -> None:

@@ -63,7 +63,7 @@ def main(words: list[str]) -> None:
     tally = OutputTally()
     ways = Ways(urls=["http://127.0.0.1:1"], folders=[Path(folder)])
     answer: dict[str, object]
-    with enclose(tally, alone=True, accelerated=False) as room, room.closed(ways):
+    with enclose(tally, alone=True, accelerated=False) as room, room.confine(ways):
         room.lock(ways)
         try:
             passed = run_telling(

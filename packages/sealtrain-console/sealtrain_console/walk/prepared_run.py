@@ -121,9 +121,9 @@ class Prepared:
     @cached_property
     def guest(self) -> SimulatedGuest:
         """A guest that booted the approved document."""
-        return self.booted(self.locked)
+        return self.boot_guest(self.locked)
 
-    def booted(self, locked: LockedRecipe, *, fault: str | None = None) -> SimulatedGuest:
+    def boot_guest(self, locked: LockedRecipe, *, fault: str | None = None) -> SimulatedGuest:
         """A guest that booted a document, on a machine that tells this lie."""
         return SimulatedGuest(self.vendor.pki, self.vendor.seed, locked.compose_bytes, fault=fault)
 
@@ -135,17 +135,17 @@ class Prepared:
             tcb_status=how.get("tcb_status", "UpToDate"),
         )
 
-    def sealed(self, owner: str) -> Path:
+    def sealed_folder(self, owner: str) -> Path:
         """The folder of an owner's sealed dataset."""
         return self.folder / "sealed" / f"{owner}.{DATASET}.sealed"
 
     def dataset(self, owner: str) -> DatasetManifest:
         """What an owner signed of its dataset."""
-        return load_dataset_manifest(self.sealed(owner), self.owners[owner].public)
+        return load_dataset_manifest(self.sealed_folder(owner), self.owners[owner].public)
 
     def data_key(self, owner: str) -> DataKey:
         """The data key, as the owner itself unwraps it."""
-        return self.owners[owner].unwrap(*read_stanzas(self.sealed(owner)))
+        return self.owners[owner].unwrap(*read_stanzas(self.sealed_folder(owner)))
 
     @property
     def records(self) -> int:

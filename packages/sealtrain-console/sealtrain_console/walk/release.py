@@ -39,13 +39,13 @@ class Carrier(BrokerClient):
 
 def _document(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
-    guest = stage.run.booted(stage.run.other) if off else stage.run.guest
+    guest = stage.run.boot_guest(stage.run.other) if off else stage.run.guest
     return _show(desk, guest, "A guest with another program would have got the keys")
 
 
 def _registers(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
-    guest = stage.run.booted(stage.run.locked, fault="replayed-log" if off else None)
+    guest = stage.run.boot_guest(stage.run.locked, fault="replayed-log" if off else None)
     return _show(desk, guest, "A guest could have told any story about how it booted")
 
 
@@ -70,7 +70,7 @@ def _try_patched(stage: Stage, off: bool) -> Attempt:
 
 def _debug(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
-    guest = stage.run.booted(stage.run.locked, fault="debug-bit" if off else None)
+    guest = stage.run.boot_guest(stage.run.locked, fault="debug-bit" if off else None)
     return _show(desk, guest, "The operator would have read the keys in the guest's memory")
 
 
@@ -98,7 +98,7 @@ def _key(stage: Stage, off: bool) -> Attempt:
             body["hpke_public_key"] = mine
 
     carrier = stage.parts.enter_context(Carrier(desk.url, alter))
-    attested = desk.attested()
+    attested = desk.attest()
 
     def act() -> str:
         grant = desk.obtain(client=carrier, attested=attested)
@@ -133,7 +133,7 @@ def _try_second_instance(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk(root=Secret(os.urandom(32))) if off else honest
 
     def act() -> str:
-        grant = desk.obtain(attested=desk.attested())
+        grant = desk.obtain(attested=desk.attest())
         return f"The lock names this broker, and it releases {len(grant.keys)} data keys."
 
     return Attempt(
@@ -142,7 +142,7 @@ def _try_second_instance(stage: Stage, off: bool) -> Attempt:
 
 
 def _show(desk: ServedBroker, guest: SimulatedGuest, so: str) -> Attempt:
-    attested = desk.attested()
+    attested = desk.attest()
 
     def act() -> str:
         grant = desk.obtain(attested=attested, collect=desk.evidence(guest))

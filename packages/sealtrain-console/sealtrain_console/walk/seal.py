@@ -67,7 +67,7 @@ def _root(stage: Stage, off: bool) -> Attempt:
 
 
 def _name(stage: Stage, off: bool) -> Attempt:
-    shard = stage.run.sealed(_OWNER) / _SHARD
+    shard = stage.run.sealed_folder(_OWNER) / _SHARD
     key = stage.run.data_key(_OWNER)
     context = read_header(shard).context
     claimed = stage.run.dataset(_OTHER if off else _OWNER)
@@ -92,7 +92,7 @@ def _name(stage: Stage, off: bool) -> Attempt:
 def _recipe(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
     dataset = stage.run.dataset(_OWNER)
-    attested = desk.attested(stage.run.other if off else stage.run.locked)
+    attested = desk.attest(stage.run.other if off else stage.run.locked)
     stanza = wrap_for_recipe(
         stage.run.data_key(_OWNER),
         dataset_id=dataset.dataset_id,
@@ -101,7 +101,7 @@ def _recipe(stage: Stage, off: bool) -> Attempt:
     )
 
     def act() -> str:
-        grant = desk.obtain(datasets=[desk.wanted(_OWNER, stanza), desk.wanted(_OTHER)])
+        grant = desk.obtain(datasets=[desk.ask_for(_OWNER, stanza), desk.ask_for(_OTHER)])
         return f"The broker unwraps the key for this recipe, and releases {len(grant.keys)} keys."
 
     return Attempt(
@@ -114,7 +114,7 @@ def _recipe(stage: Stage, off: bool) -> Attempt:
 
 def _copy(stage: Stage) -> Path:
     folder = stage.folder / f"{_OWNER}.sealed"
-    shutil.copytree(stage.run.sealed(_OWNER), folder)
+    shutil.copytree(stage.run.sealed_folder(_OWNER), folder)
     return folder
 
 

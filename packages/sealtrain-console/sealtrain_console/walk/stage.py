@@ -146,7 +146,7 @@ class ServedBroker:
 
     def register(self, owner: str) -> None:
         """Register the owner's sealed dataset."""
-        signed = read_bounded(self.run.sealed(owner) / "dataset.json", 1 << 20)
+        signed = read_bounded(self.run.sealed_folder(owner) / "dataset.json", 1 << 20)
         self.owner_side(owner).hand_in("dataset", Envelope.from_bytes(signed))
 
     def approval(
@@ -199,7 +199,7 @@ class ServedBroker:
         signed = sign_decision(decision, self.run.owners[owner].signer)
         self.owner_side(owner).hand_in("approval", signed)
 
-    def attested(self, locked: LockedRecipe | None = None) -> AttestedBroker:
+    def attest(self, locked: LockedRecipe | None = None) -> AttestedBroker:
         """The broker's keys for a recipe, once it proved itself to the asker."""
         of = locked or self.run.locked
         file = {"url": self.url, "signing_key": to_base64(self.key)}
@@ -216,10 +216,10 @@ class ServedBroker:
             binding, collateral=self.run.collateral(self.stage.clock())
         )
 
-    def wanted(self, owner: str, stanza: Stanza | None = None) -> AskedKey:
+    def ask_for(self, owner: str, stanza: Stanza | None = None) -> AskedKey:
         """An owner's dataset as a guest asks for its key; ``stanza`` replaces the sealed one."""
         dataset = self.run.dataset(owner)
-        _, stanzas = read_stanzas(self.run.sealed(owner))
+        _, stanzas = read_stanzas(self.run.sealed_folder(owner))
         own = next(candidate for candidate in stanzas if candidate.kind == "recipe")
         return AskedKey(dataset.owner_id, dataset.dataset_id, dataset.root, stanza or own)
 
@@ -242,12 +242,12 @@ class ServedBroker:
         asked = KeyRequest(
             run_id=os.urandom(16).hex(),
             recipe_hash=self.run.locked.recipe_hash,
-            datasets=datasets or [self.wanted(owner) for owner in READ_FROM],
+            datasets=datasets or [self.ask_for(owner) for owner in READ_FROM],
             resume=False,
         )
         return obtain(
             client or self.guest_side,
-            attested or self.attested(),
+            attested or self.attest(),
             collect or self.evidence(),
             asked,
         )
@@ -262,9 +262,7 @@ class ServedBroker:
 
     def renew(self, grant: Grant, checkpoint: tuple[int, str] | None = None) -> Grant:
         """Renew a lease, anchoring a checkpoint on the way."""
-        return renew(
-            self.guest_side, self.attested(), self.evidence(), grant, checkpoint=checkpoint
-        )
+        return renew(self.guest_side, self.attest(), self.evidence(), grant, checkpoint=checkpoint)
 
 
 @contextmanager

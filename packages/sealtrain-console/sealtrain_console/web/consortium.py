@@ -129,7 +129,7 @@ def count_at(
     """
     lock, target = locked.lock, locked.target
     counted = tally(
-        client.decided(target, members), members, target, now, needs=needs_of(lock.recipe)
+        client.list_decisions(target, members), members, target, now, needs=needs_of(lock.recipe)
     )
     said = client.standing(target)
     try:

@@ -228,7 +228,7 @@ def _file(
     problem = _against_manifest(name, pieces, manifest)
     if time.monotonic() < until:
         try:
-            told = folder.told(name)
+            told = folder.stat(name)
             when = None if told.modified is None else to_rfc3339(told.modified)
             if told.size != pieces.size:
                 problem = f"the store has {told.size:,} bytes of it, its index says {pieces.size:,}"

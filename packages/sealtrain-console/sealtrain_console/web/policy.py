@@ -67,7 +67,7 @@ class Guarded:
             await self.app(scope, receive, send)
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():  # (4)
@@ -78,9 +78,9 @@ class Guarded:
             _require_own(scope)
             body = None if scope["method"] in _READS else await _read_body(receive)
         except SealtrainError as error:
-            await self.refuse(scope, error)(scope, receive, guarded)
+            await self.refuse(scope, error)(scope, receive, send_guarded)
             return
-        await self.app(scope, receive if body is None else _replay(body, receive), guarded)
+        await self.app(scope, receive if body is None else _replay(body, receive), send_guarded)
 
 
 def _require_own(scope: Scope) -> None:

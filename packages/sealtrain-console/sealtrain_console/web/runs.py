@@ -124,18 +124,18 @@ def _of_page(paths: Sequence[filesystem.Path], number: int) -> Sequence[filesyst
 def _compare(request: Request, run: ComparedIds = ()) -> Response:
     """Completed runs side by side, as ``sealtrain run compare`` shows them."""
     sources = sources_of(request)
-    chosen = {_completed(sources, run_id).path: run_id for run_id in dict.fromkeys(run)}
+    chosen = {_find_completed(sources, run_id).path: run_id for run_id in dict.fromkeys(run)}
     shown: list[Part] = []
     if chosen:
         shown = sections_of(
-            sources.compared([*chosen]),
+            sources.compare([*chosen]),
             advice="Start the console with the trust files of these recipes (--trust).",
             href=lambda compared: f"/runs/{chosen[compared.place]}",
         )
     return page(request, "compared.html", count=len(chosen), sections=join(shown))
 
 
-def _completed(sources: Sources, run_id: str) -> LocalRun:
+def _find_completed(sources: Sources, run_id: str) -> LocalRun:
     """The run of an id that has a manifest here.
 
     Raises:
@@ -155,7 +155,7 @@ def _completed(sources: Sources, run_id: str) -> LocalRun:
 @_router.get("/runs/stores")
 def _stores(request: Request) -> Response:
     """Which run each output store holds, as a part of the page of all runs."""
-    return part("stores.html", held=sources_of(request).held())
+    return part("stores.html", held=sources_of(request).list_contents())
 
 
 @_router.get("/runs/submitted")
@@ -266,7 +266,7 @@ def _store(request: Request, run_id: RunId) -> Response:
     run = _local(sources, run_id)
     rows = [
         (held, _find_contradictions(held, run), _judge_stored(sources, held))
-        for held in sources.held()
+        for held in sources.list_contents()
         if held.run_id in (None, run_id)
     ]
     return part("store.html", rows=rows, digest_here=_digest(run))
@@ -277,7 +277,7 @@ def _verdict(sources: Sources, path: filesystem.Path) -> ManifestVerdict:
     folder = path if path.is_dir() else None
     try:
         data = manifest_bytes(path if folder is None else path / RUN_MANIFEST)
-        return sources.judged(data, form.read(data), folder)
+        return sources.judge(data, form.read(data), folder)
     except SealtrainError as error:
         return decline_verdict(error)
 
@@ -290,7 +290,7 @@ def _judge_stored(sources: Sources, held: StoreContents) -> ManifestVerdict | No
     """The same of the manifest in a store; ``None`` where there is none of its run."""
     if held.data is None or held.manifest is None:
         return None
-    return sources.judged(held.data, held.manifest, None)
+    return sources.judge(held.data, held.manifest, None)
 
 
 def _find_contradictions(held: StoreContents, run: LocalRun | None) -> list[SealtrainError]:

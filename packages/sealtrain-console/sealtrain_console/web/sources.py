@@ -187,7 +187,7 @@ class Sources:
         with ThreadPoolExecutor(max_workers=len(files)) as pool:
             return list(pool.map(lambda file: self._ask_one(file, act), files))
 
-    def held(self) -> list[StoreContents]:
+    def list_contents(self) -> list[StoreContents]:
         """What the output stores hold, each asked for a bounded time."""
         named, problems = list(self.stores), []
         if self.ticket is not None:
@@ -198,11 +198,11 @@ class Sources:
                 problems.append(StoreContents(url=self.ticket.name, problems=(error,)))
         return problems + self.output_stores.ask(named, self.broker_seconds)
 
-    def judged(self, data: bytes, manifest: Manifest, folder: Path | None) -> ManifestVerdict:
+    def judge(self, data: bytes, manifest: Manifest, folder: Path | None) -> ManifestVerdict:
         """The verdict about a manifest that lies in a folder, or in none of this machine."""
         return self.examinations.of(data, manifest, self.trusts, folder, self.clock())
 
-    def compared(self, paths: Sequence[Path]) -> Comparison:
+    def compare(self, paths: Sequence[Path]) -> Comparison:
         """Runs of this machine side by side, as ``sealtrain run compare`` has them.
 
         A run whose recipe no trust file names is not verified, as on its own page.

@@ -99,8 +99,8 @@ def join(
     with ExitStack() as stack:
         guest = _prepare(settings, joining, around)
         stack.callback(guest.close)
-        company = stack.enter_context(guest.met())
-        _Work(guest, company).done()
+        company = stack.enter_context(guest.meet())
+        _Work(guest, company).perform()
         return {"run_id": guest.run_id, "session": guest.session, "node": joining.node}
 
 
@@ -226,10 +226,10 @@ class _JoiningGuest(DataGuest):
         return CheckpointStore(self.settings.out / "checkpoints", key, label=self.run_id)
 
     @contextmanager
-    def met(self) -> Iterator[NodeCompany]:
+    def meet(self) -> Iterator[NodeCompany]:
         """Step 3: where all ranks are, while the block lasts."""
         joining, ranks = self._joining, self.recipe.backend.ranks
-        with NodeCompany.opened(
+        with NodeCompany.open(
             joining.listen,
             ranks=ranks,
             first=joining.node * ranks,
@@ -254,7 +254,7 @@ class _JoiningGuest(DataGuest):
         try:
             self.lease_keeper.require()
         except SealtrainError as error:
-            raise self.lease_keeper.lapsed(error) from None
+            raise self.lease_keeper.explain_end(error) from None
 
     def take_checkpoint(self, company: NodeCompany) -> CheckpointRef | None:
         """What the run begins from, once the lead says so; from now on the lead takes receipts."""
@@ -304,7 +304,7 @@ class _Work:
         self._company = company
         self._asked = threading.Event()
 
-    def done(self) -> None:
+    def perform(self) -> None:
         guest = self._guest
         shown = shows_insecurely(guest.settings.platform)
         platform = guest.admitted.guest
@@ -318,7 +318,7 @@ class _Work:
             enclose(
                 guest.tally, alone=guest.around.alone, accelerated=False, insecure_shown=shown
             ) as room,
-            room.closed(ways),
+            room.confine(ways),
         ):
             guest.report_failures(telling(room.terminal))
             run_telling(
@@ -356,7 +356,7 @@ class _Work:
             ended = self._explain_end(judged.error)
             raise judged if ended is judged.error else ended from None
         except Exception as error:
-            raise self._explain_end(self._company.blamed() or error) from None
+            raise self._explain_end(self._company.explain_failure() or error) from None
         guest.lease.require()
         guest.lead.tell("done", {})
         guest.drop_checkpoint()
@@ -364,8 +364,8 @@ class _Work:
     def _explain_end(self, error: Exception) -> Exception:
         """What this node ends with: why its own lease ended, what it asked for, or the lead's."""
         guest = self._guest
-        if isinstance(error, SealtrainError) and guest.lease.left() <= 0:
-            return guest.lease_keeper.lapsed(error)
+        if isinstance(error, SealtrainError) and guest.lease.seconds_left() <= 0:
+            return guest.lease_keeper.explain_end(error)
         if not isinstance(error, NodeLost):
             if isinstance(error, SealtrainError):
                 with contextlib.suppress(SealtrainError):

@@ -2,10 +2,10 @@
 
 It is the ``Fellows`` of the run (``guest.fellows``), in this order (spec/nodes.md §3):
 
-1. ``met``: every other node has proven itself and has its keys; all know each other's addresses;
+1. ``meet``: every other node has proven itself and has its keys; all know each other's addresses;
 2. ``connect``: the ranks of all nodes are connected to each other, and the sandbox closes;
 3. ``begin``: the log names the nodes, and each gets the checkpoint to begin from;
-4. ``heard``: while training goes on, each node's receipts and its wish to stop arrive here;
+4. ``listen``: while training goes on, each node's receipts and its wish to stop arrive here;
 5. ``link`` gives each connection to the rank of the workload that it is for, once;
 6. ``finish``: every node is done, with its lease live.
 """
@@ -38,7 +38,7 @@ from sealtrain_nodes.messages import (
     SentCheckpoint,
     SentShard,
     Welcome,
-    lost_if_cut,
+    raise_if_cut,
     receive,
     refuse_other_receipts,
     send,
@@ -61,7 +61,7 @@ _THE_OTHERS = (ChannelBroken, NodeLost, PeerUnreachable, RankLost, TrainingFaile
 
 
 class LeadNode:
-    """See the module. Made by ``met``."""
+    """See the module. Made by ``meet``."""
 
     def __init__(
         self, run: GuestRun, company: NodeCompany, session: str, seats: Sequence[ReadyNode]
@@ -79,7 +79,7 @@ class LeadNode:
 
     @classmethod
     @contextmanager
-    def met(cls, run: GuestRun) -> Iterator[Self]:
+    def meet(cls, run: GuestRun) -> Iterator[Self]:
         """Step 1, for as long as the block lasts.
 
         Raises:
@@ -93,7 +93,7 @@ class LeadNode:
         address = host_and_port(run.settings.listen)
         listener = bind(address, what="nodes")
         host, port = address
-        company = NodeCompany.opened(
+        company = NodeCompany.open(
             (host, port and port + 1), ranks=ranks, first=0, carries=bool(run.recipe.scripts)
         )
         session = os.urandom(16).hex()
@@ -126,7 +126,7 @@ class LeadNode:
         for seat in seats:
             with _taking(seat):
                 send(seat.channel, "members", listed)
-                with lost_if_cut():
+                with raise_if_cut():
                     seat.channel.send(run.secret.reveal())
                     seat.channel.send(run.checkpoint_key.reveal())
         company.meet(
@@ -214,7 +214,7 @@ class LeadNode:
         )
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def listen(self) -> Iterator[None]:
         """As ``Fellows``."""
         threads = [
             threading.Thread(
@@ -232,7 +232,7 @@ class LeadNode:
         wanted = {seat.node for seat in self._seats}
         with self._changed:
             while not self._gone and self._done != wanted:
-                left = min(until - time.monotonic(), self._run.lease.left())
+                left = min(until - time.monotonic(), self._run.lease.seconds_left())
                 if left <= 0:
                     break
                 self._changed.wait(min(left, _LOOK_SECONDS))
@@ -250,7 +250,7 @@ class LeadNode:
             return error
         with self._changed:
             self._changed.wait_for(lambda: self._gone, _GRACE_SECONDS)
-            return self._blame() or self.company.blamed() or error
+            return self._blame() or self.company.explain_failure() or error
 
     def _blame(self) -> SealtrainError | None:
         """What the first node ended with that is gone: others may have ended because of it."""

@@ -32,7 +32,7 @@ from sealtrain_nodes.messages import (
     SentCheckpoint,
     Welcome,
     explain_loss,
-    lost_if_cut,
+    raise_if_cut,
     receive,
     send,
 )
@@ -269,7 +269,7 @@ class LeadChannel:
         return found
 
     def _bytes(self, size: int) -> bytes:
-        with lost_if_cut():
+        with raise_if_cut():
             found = self._channel.expect(max_bytes=size)
         if len(found) != size:
             raise ChannelBroken("the lead sent other bytes than it announced", check="message")

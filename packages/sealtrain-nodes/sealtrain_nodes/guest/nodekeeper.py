@@ -68,7 +68,7 @@ class NodeKeeper(WorkloadKeeper):
             raise lose_workload(self._workload.status)
 
     def _must_end(self) -> bool:
-        if self._ends_at is None and self._company.gone() is not None:
+        if self._ends_at is None and self._company.find_gone() is not None:
             self._ends_at = time.monotonic() + self._leaving_seconds
         if self._ends_at is not None and time.monotonic() >= self._ends_at:
             self.fail(NodeLost("the lead of the run ended", check="node", got="no word"))
@@ -78,12 +78,12 @@ class NodeKeeper(WorkloadKeeper):
         """Answer a rank that is ready with what it may ask for."""
         return Reply(self._state(leads=False, anchored=0))
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         """End with the others once the lead says why: what they sent it last is under way."""
         self._await_lead()
         raise NodeLost("the lead stopped the run", check="node", got="lease-stale")
 
-    def failed(self, question: Failed) -> None:
+    def note_failure(self, question: Failed) -> None:
         """Take the workload's word for what ended it, as far as that is known here."""
         self._guest.tally.add(question.counts)
         self.fail(self._judge(question))

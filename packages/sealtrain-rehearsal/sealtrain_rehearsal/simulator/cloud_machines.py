@@ -100,7 +100,7 @@ def _azure_snp(
 ) -> dict[str, JsonValue]:
     inner = None if not fault or fault in AZURE_FAULT_MEANINGS else fault
     paravisor, shown = _azure(compose, fault, report_data)
-    report = state.snp(launch=launch).shown(
+    report = state.snp(launch=launch).show(
         _commit(paravisor), compose, now=clock(), host_data=bytes(32), fault=inner
     )
     return {**report, "tee": "azure-snp", **shown}

@@ -122,7 +122,7 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         guest = state.snp(launch=os.urandom(16))
 
         def attest(report_data: bytes) -> dict[str, JsonValue]:
-            return guest.shown(report_data, compose, now=clock(), fault=machine.cpu_fault)
+            return guest.show(report_data, compose, now=clock(), fault=machine.cpu_fault)
 
     elif machine.tee == "dstack-amd-sev-snp":
         guest = state.snp(launch=os.urandom(16))

@@ -93,7 +93,7 @@ def snp_evidence(
     """
     inner = None if fault in HOSTED_FAULT_MEANINGS else fault
     launched, shown = _texts(app_compose, fault)
-    found = guest.shown(
+    found = guest.show(
         report_data, app_compose, now=now, host_data=launch_commitment(launched), fault=inner
     )
     return {**found, "tee": "dstack-amd-sev-snp", "mr_config": shown}

@@ -205,7 +205,7 @@ class SimulatedSnp:
         first, second, third = (certificate.public_bytes(Encoding.DER) for certificate in found)
         return first, second, third
 
-    def shown(
+    def show(
         self,
         report_data: bytes,
         app_compose: bytes,

@@ -223,7 +223,7 @@ def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -
         prepare(sock, timeout)
         keys = respond(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
         if isinstance(sock, Caller):
-            sock.proven()
+            sock.mark_proven()
         sock.settimeout(timeout)
         return _answering(sock, keys)
 

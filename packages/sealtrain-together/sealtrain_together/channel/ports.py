@@ -51,11 +51,11 @@ class Caller(socket.socket):
         """The same connection; ``sock`` is used up."""
         return cls(sock.family, sock.type, sock.proto, fileno=sock.detach())
 
-    def proven(self) -> None:
+    def mark_proven(self) -> None:
         """It proved to be a party that is meant: no other caller takes its place."""
         self._reach(ConnectionStage.WORK)
 
-    def served(self) -> None:
+    def mark_served(self) -> None:
         """It is served without proof: its place is safe while its address has its share."""
         self._reach(ConnectionStage.SERVED)
 

@@ -155,10 +155,10 @@ class Back:
         with pause_training(model):
             outputs: list[torch.Tensor] = []
 
-            def called() -> None:
+            def on_call() -> None:
                 outputs.append(_first(model(input_ids=ids, attention_mask=mask)))
 
-            activations = _record_call(base, whole[layers], called)
+            activations = _record_call(base, whole[layers], on_call)
             self._take_out(whole)
             got = _try_call(lambda: _first(model(inputs_embeds=activations, attention_mask=mask)))
         _same(got, outputs[0])

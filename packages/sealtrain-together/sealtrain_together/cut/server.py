@@ -190,7 +190,7 @@ class Clients:
                         client.turn.release()
                     spoke = time.monotonic()
 
-    def joined(self, within: float) -> dict[str, SignedConsent]:
+    def wait_for_all(self, within: float) -> dict[str, SignedConsent]:
         """Wait until every owner has joined; the consents by owner.
 
         Raises:
@@ -213,12 +213,12 @@ class Clients:
                     )
             return {name: self._clients[name].consent for name in sorted(self._clients)}
 
-    def joined_at(self, owner: str) -> int:
+    def join_time(self, owner: str) -> int:
         """When an owner joined first, seconds since the epoch."""
         return self._clients[owner].joined_at
 
     def shares(self) -> dict[str, bytes]:
-        """Each owner's share of the key of the run's states. After ``joined``."""
+        """Each owner's share of the key of the run's states. After ``wait_for_all``."""
         return {name: client.share for name, client in self._clients.items()}
 
     def tell(self, sealed: SealedCutState) -> None:
@@ -240,7 +240,7 @@ class Clients:
                     "an owner noted another sealed state", check="sealed state", owner=name
                 )
 
-    def arrived(self) -> Arrived:
+    def snapshot(self) -> Arrived:
         """What came so far, to be sealed with a state."""
         return Arrived.model_validate({
             "joined": {name: client.joined_at for name, client in self._clients.items()},
@@ -282,7 +282,7 @@ class Clients:
         return self._clients[owner].counts
 
     def sources(self) -> list[Source]:
-        """The datasets as training takes them, in the recipe's order. After ``joined``."""
+        """The datasets as training takes them, in the recipe's order. After ``wait_for_all``."""
         found = []
         for wanted in self._wanted:
             client = self._clients[wanted.owner]
@@ -303,7 +303,7 @@ class Clients:
             found.append(source)
         return found
 
-    def received(self, dataset_id: str) -> Received:
+    def find_received(self, dataset_id: str) -> Received:
         """What came of a dataset so far."""
         return self._received.setdefault(dataset_id, Received())
 
@@ -471,7 +471,7 @@ class Clients:
             return client.channel
 
     def _note(self, owner: str, dataset_id: str, number: int, message: bytes) -> None:
-        received = self.received(dataset_id)
+        received = self.find_received(dataset_id)
         digest = hashlib.sha256(message).hexdigest()
         if received.digests.setdefault(number, digest) != digest:
             raise DatasetMismatch(

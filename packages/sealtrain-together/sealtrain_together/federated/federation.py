@@ -192,7 +192,7 @@ class Federation:
         opened: list[Standing] = []
 
         def is_open() -> bool:
-            if not opened and (standing := states.opened()) is not None:
+            if not opened and (standing := states.open_standing()) is not None:
                 opened.append(standing)
             return bool(opened)
 

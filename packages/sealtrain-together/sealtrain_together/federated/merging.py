@@ -76,7 +76,7 @@ def merge(
     ordered = sorted(updates, key=lambda one: one.party)
     states: list[State] = [update.state for update in ordered]
     if max_norm is not None:
-        states = [bounded(state, previous, max_norm) for state in states]
+        states = [bound(state, previous, max_norm) for state in states]
     total = sum(update.weight for update in ordered)
     shares = [update.weight / total for update in ordered]
     of_all = _of_all(rule, shares, trim)
@@ -242,7 +242,7 @@ def _largest_of_few(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Ten
     return (among_left @ turned / largest).T @ right, left @ turned
 
 
-def bounded(state: State, previous: State, max_norm: float) -> dict[str, Tensor]:
+def bound(state: State, previous: State, max_norm: float) -> dict[str, Tensor]:
     """The update with its change cut to an L2 norm; float64.
 
     Args:

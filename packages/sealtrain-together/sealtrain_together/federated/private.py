@@ -214,7 +214,7 @@ class PatientRounds:
         self._learner.load(state)
         chance = min(int(rate * 2.0**64), (1 << 64) - 1)
         thresholds = np.full(self.patients, chance, dtype=np.uint64)
-        drawn = self._noise.chosen(thresholds, "drawn", round_number)
+        drawn = self._noise.choose(thresholds, "drawn", round_number)
         sums = ClippedSums(model, self._max_norm * (1 - _MARGIN))
         try:
             with (

@@ -136,7 +136,7 @@ class LeadStates:
                 self._opening[joined.party] = document
         self._shares[joined.party] = key
 
-    def opened(self) -> Standing | None:
+    def open_standing(self) -> Standing | None:
         """The state to go on from, once enough parties are there to open it.
 
         Raises:

@@ -153,7 +153,7 @@ class Session:
 
     def _deal(self, asked: _Deal) -> Done:
         digest, way = from_hex(asked.matrix), asked.direction
-        matrix = self._matrices.known(digest)  # (2)
+        matrix = self._matrices.find(digest)  # (2)
         expect_rows(asked.rows, max(matrix.widths(way)))  # (4)
         if (position := self._masks.position(matrix, way)) != asked.first:
             raise PadsRefused(  # (3)

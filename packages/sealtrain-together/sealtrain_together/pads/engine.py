@@ -231,7 +231,7 @@ class UnderPads(OnePlace):
             answer = expect_elements(answer, work.result[part], of="accelerator")
             opened = subtract_centred(answer, product, out=work.result[part])
         with spent.on("checking"):
-            self._freivalds.checked(matrix, direction, entries[part], opened)
+            self._freivalds.check(matrix, direction, entries[part], opened)
         spent.bytes_in += 4 * answer.numel()
 
     @contextmanager

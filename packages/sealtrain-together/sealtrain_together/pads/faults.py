@@ -21,9 +21,9 @@ class LyingMultiplier(Multiplier):
         super().__init__(*settings)
         self._until = altered
 
-    def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """As ``Multiplier.multiplied``, but for that one."""
-        product = super().multiplied(asked, factor)
+    def multiply(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """As ``Multiplier.multiply``, but for that one."""
+        product = super().multiply(asked, factor)
         self._until -= 1
         if self._until == 0:
             product.view(-1)[0] += 1

@@ -47,7 +47,7 @@ class Freivalds:
         for direction in ("forward", "backward"):
             self.secret_vectors(matrix, direction)
 
-    def checked(
+    def check(
         self,
         matrix: PublicMatrix,
         direction: Direction,

@@ -109,7 +109,7 @@ class Matrices:
             self._kept[matrix.digest] = matrix, values.to(self._device)
         return matrix.digest
 
-    def known(self, digest: bytes) -> PublicMatrix:
+    def find(self, digest: bytes) -> PublicMatrix:
         """A matrix of this connection.
 
         Raises:
@@ -118,7 +118,7 @@ class Matrices:
         return self._find(digest)[0]
 
     def factor(self, digest: bytes, direction: Direction) -> torch.Tensor:
-        """M of a matrix of this connection, where it is multiplied. Raises as ``known``."""
+        """M of a matrix of this connection, where it is multiplied. Raises as ``find``."""
         values = self._find(digest)[1]
         return values.T if direction == "forward" else values
 

@@ -67,7 +67,8 @@ class Multiplier:
                     kind, body = asked
                     answer = self._answer(kind, body, matrices)
                     if caller is not None:
-                        caller.served()  # before the guest can know, and another ask for its place
+                        # Before the guest can know, and another caller ask for its place.
+                        caller.mark_served()
                     frames.send(kind | wire.ANSWER, answer)
                     hold(0)
                     idle = self._limits.idle_seconds
@@ -80,7 +81,7 @@ class Multiplier:
                 _refuse(frames, f"it failed: {type(error).__name__}")
                 raise
 
-    def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    def multiply(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         """A product."""
         return self._device.product(asked, factor)
 
@@ -95,10 +96,10 @@ class Multiplier:
 
     def _product(self, body: memoryview, matrices: Matrices) -> memoryview:
         digest, direction, rows, offset = wire.read_product(body)
-        widths = matrices.known(digest).widths(direction)
+        widths = matrices.find(digest).widths(direction)
         expect_rows(rows, max(widths))
         asked = elements(body, rows, widths[0], offset=offset)
-        return octets(self.multiplied(asked, matrices.factor(digest, direction)))
+        return octets(self.multiply(asked, matrices.factor(digest, direction)))
 
 
 def _refuse(frames: wire.Frames, why: str) -> None:

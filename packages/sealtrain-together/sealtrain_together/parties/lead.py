@@ -79,10 +79,10 @@ class LeadRun(AttestedGuest):
             raise AlreadyExists(f"{settings.out} is not empty", hint="choose another --out")
         lead = cls(settings, around.random(16).hex(), around).prepare()
         settings.out.mkdir(exist_ok=True)
-        lead.begun()
+        lead.begin_log()
         return lead
 
-    def begun(self) -> None:
+    def begin_log(self) -> None:
         """Begin the run log."""
         fields = {"platform": self.settings.platform, "phase": self.recipe.phase}
         kind = getattr(self.recipe.collaboration, "kind", "")
@@ -129,17 +129,17 @@ class LeadRun(AttestedGuest):
         """Append an event to the run log, and measure its head where the guest can."""
         self._recorder.record(event, fields)
 
-    def closed(self, held: KernelBorder) -> None:
+    def record_sandbox(self, held: KernelBorder) -> None:
         """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
         self._held = held
         if self.journal.log.entries:  # a lead that takes over has the log of the one before later
             self.record(BORDER_CLOSED, held.to_dict())
 
-    def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
+    def keep_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics for the manifest, as the release policy lets them out (``MetricGate``)."""
         self.journal.history.append({"step": step, "values": values})
 
-    def resumed(self, counter: int, step: int, digest: str) -> None:
+    def record_resume(self, counter: int, step: int, digest: str) -> None:
         """Note that the run goes on from a sealed state.
 
         Args:
@@ -147,11 +147,11 @@ class LeadRun(AttestedGuest):
             step: Optimizer steps done in it.
             digest: SHA-256 of the sealed state, hex.
         """
-        self.record("run.resumed", self._recorder.resumed(counter, step, digest))
+        self.record("run.resumed", self._recorder.record_resume(counter, step, digest))
         if self._held is not None:
             self.record(BORDER_CLOSED, self._held.to_dict())
 
-    def checkpointed(self, ref: CheckpointRef, keep: Callable[[Journal, float], None]) -> None:
+    def anchor_checkpoint(self, ref: CheckpointRef, keep: Callable[[Journal, float], None]) -> None:
         """Note a sealed checkpoint.
 
         Args:

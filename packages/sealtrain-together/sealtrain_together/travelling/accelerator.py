@@ -295,7 +295,7 @@ class LentAccelerator:
             )
         moments = [time.perf_counter()]
         if self._waited:
-            state.unchanged()
+            state.check_unchanged()
             self._same_code()
         self._waited = True  # whatever becomes of this training
         moments.append(time.perf_counter())

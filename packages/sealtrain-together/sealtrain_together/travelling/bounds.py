@@ -96,7 +96,7 @@ class PrivateSteps:
 
 
 @contextmanager
-def bounded(
+def bound_moves(
     model: Any, optimizer: torch.optim.Optimizer, most: float
 ) -> Iterator[Callable[[], float]]:
     """Cut what the block moves the weights to a norm.

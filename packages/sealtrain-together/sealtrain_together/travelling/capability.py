@@ -342,7 +342,7 @@ class Gate:
         sock.settimeout(timeout)
         loan = self._claim(capability_id, sock)
         if isinstance(sock, Caller):
-            sock.served()
+            sock.mark_served()
         capability = loan.capability
         reader = FrameReader(sock, capability.key("write"))
         try:

@@ -1,6 +1,6 @@
 """The orchestrator's side of a lane to the accelerator: one operation, one answer.
 
-``turn`` asks and does not wait: another turn may be asked meanwhile, and ``trained`` gives the
+``turn`` asks and does not wait: another turn may be asked meanwhile, and ``wait_trained`` gives the
 answers in the order of asking.
 """
 
@@ -186,7 +186,7 @@ class AcceleratorLane:
         )
 
     def turn(self, turn: Turn) -> None:
-        """Ask for a trip's training; ``trained`` gives the answers in the order of asking."""
+        """Ask for a trip's training; ``wait_trained`` gives the answers in the order of asking."""
         self._channel.ratchet()
         self._send({
             "do": "turn", "start": turn.start, "end": turn.end, "id": turn.id,
@@ -194,7 +194,7 @@ class AcceleratorLane:
             "export": turn.export,
         })  # fmt: skip
 
-    def trained(self) -> Trained:
+    def wait_trained(self) -> Trained:
         """Wait for the answer of the oldest turn.
 
         Raises:

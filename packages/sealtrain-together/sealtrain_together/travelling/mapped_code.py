@@ -84,7 +84,7 @@ def release_pages() -> None:
     """
     with AddressSpace() as space:
         for mapping in space.executable():
-            if not space.patched(mapping):
+            if not space.is_patched(mapping):
                 space.release(mapping)
 
 
@@ -93,7 +93,7 @@ def _state_of(one: Mapping, space: AddressSpace) -> str:
         found = os.stat(one.path)  # noqa: PTH116 - for every mapping at every boundary
     except OSError:
         return "replaced"
-    if space.patched(one):
+    if space.is_patched(one):
         return "patched"
     name = (
         one.path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -90,7 +90,7 @@ class AddressSpace:
                 self._queries = False
         return list(self._read())
 
-    def patched(self, mapping: Mapping) -> bool:
+    def is_patched(self, mapping: Mapping) -> bool:
         """Whether a page of a mapping is no longer its file's.
 
         Raises:
@@ -112,7 +112,7 @@ class AddressSpace:
     def release(self, mapping: Mapping) -> None:
         """Let go of a mapping's pages: those that are run again come back from the file.
 
-        A page that was written to would be lost, so ask ``patched`` before. A kernel that keeps
+        A page that was written to would be lost, so ask ``is_patched`` before. A kernel that keeps
         them, as those that are locked, says nothing here: they are looked at as before.
         """
         _madvise(mapping.start, mapping.end - mapping.start, _DONTNEED)

@@ -43,7 +43,7 @@ class Measurable(Protocol):
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Of the state, by name: parameters and optimizer."""
 
-    def fixed(self) -> list[tuple[str, torch.Tensor]]:
+    def list_fixed(self) -> list[tuple[str, torch.Tensor]]:
         """By name, those that training never changes, in the state or beside it."""
 
 
@@ -62,7 +62,7 @@ class StateMeter:
         self._reader = _TensorReader()
 
     def take(self, key: bytes) -> str:
-        """Measure at a boundary, after which other tensors than ``fixed`` may have changed.
+        """Measure at a boundary, after which other tensors than ``list_fixed`` may have changed.
 
         Args:
             key: 32 bytes that no other measurement used.
@@ -73,7 +73,7 @@ class StateMeter:
         Raises:
             TripBroken: A tensor that training never changes has changed since the last measurement.
         """
-        fixed = self._program.fixed()
+        fixed = self._program.list_fixed()
         if self._tags:
             self._compare(fixed, self._fixed)
         tags: dict[str, list[bytes]] = {}
@@ -90,13 +90,13 @@ class StateMeter:
         self._key, self._tags, self._fixed = key, tags, {name for name, _ in fixed}
         return str(digest.hexdigest())
 
-    def unchanged(self) -> None:
+    def check_unchanged(self) -> None:
         """Read everything again under the key of the last measurement.
 
         Raises:
             TripBroken: A block is not as it was then; the error names its tensor.
         """
-        everything = dict(self._program.tensors()) | dict(self._program.fixed())
+        everything = dict(self._program.tensors()) | dict(self._program.list_fixed())
         self._compare(everything.items(), set(self._tags))
 
     def _compare(self, tensors: Iterable[tuple[str, torch.Tensor]], names: set[str]) -> None:

@@ -377,7 +377,7 @@ class Orchestrator:
         """Steps 4 to 6: whether the chunk was trained on, and that it was overwritten."""
         trip = asked.trip
         try:
-            done = self._work.trained()
+            done = self._work.wait_trained()
         except (DataInvalid, CapabilityRefused, TripBroken) as error:
             if isinstance(error, TripBroken) and error.check != "chunk":
                 raise

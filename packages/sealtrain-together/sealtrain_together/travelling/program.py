@@ -24,7 +24,7 @@ from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.checkpoints.kernels import deterministic
 from sealtrain.training.finite import refuse_not_finite
 from sealtrain.training.model_files import model_files
-from sealtrain_together.travelling.bounds import PrivateSteps, bounded
+from sealtrain_together.travelling.bounds import PrivateSteps, bound_moves
 from sealtrain_together.travelling.states import read_state, write_state
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Program:
         self.model.train()
         most = self.settings.max_update_norm
         if most:
-            with bounded(self.model, self.optimizer, most) as moved:
+            with bound_moves(self.model, self.optimizer, most) as moved:
                 loss = self._learn(batches)
             self.moved = moved()
         else:
@@ -332,7 +332,7 @@ class Program:
         """Optimizer steps so far."""
         return self._steps
 
-    def fixed(self) -> list[tuple[str, torch.Tensor]]:
+    def list_fixed(self) -> list[tuple[str, torch.Tensor]]:
         """What training never changes, by name: buffers, and parameters without a gradient."""
         frozen = {
             f"model.{name}": parameter.detach()

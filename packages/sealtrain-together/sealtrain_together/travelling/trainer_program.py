@@ -179,7 +179,7 @@ class TrainerProgram:
             TripBroken: Training broke off, or had done all its steps.
             TrainingDiverged: As ``Program.train``.
         """
-        from sealtrain_together.travelling.bounds import bounded
+        from sealtrain_together.travelling.bounds import bound_moves
 
         settings = self.settings
         steps = len(chunk) // settings.step_bytes
@@ -198,7 +198,7 @@ class TrainerProgram:
         )
         self._losses.clear()
         if settings.max_update_norm:
-            with bounded(self._model, self._optimizer, settings.max_update_norm) as moved:
+            with bound_moves(self._model, self._optimizer, settings.max_update_norm) as moved:
                 self._learn(rows)
             self.moved = moved()
         else:
@@ -220,8 +220,8 @@ class TrainerProgram:
         tensors |= {f"random.{device}": state for device, state in self._random.items()}
         return sorted(tensors.items())
 
-    def fixed(self) -> list[tuple[str, torch.Tensor]]:
-        """As ``Program.fixed``."""
+    def list_fixed(self) -> list[tuple[str, torch.Tensor]]:
+        """As ``Program.list_fixed``."""
         frozen = {
             f"model.{name}": parameter.detach()
             for name, parameter in self._model.named_parameters()

@@ -321,7 +321,9 @@ def _gcp_snp_fields(evidence: GcpSnpEvidence) -> list[Field]:
     return [*found, *shown]
 
 
-def _shown(kind: str, place: Path, report_data: bytes) -> tuple[StatementExhibit, Attachments]:
+def _ask_machine(
+    kind: str, place: Path, report_data: bytes
+) -> tuple[StatementExhibit, Attachments]:
     """Ask this machine, and read the answer as a verifier would."""
     collect = _COLLECTORS[kind]
     shown = collect(place, report_data, {})
@@ -360,7 +362,7 @@ AZURE_SNP: Verifier[AzureSnpEvidence, AzureSnpPolicy, AnyGuest] = Verifier(
     rules=AZURE_SNP_RULES,
     eat=lambda guest: snp.eat(guest.processor),
     fields=_azure_snp_fields,
-    show=partial(_shown, "azure-snp"),
+    show=partial(_ask_machine, "azure-snp"),
     collect=_COLLECTORS["azure-snp"],
     pinned_roots=AMD_ROOTS,
 )
@@ -370,7 +372,7 @@ AZURE_TDX: Verifier[AzureTdxEvidence, AzureTdxPolicy, AnyGuest] = Verifier(
     rules=AZURE_TDX_RULES,
     eat=lambda guest: tdx.eat(guest.processor),
     fields=_azure_tdx_fields,
-    show=partial(_shown, "azure-tdx"),
+    show=partial(_ask_machine, "azure-tdx"),
     collect=_COLLECTORS["azure-tdx"],
     pinned_roots=PINNED_ROOTS,
 )
@@ -380,7 +382,7 @@ GCP_SNP: Verifier[GcpSnpEvidence, GcpSnpPolicy, AnyGuest] = Verifier(
     rules=GCP_SNP_RULES,
     eat=lambda guest: snp.eat(guest.processor),
     fields=_gcp_snp_fields,
-    show=partial(_shown, "gcp-snp"),
+    show=partial(_ask_machine, "gcp-snp"),
     collect=_COLLECTORS["gcp-snp"],
     pinned_roots={**AMD_ROOTS, GOOGLE_EKAK_ROOT_SHA256: "Google's pinned root of vTPM keys"},
 )

@@ -81,7 +81,7 @@ def one_device(
         at: As ``device_parts``.
     """
 
-    def built() -> tuple[Part, ...]:
+    def build_parts() -> tuple[Part, ...]:
         if not certificates:
             raise CertificateChainInvalid(
                 "no certificates to verify the report with",
@@ -97,9 +97,9 @@ def one_device(
         return explain_devices((device, *others), None, collateral, at)
 
     return (
-        Part(name=f"{report.kind}0", verify=lambda: built()[0].verify()),
+        Part(name=f"{report.kind}0", verify=lambda: build_parts()[0].verify()),
         *explain_devices(others, None, collateral, at)[:-1],
-        Part(name=SET, verify=lambda: built()[-1].verify()),
+        Part(name=SET, verify=lambda: build_parts()[-1].verify()),
     )
 
 

@@ -76,7 +76,7 @@ def verify_endorsement(raw: bytes, root: bytes, *, now: int) -> LaunchEndorsemen
         QuoteInvalid: The signature does not hold.
     """
     if len(raw) > MAX_ENDORSEMENT_BYTES:
-        raise _malformed(f"it is longer than {MAX_ENDORSEMENT_BYTES} bytes")
+        raise _malformed_error(f"it is longer than {MAX_ENDORSEMENT_BYTES} bytes")
     outer = _message(raw, {1: _BYTES, 2: _BYTES})
     signed, signature = _one(outer, 1, b""), _one(outer, 2, b"")
     golden = _message(signed, {1: _BYTES, 4: _BYTES, 5: _BYTES, 7: _BYTES, 8: _BYTES})
@@ -111,14 +111,14 @@ def _snp(raw: bytes) -> Iterator[tuple[int, str]]:
         found = _message(entry, {1: _VARINT, 2: _BYTES})
         number = _one(found, 1, 0)
         if number in seen:
-            raise _malformed("it names a number of CPUs twice")
+            raise _malformed_error("it names a number of CPUs twice")
         seen.add(number)
         yield number, _measurement(_one(found, 2, b""))
 
 
 def _measurement(value: bytes) -> str:
     if len(value) != _MEASUREMENT_BYTES:
-        raise _malformed("a measurement has another length")
+        raise _malformed_error("a measurement has another length")
     return value.hex()
 
 
@@ -127,7 +127,7 @@ def _root(root: bytes) -> x509.Certificate:
         (der,) = certificates_of_pem(root) if root.startswith(b"-----BEGIN") else (root,)
         return load_certificate(der)
     except (DataInvalid, *X509_ERRORS) as error:
-        raise _malformed("the root is no certificate") from error
+        raise _malformed_error("the root is no certificate") from error
 
 
 def _signer(der: bytes, root: x509.Certificate, now: int) -> rsa.RSAPublicKey:
@@ -186,15 +186,15 @@ def _message(
             size = 4 if form == _FIXED32 else 8
             value, at = raw[at : at + size], at + size
         else:
-            raise _malformed("a field is of an unknown form")
+            raise _malformed_error("a field is of an unknown form")
         if at > len(raw) or not 0 < field < 1 << 29:
-            raise _malformed("a field ends behind its message")
+            raise _malformed_error("a field ends behind its message")
         if field not in known:
             continue
         values = found.setdefault(field, [])
         most = _MAX_MEASUREMENTS if several and field in several else 1
         if form != known[field] or len(values) == most:
-            raise _malformed("a field has another form, or is there too often")
+            raise _malformed_error("a field has another form, or is there too often")
         values.append(value)
     return found
 
@@ -203,19 +203,19 @@ def _number(raw: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(raw):
-            raise _malformed("it is truncated")
+            raise _malformed_error("it is truncated")
         value |= (raw[at] & 0x7F) << shift
         at += 1
         if raw[at - 1] < 0x80:
             if value >= 1 << 64:
                 break
             return value, at
-    raise _malformed("a number is too long")
+    raise _malformed_error("a number is too long")
 
 
 def _one(fields: dict[int, list[Any]], number: int, otherwise: Any) -> Any:
     return fields[number][0] if number in fields else otherwise
 
 
-def _malformed(problem: str) -> EvidenceMalformed:
+def _malformed_error(problem: str) -> EvidenceMalformed:
     return EvidenceMalformed(f"Google's endorsement is malformed: {problem}", check=_CHECK)

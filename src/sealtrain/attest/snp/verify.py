@@ -138,12 +138,12 @@ def _check_binding(report: SnpReport, endorsement: Endorsement) -> None:
 def _check_signature(report: SnpReport, key: ec.EllipticCurvePublicKey) -> None:
     # Larger numbers cannot be in the group; the library need not see 72 bytes to say so.
     if max(report.r, report.s) >> (8 * _P384_BYTES):
-        raise _unsigned()
+        raise _signature_error()
     try:
         key.verify(encode_dss_signature(report.r, report.s), report.signed, _ECDSA)
     except InvalidSignature as error:
-        raise _unsigned() from error
+        raise _signature_error() from error
 
 
-def _unsigned() -> QuoteInvalid:
+def _signature_error() -> QuoteInvalid:
     return QuoteInvalid("signature of the report does not hold", check="report signature")

@@ -36,7 +36,7 @@ class Octets:
             EvidenceMalformed: So many are not left.
         """
         if count > self.left:
-            raise self.malformed("it is truncated")
+            raise self.malformed_error("it is truncated")
         self._at += count
         return self._data[self._at - count : self._at]
 
@@ -52,7 +52,7 @@ class Octets:
         """
         length = self.number(size)
         if length > most:
-            raise self.malformed(f"a field is longer than {most} bytes")
+            raise self.malformed_error(f"a field is longer than {most} bytes")
         return self.take(length)
 
     def finish(self) -> None:
@@ -62,8 +62,8 @@ class Octets:
             EvidenceMalformed: Bytes are left.
         """
         if self.left:
-            raise self.malformed("bytes follow it")
+            raise self.malformed_error("bytes follow it")
 
-    def malformed(self, why: str) -> EvidenceMalformed:
+    def malformed_error(self, why: str) -> EvidenceMalformed:
         """The error that says why the structure is refused."""
         return EvidenceMalformed(f"{self._what} is malformed: {why}", check=self._what)

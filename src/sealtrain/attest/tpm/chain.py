@@ -151,7 +151,7 @@ def parse_machine(value: bytes) -> GoogleMachine:
         while properties.octets.left:
             tag, held = properties.element()
             if tag <= before:
-                raise properties.octets.malformed("its properties are not in order")
+                raise properties.octets.malformed_error("its properties are not in order")
             before = tag
             if tag == _VERSION:
                 version = _Der(held)
@@ -183,16 +183,16 @@ class _Der:
         if length >= 0x80:
             size = length & 0x7F
             if size not in (1, 2):
-                raise self.octets.malformed("a length is not DER")
+                raise self.octets.malformed_error("a length is not DER")
             length = self.octets.number(size)
             if length < (0x80 if size == 1 else 0x100):
-                raise self.octets.malformed("a length is not in its shortest form")
+                raise self.octets.malformed_error("a length is not in its shortest form")
         return tag, self.octets.take(length)
 
     def content(self, expected: int) -> bytes:
         tag, held = self.element()
         if tag != expected:
-            raise self.octets.malformed("a field is of another type")
+            raise self.octets.malformed_error("a field is of another type")
         return held
 
     def only(self, expected: int) -> bytes:
@@ -203,19 +203,19 @@ class _Der:
     def natural(self) -> int:
         held = self.content(_INTEGER)
         if not 1 <= len(held) <= 9 or held[0] & 0x80 or (len(held) > 1 and held[:2] < b"\x00\x80"):
-            raise self.octets.malformed("a number is negative or not in its shortest form")
+            raise self.octets.malformed_error("a number is negative or not in its shortest form")
         return int.from_bytes(held, "big")
 
     def truth(self) -> bool:
         held = self.only(_BOOLEAN)
         if held not in (b"\0", b"\xff"):
-            raise self.octets.malformed("a truth value is neither yes nor no")
+            raise self.octets.malformed_error("a truth value is neither yes nor no")
         return held == b"\xff"
 
     def text(self) -> str:
         held = self.content(_UTF8)
         if not 1 <= len(held) <= 128 or not all(0x20 < byte < 0x7F for byte in held):
-            raise self.octets.malformed("a name is not of printable ASCII")
+            raise self.octets.malformed_error("a name is not of printable ASCII")
         return held.decode("ascii")
 
 

@@ -65,7 +65,7 @@ class Tpm:
         answer = self._call(_GET_CAPABILITY, (), struct.pack(">III", _CAP_PCRS, 0, 1))
         answer.number(1)
         if answer.number(4) != _CAP_PCRS:
-            raise answer.malformed("it is of another capability")
+            raise answer.malformed_error("it is of another capability")
         kept = {algorithm for algorithm, selected in _selections(answer) if selected}
         return tuple(name for name, algorithm in ALGORITHMS.items() if algorithm in kept)
 
@@ -78,7 +78,7 @@ class Tpm:
             answer.number(4)
             shown = [index for _, indexes in _selections(answer) for index in indexes]
             if answer.number(4) != len(shown) or not shown or not set(shown) <= set(wanted):
-                raise answer.malformed("it has other registers")
+                raise answer.malformed_error("it has other registers")
             for index in shown:
                 found[index] = answer.read_sized(2, 64)
             answer.finish()
@@ -104,7 +104,7 @@ class Tpm:
         size = public.number(2)
         public.finish()
         if size > most:
-            raise public.malformed(f"index {index:#x} has {size} bytes")
+            raise public.malformed_error(f"index {index:#x} has {size} bytes")
         found = b""
         while len(found) < size:
             part = min(_NV_CHUNK, size - len(found))
@@ -113,7 +113,7 @@ class Tpm:
             answer = self._call(_NV_READ, (reader, index), body, authorised=1)
             data = answer.read_sized(2, part)
             if len(data) != part:
-                raise answer.malformed("it has other bytes than were asked for")
+                raise answer.malformed_error("it has other bytes than were asked for")
             found += data
         return found
 
@@ -165,7 +165,7 @@ class Tpm:
             response = Octets(self._transmit(command), _WHAT)
             answered, size, result = response.number(2), response.number(4), response.number(4)
             if size != response.left + 10:
-                raise response.malformed("it has another length than it says")
+                raise response.malformed_error("it has another length than it says")
             if result in _RETRY:
                 continue
             if result:
@@ -176,7 +176,7 @@ class Tpm:
                     expected=f"command {code:#x}",
                 )
             if answered != tag:
-                raise response.malformed("it is of another form than the command")
+                raise response.malformed_error("it is of another form than the command")
             if authorised and returned is None:
                 response = Octets(response.read_sized(4, MAX_RESPONSE_BYTES), _WHAT)
             return response

@@ -86,24 +86,24 @@ def parse_hcl(raw: bytes) -> HclReport:
     """
     reader = Octets(raw, HCL, "little")
     if len(raw) > MAX_HCL_BYTES:
-        raise reader.malformed(f"it is longer than {MAX_HCL_BYTES} bytes")
+        raise reader.malformed_error(f"it is longer than {MAX_HCL_BYTES} bytes")
     if reader.take(4) != b"HCLA":
-        raise reader.malformed("it does not begin with HCLA")
+        raise reader.malformed_error("it does not begin with HCLA")
     version, size, request, status = (reader.number(4) for _ in range(4))
     if version not in (1, 2) or request != 2 or status or any(reader.take(12)):
-        raise reader.malformed("its header is of another request")
+        raise reader.malformed_error("its header is of another request")
     report = reader.take(_REPORT_BYTES)
     data_size, data_version, kind, digest = (reader.number(4) for _ in range(4))
     runtime = reader.read_sized(4, MAX_HCL_BYTES)
     if data_version != 1 or kind not in _KINDS or digest != 1:
-        raise reader.malformed("its runtime data are of another kind, or not under SHA-256")
+        raise reader.malformed_error("its runtime data are of another kind, or not under SHA-256")
     if data_size != _DATA_HEADER_BYTES + len(runtime) or any(reader.take(reader.left)):
-        raise reader.malformed("its lengths disagree, or bytes follow it")
+        raise reader.malformed_error("its lengths disagree, or bytes follow it")
     if version == 1 and size != _HEADER_BYTES + _REPORT_BYTES + data_size:
-        raise reader.malformed("its lengths disagree")
+        raise reader.malformed_error("its lengths disagree")
     found = _KINDS[kind]
     if found == "tdx" and any(report[_TD_REPORT_BYTES:]):
-        raise reader.malformed("bytes follow its TD report")
+        raise reader.malformed_error("bytes follow its TD report")
     return HclReport(
         kind=found,
         report=report if found == "snp" else report[:_TD_REPORT_BYTES],

@@ -129,9 +129,9 @@ def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
     """
     reader = Octets(raw, BOOT_LOG, "little")
     if len(raw) > MAX_LOG_BYTES:
-        raise reader.malformed(f"it is longer than {MAX_LOG_BYTES} bytes")
+        raise reader.malformed_error(f"it is longer than {MAX_LOG_BYTES} bytes")
     if reader.number(4) != first or reader.number(4) != _NO_ACTION or any(reader.take(20)):
-        raise reader.malformed("it does not begin with the event that names its banks")
+        raise reader.malformed_error("it does not begin with the event that names its banks")
     banks = _banks(reader.read_sized(4, 1024))
     locality = 0
     events: list[BootEvent] = []
@@ -139,11 +139,11 @@ def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
         register = reader.number(4)
         if register == _FILLER:
             if reader.take(reader.left).strip(b"\xff"):
-                raise reader.malformed("something follows the end of its events")
+                raise reader.malformed_error("something follows the end of its events")
             break
         kind = reader.number(4)
         if register >= REGISTERS:
-            raise reader.malformed("an event is of no register")
+            raise reader.malformed_error("an event is of no register")
         digests = _digests(reader, banks)
         data = reader.read_sized(4, _MAX_DATA_BYTES)
         if kind == _NO_ACTION:
@@ -151,7 +151,7 @@ def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
                 locality = _locality(reader, data, begun=bool(events))
             continue
         if len(events) == _MAX_EVENTS:
-            raise reader.malformed(f"it holds more than {_MAX_EVENTS} events")
+            raise reader.malformed_error(f"it holds more than {_MAX_EVENTS} events")
         events.append(BootEvent(register=register, kind=kind, digests=digests, data=data))
     return BootEvents(banks=tuple(banks.values()), locality=locality, events=tuple(events))
 
@@ -159,17 +159,17 @@ def parse_log(raw: bytes, *, first: int = 0) -> BootEvents:
 def _banks(spec: bytes) -> dict[int, str]:
     reader = Octets(spec, BOOT_LOG, "little")
     if reader.take(len(_SIGNATURE)) != _SIGNATURE:
-        raise reader.malformed("it is not of the crypto-agile form")
+        raise reader.malformed_error("it is not of the crypto-agile form")
     reader.take(8)  # platform class, versions, errata, size of a machine word
     banks: dict[int, str] = {}
     for _ in range(count := reader.number(4)):
         algorithm, size = reader.number(2), reader.number(2)
         name, expected = _ALGORITHMS.get(algorithm, ("", -1))
         if size != expected or algorithm in banks:
-            raise reader.malformed("it names an unknown bank, or a bank twice")
+            raise reader.malformed_error("it names an unknown bank, or a bank twice")
         banks[algorithm] = name
     if not count:
-        raise reader.malformed("it names no bank")
+        raise reader.malformed_error("it names no bank")
     reader.read_sized(1, 255)
     reader.finish()
     return banks
@@ -178,11 +178,11 @@ def _banks(spec: bytes) -> dict[int, str]:
 def _digests(reader: Octets, banks: Mapping[int, str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     if reader.number(4) != len(banks):
-        raise reader.malformed("an event has digests of other banks than the log names")
+        raise reader.malformed_error("an event has digests of other banks than the log names")
     for _ in banks:
         algorithm = reader.number(2)
         if algorithm not in banks or banks[algorithm] in found:
-            raise reader.malformed("an event has a digest of another bank, or one twice")
+            raise reader.malformed_error("an event has a digest of another bank, or one twice")
         found[banks[algorithm]] = reader.take(_ALGORITHMS[algorithm][1])
     return found
 
@@ -190,5 +190,7 @@ def _digests(reader: Octets, banks: Mapping[int, str]) -> dict[str, bytes]:
 def _locality(reader: Octets, data: bytes, *, begun: bool) -> int:
     tail = data.removeprefix(_LOCALITY)
     if begun or len(tail) != 1 or tail[0] not in (0, 3, 4):
-        raise reader.malformed("it names how the TPM was started too late, or by no known number")
+        raise reader.malformed_error(
+            "it names how the TPM was started too late, or by no known number"
+        )
     return tail[0]

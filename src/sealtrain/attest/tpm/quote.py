@@ -91,28 +91,28 @@ def parse_quote(raw: bytes) -> TpmQuote:
     """
     reader = Octets(raw, QUOTE)
     if len(raw) > MAX_QUOTE_BYTES:
-        raise reader.malformed(f"it is longer than {MAX_QUOTE_BYTES} bytes")
+        raise reader.malformed_error(f"it is longer than {MAX_QUOTE_BYTES} bytes")
     if reader.number(4) != _MAGIC or reader.number(2) != _QUOTE_TYPE:
-        raise reader.malformed("it is no quote that a TPM made")
+        raise reader.malformed_error("it is no quote that a TPM made")
     signer = reader.read_sized(2, _MAX_NAME_BYTES)
     if signer and _NAME_DIGESTS.get(int.from_bytes(signer[:2], "big")) != len(signer) - 2:
-        raise reader.malformed("the name of its key has another form")
+        raise reader.malformed_error("the name of its key has another form")
     qualifying_data = reader.read_sized(2, _MAX_NONCE_BYTES)
     clock_ms, resets, restarts, safe = (reader.number(size) for size in (8, 4, 4, 1))
     if safe > 1:
-        raise reader.malformed("the state of its clock is neither yes nor no")
+        raise reader.malformed_error("the state of its clock is neither yes nor no")
     firmware = reader.number(8)
     if reader.number(4) != 1:
-        raise reader.malformed("it selects registers of more or fewer banks than one")
+        raise reader.malformed_error("it selects registers of more or fewer banks than one")
     bank = _BANKS.get(reader.number(2))
     if bank is None:
-        raise reader.malformed("it selects another bank than SHA-256 or SHA-384")
+        raise reader.malformed_error("it selects another bank than SHA-256 or SHA-384")
     if reader.number(1) != _SELECT_BYTES:
-        raise reader.malformed(f"its selection is not of {REGISTERS} registers")
+        raise reader.malformed_error(f"its selection is not of {REGISTERS} registers")
     bits = int.from_bytes(reader.take(_SELECT_BYTES), "little")
     digest = reader.read_sized(2, 64)
     if not bits or len(digest) != hashlib.sha256().digest_size:
-        raise reader.malformed("it selects nothing, or its digest is not SHA-256")
+        raise reader.malformed_error("it selects nothing, or its digest is not SHA-256")
     reader.finish()
     return TpmQuote(
         raw=bytes(raw),
@@ -190,16 +190,16 @@ def check_signature(quote: TpmQuote, signature: bytes, key: AttestationKey) -> N
     """
     reader = Octets(signature, "TPM signature")
     if len(signature) > MAX_SIGNATURE_BYTES:
-        raise reader.malformed(f"it is longer than {MAX_SIGNATURE_BYTES} bytes")
+        raise reader.malformed_error(f"it is longer than {MAX_SIGNATURE_BYTES} bytes")
     scheme, digest = reader.number(2), reader.number(2)
     if scheme not in (_RSASSA, _ECDSA) or digest != _SHA256:
-        raise reader.malformed("it is neither ECDSA nor RSASSA with SHA-256")
+        raise reader.malformed_error("it is neither ECDSA nor RSASSA with SHA-256")
     parts = [
         reader.read_sized(2, MAX_SIGNATURE_BYTES) for _ in range(1 if scheme == _RSASSA else 2)
     ]
     reader.finish()
     if scheme == _ECDSA and not all(len(part) <= _SCALAR_BYTES and any(part) for part in parts):
-        raise reader.malformed("it holds no two numbers of a P-256 signature")
+        raise reader.malformed_error("it holds no two numbers of a P-256 signature")
     try:
         if scheme == _ECDSA and isinstance(key, ec.EllipticCurvePublicKey):
             r, s = (int.from_bytes(part, "big") for part in parts)

@@ -47,7 +47,7 @@ class Admission:
             RequestStale: It was signed too long ago, or ahead.
             RequestReplayed: This process saw its nonce before.
         """
-        found = self._broker().owners.known(
+        found = self._broker().owners.find_signer(
             method=request.method,
             url=_own_url(request, self._public_urls),
             headers=request.headers.items(),
@@ -59,7 +59,7 @@ class Admission:
     def holder(self, request: Request) -> LeaseShown | None:
         """Return the lease whose holder authenticated the head; ``None`` if none did."""
         shown = read_lease_header(request.headers.get(LEASE_HEADER, ""))
-        if shown is None or not self._broker().granted(shown):
+        if shown is None or not self._broker().has_granted(shown):
             return None
         _admit(request, f"lease {shown.lease_id}")
         return shown

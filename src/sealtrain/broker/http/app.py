@@ -206,7 +206,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         after: Annotated[str | None, Query(pattern=_ID)] = None,
     ) -> Response:
         """Which datasets of an owner are registered here for one deployment."""
-        found = broker().registry.registered(
+        found = broker().registry.list_registered(
             app_id=app_id,
             compose_hash=compose_hash,
             owner_id=owner_id,

@@ -134,7 +134,7 @@ def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
 def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
     """Paths for owners' submissions: the broker verifies the request's signature first."""
 
-    def owned(
+    def add_route(
         path: str,
         asked: type[Asked],
         answered: type[StrictModel],
@@ -166,15 +166,15 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         return lambda asked: broker().registry.hand_in(entry_kind, asked)
 
     for entry_kind, kind in list_handed_in().items():
-        owned(kind.path, EnvelopeDocument, Accepted, handing_in(entry_kind), kind.summary)
-    owned(
+        add_route(kind.path, EnvelopeDocument, Accepted, handing_in(entry_kind), kind.summary)
+    add_route(
         "/v1/ledger/cosignatures",
         CosignedCheckpoint,
         CosignedPage,
         lambda asked: broker().registry.witnessing.submit(asked),
         "Submit a cosignature of the ledger's checkpoint",
     )
-    owned(
+    add_route(
         Submission.path,
         EnvelopeDocument,
         Posted,
@@ -182,7 +182,7 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         "Submit a run",
         "submitter",
     )
-    owned(
+    add_route(
         RunStop.path,
         EnvelopeDocument,
         Posted,
@@ -190,7 +190,7 @@ def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lane
         "Stop a submitted run",
         "submitter",
     )
-    owned(
+    add_route(
         RunEvent.path,
         EnvelopeDocument,
         Posted,
@@ -226,7 +226,7 @@ def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: L
 
         def admit() -> Accepted | None:
             _check_holder(shown, data, lease_id)
-            recorded = broker().registry.recorded_manifest(data)
+            recorded = broker().registry.find_manifest(data)
             if recorded is None:
                 broker().manifest_shares.take(run_id, broker().now())
             return recorded

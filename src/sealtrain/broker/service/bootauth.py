@@ -84,14 +84,14 @@ class BootAuthority:
             info = parse_boot(body)
             appraise_boot(info, self._policy)
             if role == "app" and self._parts.chain is not None:
-                self._parts.chain.allowed(info.app_id, info.compose_hash)
+                self._parts.chain.require_allowed(info.app_id, info.compose_hash)
             self._permit(role, info, now)
         except SealtrainError as error:
             if not is_refusal(error):
                 raise
             with self._parts.store.transaction(alone=False):
                 self._parts.ledger.append("refusal", _refusal(role, info, body, error))
-            return BootAnswer.refused(f"{error.code}: {error}"), error
+            return BootAnswer.refuse(f"{error.code}: {error}"), error
         allowed = {
             "isAllowed": True,
             "gatewayAppId": self._parts.answers.gateway_app_id,

@@ -83,7 +83,7 @@ class Counting:
             signed = self._decision(data)
             if signed.decision.standing is None or signed.decision.target != target:
                 continue
-            begun = transaction.begun(**target.to_dict(), after=place)
+            begun = transaction.find_run_starts(**target.to_dict(), after=place)
             used = replace(use_of(signed, place, private), runs=len(begun))
             found[signed.digest] = signed, used
         return found

@@ -104,7 +104,7 @@ class BrokerDocument(StrictModel):
             if self.chain is not None:
                 require_known_owners(_chain_file(self.chain), self.consortium)
             if self.succession is not None:
-                found = SuccessionFile.from_bytes(canonical_json(self.succession)).verified()
+                found = SuccessionFile.from_bytes(canonical_json(self.succession)).verify()
                 if found.successor.consortium_id != self.consortium.consortium_id:
                     raise ConsortiumMismatch("the succession names another successor")
         except SealtrainError as error:

@@ -71,7 +71,7 @@ def appraise_guest(
     purpose = RELEASE_PURPOSE if isinstance(request, ReleaseRequest) else RENEWAL_PURPOSE
     binding = Binding(purpose, request.transcript())
 
-    def held(rules: AppraisalPolicy) -> tuple[Verified, Verdict]:
+    def appraise_under(rules: AppraisalPolicy) -> tuple[Verified, Verdict]:
         verified = verify(
             evidence,
             rules,
@@ -89,7 +89,7 @@ def appraise_guest(
         )
         return verified, verdict
 
-    verified, verdict = held(policy)
+    verified, verdict = appraise_under(policy)
     locked = _read_measured_lock(verified.app_compose)
     lock = locked.lock
     lock.recipe.hardware.require_key_provider(verified.key_provider)
@@ -107,7 +107,7 @@ def appraise_guest(
             tier=verified.tier,
         ),
         evidence_digest=request.evidence.digest,
-        under=lambda rules: held(rules)[1],
+        under=lambda rules: appraise_under(rules)[1],
     )
 
 
@@ -135,7 +135,7 @@ def hold_owners_policies(
         try:
             guest.under(signed.document.appraisal)
         except EvidenceRefused as error:
-            raise error.restated(
+            raise error.with_message(
                 f"by the policy of {signed.owner.name}: {error.message}", owner=signed.owner.name
             ) from error
     leases = [

@@ -109,7 +109,7 @@ class Keyring:
         """
         return self._public_key(app_id=app_id, compose_hash=compose_hash, owner_id=owner_id)
 
-    def granted(self, shown: LeaseShown) -> bool:
+    def has_granted(self, shown: LeaseShown) -> bool:
         """Whether a request's head was made by the holder of a lease that was granted here."""
         return any(
             hmac.compare_digest(lease_code(key, shown.digest), shown.code)
@@ -184,7 +184,7 @@ class Keyring:
         if named is None or named.stanza.kind != "recipe":
             raise DatasetMismatch("the model's stanza is for several brokers", check="model stanza")
         try:
-            return self._opened(Stanza.from_dict(named.stanza.to_dict()), run_id, binding)
+            return self._open_stanza(Stanza.from_dict(named.stanza.to_dict()), run_id, binding)
         except (NoStanza, WrongKey) as error:
             error.check = "model stanza"
             error.hint = "give the guest the outputs of the run before, as that run left them"
@@ -203,7 +203,9 @@ class Keyring:
             app_id=request.app_id, compose_hash=request.compose_hash, owner_id=manifest.owner_id
         )
         try:
-            return self._opened(Stanza.from_dict(asked.stanza.to_dict()), asked.dataset_id, binding)
+            return self._open_stanza(
+                Stanza.from_dict(asked.stanza.to_dict()), asked.dataset_id, binding
+            )
         except (NoStanza, WrongKey) as error:
             error.owner = manifest.owner
             error.check = "stanza"
@@ -217,7 +219,7 @@ class Keyring:
                 hint="give the guest the folder that the owner sealed for this recipe",
             ) from error
 
-    def _opened(self, stanza: Stanza, dataset_id: str, binding: RecipeBinding) -> Secret:
+    def _open_stanza(self, stanza: Stanza, dataset_id: str, binding: RecipeBinding) -> Secret:
         """Unwrap by the current root secret, or else by a former one."""
         private = self._recipe_key(
             app_id=binding.app_id, compose_hash=binding.compose_hash, owner_id=binding.owner_id
@@ -230,7 +232,7 @@ class Keyring:
         except (NoStanza, WrongKey):
             for keyring in self._former:
                 with suppress(NoStanza, WrongKey):
-                    return keyring._opened(stanza, dataset_id, binding)
+                    return keyring._open_stanza(stanza, dataset_id, binding)
             raise
 
 

@@ -44,4 +44,4 @@ class Operators:
 
     def _read(self) -> None:
         with self._parts.store.reading() as transaction:
-            self._kept = transaction.tokens.kept()
+            self._kept = transaction.tokens.list_tokens()

@@ -1,6 +1,6 @@
 """Admits each request that was signed for this broker, once (spec/requests.md §1).
 
-``known`` looks at a request's head and costs one signature; ``admit`` needs the body and the
+``find_signer`` looks at a request's head and costs one signature; ``admit`` needs the body and the
 database. A replayed request is refused before it is counted: an attacker who replays signed
 requests uses up none of the owner's quota.
 """
@@ -52,7 +52,7 @@ class Owners:
         self._spent: dict[tuple[str, str], None] = {}
         self._spending = threading.Lock()
 
-    def known(
+    def find_signer(
         self,
         *,
         method: str,
@@ -95,7 +95,7 @@ class Owners:
         """Return the name of the signer of a request; its nonce has then served.
 
         Args:
-            asked: What ``known`` returned.
+            asked: What ``find_signer`` returned.
             body: As received.
 
         Raises:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class ChainCondition(Protocol):
     """What owners' contract on a chain says of a deployment, asked anew for each release."""
 
-    def allowed(self, app_id: str, compose_hash: str) -> ChainWord | None:
+    def require_allowed(self, app_id: str, compose_hash: str) -> ChainWord | None:
         """Return if the chain allows the deployment now.
 
         Args:
@@ -44,7 +44,7 @@ class ChainCondition(Protocol):
         """
 
     def ready(self) -> None:
-        """Return if the chain can be read. Raises as ``allowed``."""
+        """Return if the chain can be read. Raises as ``require_allowed``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ class RunControl:
         event, signer = self._verify(RunEvent, document)  # 1. 2.
         with self._parts.store.transaction() as transaction:
             state = self._state(transaction, event.submission_id)  # 3.
-            recorded = transaction.submissions.recorded(digest)
+            recorded = transaction.submissions.find_recorded(digest)
             if recorded is not None:  # 4.
                 return self._describe_post(recorded[0], recorded[1], digest, first=False)
             now = self._now(transaction)
@@ -122,7 +122,7 @@ class RunControl:
         stop, signer = self._verify(RunStop, document)
         with self._parts.store.transaction() as transaction:
             state = self._state(transaction, stop.submission_id)
-            recorded = transaction.submissions.recorded(digest)
+            recorded = transaction.submissions.find_recorded(digest)
             if recorded is not None:
                 return self._describe_post(recorded[0], recorded[1], digest, first=False)
             now = self._now(transaction)
@@ -152,7 +152,7 @@ class RunControl:
         with self._parts.store.reading() as transaction:
             now = self._now(transaction)
             if name is not None:
-                submission = transaction.submissions.named(name)
+                submission = transaction.submissions.find_by_name(name)
                 found = [] if submission is None else [submission]
             else:
                 found = transaction.submissions.newest(
@@ -230,7 +230,7 @@ class RunControl:
         return found, signers.signers(role)[found.signer_id]
 
     def _may_submit(self, transaction: Transaction, found: Submission) -> None:
-        other = transaction.submissions.named(found.name)
+        other = transaction.submissions.find_by_name(found.name)
         if other is not None:  # 4.
             raise SubmissionConflict(
                 f"another submission has the name {found.name}",
@@ -281,7 +281,7 @@ class RunControl:
     ) -> int:
         envelope = document.envelope()
         body: dict[str, JsonValue] = {
-            **found.recorded(),
+            **found.ledger_fields(),
             "by": signer.name,
             "signing_key": to_base64(signer.key),
             "digest": envelope.digest,
@@ -413,5 +413,5 @@ def _require_its_run(transaction: Transaction, state: SubmissionState, event: Ru
                 check="run",
                 got=event.run_id,
             )
-    elif transaction.submissions.named_elsewhere(event.run_id, state.submission_id):
+    elif transaction.submissions.is_named_elsewhere(event.run_id, state.submission_id):
         raise RunMismatch("another submission has this run", check="run", got=event.run_id)

@@ -295,9 +295,9 @@ class Broker:
         """
         return self._decide(request, "renewal", self._renew, holder)
 
-    def granted(self, shown: LeaseShown) -> bool:
+    def has_granted(self, shown: LeaseShown) -> bool:
         """Whether a request's head was made by the holder of a lease that was granted here."""
-        return self._parts.keyring.granted(shown)
+        return self._parts.keyring.has_granted(shown)
 
     def closes(self, shown: LeaseShown) -> bool:
         """Whether a manifest's head was made by a guest, or for it, that keys were released to."""
@@ -331,7 +331,7 @@ class Broker:
                     now=now,
                 )
             if self._parts.chain is not None:
-                word = self._parts.chain.allowed(request.app_id, request.compose_hash)
+                word = self._parts.chain.require_allowed(request.app_id, request.compose_hash)
                 appraised = replace(appraised, chain=word)
             return grant(request, challenge, appraised, now)
         except SealtrainError as error:

@@ -133,7 +133,7 @@ class Registry:
             index = self._record(transaction, "failure", body)
         return self._accept(index, sha256_hex(canonical_json(body)))
 
-    def recorded_manifest(self, data: bytes) -> Accepted | None:
+    def find_manifest(self, data: bytes) -> Accepted | None:
         """The answer to a manifest that was recorded before; ``None`` for any other."""
         digest = sha256_hex(data)
         with self._parts.store.reading() as transaction:
@@ -174,7 +174,7 @@ class Registry:
             outputs = outputs_entry([(subject.name, subject.sha256) for subject in read.subjects])
             return self._record_manifest(digest, list(known), outputs, read.predicate)
 
-    def registered(
+    def list_registered(
         self,
         *,
         app_id: str,
@@ -194,7 +194,7 @@ class Registry:
             after: Only ids behind this one.
         """
         with self._parts.store.reading() as transaction:
-            ids = transaction.registered(
+            ids = transaction.list_registered(
                 owner_id,
                 app_id=app_id,
                 compose_hash=compose_hash,
@@ -272,7 +272,7 @@ class Registry:
     def _record_owned(self, kind: str, envelope: Envelope) -> int:
         signed = verify_owned(DOCUMENTS[kind], envelope, self._parts.consortium)
         with self._parts.store.transaction() as transaction:
-            known = transaction.owner_documents.recorded(signed.digest)
+            known = transaction.owner_documents.find_recorded(signed.digest)
             if known is not None:
                 return known
             signed.document.follow(_Before(transaction, self._parts.consortium))
@@ -344,7 +344,7 @@ class Registry:
     def _record_succession(self, envelope: Envelope) -> int:
         found = verify_succession(envelope, self._parts.consortium).in_time(self._parts.clock())
         with self._parts.store.transaction() as transaction:
-            before = transaction.successions.recorded()
+            before = transaction.successions.find_recorded()
             if before is not None and before[1] == envelope.digest:
                 return before[2]
             transaction.successions.require_none()

@@ -12,7 +12,7 @@ from sealtrain.broker.service.parts import BrokerParts
 from sealtrain.broker.store.cosignatures import CosignedNote
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.ledger.ledger import MAX_PAGE_BYTES
-from sealtrain.ledger.rotation import signed_by
+from sealtrain.ledger.rotation import find_signing_key
 from sealtrain.ledger.tree import fitting
 from sealtrain.ledger.witness import Witnessed, verify_witnessed
 from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
@@ -100,7 +100,7 @@ class Witnessing:
     ) -> Witnessed:
         """The origin under the ledger's current key, or under the key that signed the note."""
         ledger = self._parts.ledger
-        key = signed_by(note, ledger.keys, origin=ledger.origin)
+        key = find_signing_key(note, ledger.keys, origin=ledger.origin)
         return verify_witnessed(note, key, origin=ledger.origin, witnesses=owners, quorum=quorum)
 
 

@@ -284,9 +284,9 @@ class _Group:
             ):  # the connection may be broken; the result is known already
                 self.connection.close()  # undoes uncommitted changes
             if self._pending is not None and error is None:
-                self._pending.written()
+                self._pending.on_commit()
             elif self._pending is not None:
-                self._pending.dropped()
+                self._pending.on_rollback()
         finally:
             self._ended.set()
 
@@ -308,7 +308,7 @@ class _Group:
             )
         if isinstance(self._lost, SealtrainError):
             # Another one for each thread: raising writes the thread's frames into the object.
-            raise self._lost.restated(self._lost.message) from self._lost
+            raise self._lost.with_message(self._lost.message) from self._lost
         if self._lost is not None:
             raise Unreachable(
                 "the broker's database undid the request together with its group",

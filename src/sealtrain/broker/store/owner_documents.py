@@ -75,7 +75,7 @@ class OwnerDocuments:
         self._connection = connection
         self._settled = settled
 
-    def recorded(self, digest: str) -> int | None:
+    def find_recorded(self, digest: str) -> int | None:
         """Ledger index of a document that was handed in before, by its envelope's digest."""
         found = self._connection.execute(
             sa.select(owner_documents.c.ledger_index).where(owner_documents.c.digest == digest)

@@ -133,7 +133,7 @@ def _series(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _owner_document(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
-    if transaction.owner_documents.recorded(body["digest"]) is None:
+    if transaction.owner_documents.find_recorded(body["digest"]) is None:
         envelope = Envelope.from_dict(body["envelope"])
         document = DOCUMENTS[entry.kind].from_bytes(envelope.payload)
         transaction.owner_documents.add(
@@ -152,7 +152,7 @@ def _succession(transaction: Transaction, entry: RecordedEntry) -> None:
     body = entry.body
     if ledger_origin(body["successor_id"]) == entry.origin:
         return
-    if transaction.successions.recorded() is None:
+    if transaction.successions.find_recorded() is None:
         transaction.successions.add(body["successor_id"], body["digest"], ledger_index=entry.index)
 
 
@@ -215,7 +215,7 @@ def _submission(transaction: Transaction, entry: RecordedEntry) -> None:
 
 def _run_event(transaction: Transaction, entry: RecordedEntry) -> None:
     body, known = entry.body, transaction.submissions
-    if known.recorded(body["digest"]) is not None:
+    if known.find_recorded(body["digest"]) is not None:
         return
     event = RunEvent.from_bytes(Envelope.from_dict(body["envelope"]).payload)
     state = _find_submission(transaction, event.submission_id)
@@ -233,7 +233,7 @@ def _run_event(transaction: Transaction, entry: RecordedEntry) -> None:
 
 def _run_stop(transaction: Transaction, entry: RecordedEntry) -> None:
     body, known = entry.body, transaction.submissions
-    if known.recorded(body["digest"]) is not None:
+    if known.find_recorded(body["digest"]) is not None:
         return
     stop = RunStop.from_bytes(Envelope.from_dict(body["envelope"]).payload)
     state = _find_submission(transaction, stop.submission_id)

@@ -62,7 +62,7 @@ class Submissions:
         """A submission by its id."""
         return self._one(submissions.c.submission_id == submission_id)
 
-    def named(self, name: str) -> SubmissionState | None:
+    def find_by_name(self, name: str) -> SubmissionState | None:
         """A submission by its name."""
         return self._one(submissions.c.name == name)
 
@@ -107,7 +107,7 @@ class Submissions:
         found = self._connection.execute(sa.select(sa.func.max(submissions.c.changed_at)))
         return int(found.scalar_one() or 0)
 
-    def recorded(self, digest: str) -> tuple[str, int] | None:
+    def find_recorded(self, digest: str) -> tuple[str, int] | None:
         """Submission and ledger index of a run event or stop, by its envelope's digest."""
         row = self._connection.execute(
             sa.select(control_documents.c.submission_id, control_documents.c.ledger_index).where(
@@ -116,7 +116,7 @@ class Submissions:
         ).one_or_none()
         return None if row is None else (row.submission_id, int(row.ledger_index))
 
-    def named_elsewhere(self, run_id: str, submission_id: str) -> bool:
+    def is_named_elsewhere(self, run_id: str, submission_id: str) -> bool:
         """Whether another submission's event names a run."""
         query = sa.select(control_documents.c.digest).where(
             control_documents.c.run_id == run_id,

@@ -36,7 +36,7 @@ class Successions:
         self._connection = connection
         self._settled = settled
 
-    def recorded(self) -> tuple[str, str, int] | None:
+    def find_recorded(self) -> tuple[str, str, int] | None:
         """The successor's id, the digest of the succession's envelope, and its entry."""
         for successor, digest, index in read_settled_rows(
             self._connection, _RECORDED, {}, self._settled
@@ -58,7 +58,7 @@ class Successions:
         Raises:
             ConsortiumMismatch: Its owners replaced it by a successor.
         """
-        found = self.recorded()
+        found = self.find_recorded()
         in_force(None if found is None else found[0])
 
 
@@ -76,7 +76,7 @@ def begin_ledger(ledger: Ledger, consortium: Consortium, path: Path, *, now: int
         ConsortiumMismatch: It names another successor.
         ConfigError: The ledger's first entry is another.
     """
-    found = SuccessionFile.load(path).verified()
+    found = SuccessionFile.load(path).verify()
     if found.successor.consortium_id != consortium.consortium_id:
         raise ConsortiumMismatch(
             "the succession and the consortium file name different successors",

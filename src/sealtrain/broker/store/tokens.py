@@ -131,9 +131,9 @@ class Tokens:
 
     def all(self) -> list[TokenState]:
         """Every token, by name."""
-        return [state for _, state in self.kept()]
+        return [state for _, state in self.list_tokens()]
 
-    def kept(self) -> list[KeptToken]:
+    def list_tokens(self) -> list[KeptToken]:
         """Every token with its hash."""
         rows = self._connection.execute(sa.select(tokens).order_by(tokens.c.name)).all()
         return [(row.digest, _state(row)) for row in rows]

@@ -207,7 +207,7 @@ class Transaction:
             for owned, known in self._manifests(wanted).items()
         }
 
-    def registered(
+    def list_registered(
         self,
         owner_id: str,
         *,
@@ -314,7 +314,7 @@ class Transaction:
         rows = [{"run_id": run_id, **dataset._asdict()} for dataset in sorted(data)]
         statements.run_all(self._connection, statements.GIVE_DATA, rows)
 
-    def begun(
+    def find_run_starts(
         self, *, app_id: str, compose_hash: str, recipe_hash: str, after: int
     ) -> tuple[int, ...]:
         """Where runs of a target began, behind a place of the ledger."""

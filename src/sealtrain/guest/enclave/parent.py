@@ -110,9 +110,9 @@ def nitro_cli(program: str, *, seconds: float = _ANSWER_SECONDS) -> NitroCli:
                     limit.cancel()
                     process.kill()
         except OSError as error:
-            raise _failed(words[0], type(error).__name__) from error
+            raise _nitro_error(words[0], type(error).__name__) from error
         if status != 0:
-            raise _failed(words[0], f"exit status {status}")
+            raise _nitro_error(words[0], f"exit status {status}")
         return answer
 
     return run
@@ -179,7 +179,7 @@ class Parent:
             enclave = self._start()
             self._cid = enclave.cid
             try:
-                bridges += self._published(enclave.cid)
+                bridges += self._publish(enclave.cid)
                 self._hand_in(enclave, DOCUMENT_PORT, self._launch.document, "document")
                 if self._launch.files is not None:
                     self._hand_in(enclave, FILES_PORT, self._launch.files, "files")
@@ -196,7 +196,7 @@ class Parent:
         """Start the enclave; one that is not what was asked for is ended."""
         answer = self._machine.cli(run_words(self._launch))
         try:
-            return started(answer, self._launch)
+            return read_started(answer, self._launch)
         except GuestApiUnreachable:
             id_ = _id_in(answer)
             if id_ is not None:
@@ -221,7 +221,7 @@ class Parent:
             return True  # a unix socket of a test has no context id
         return self._cid is None or peer[0] == self._cid
 
-    def _published(self, cid: int) -> list[Bridge]:
+    def _publish(self, cid: int) -> list[Bridge]:
         if self._machine.publish is None:
             return []
         found = []
@@ -320,7 +320,7 @@ def run_words(launch: EnclaveLaunch) -> tuple[str, ...]:
     )
 
 
-def started(answer: bytes, launch: EnclaveLaunch) -> RunningEnclave:
+def read_started(answer: bytes, launch: EnclaveLaunch) -> RunningEnclave:
     """What nitro-cli says that it started.
 
     Raises:
@@ -328,22 +328,22 @@ def started(answer: bytes, launch: EnclaveLaunch) -> RunningEnclave:
     """
     id_ = _id_in(answer)
     if id_ is None:
-        raise _failed("run-enclave", "no id of an enclave")
-    said = _parsed(answer, "run-enclave")
+        raise _nitro_error("run-enclave", "no id of an enclave")
+    said = _parse_answer(answer, "run-enclave")
     cid = said.get("EnclaveCID")
     if type(cid) is not int or not _LEAST_CID <= cid <= _LAST_CID:
-        raise _failed("run-enclave", "no context id of an enclave")
+        raise _nitro_error("run-enclave", "no context id of an enclave")
     asked = {"NumberOfCPUs": launch.processors, "MemoryMiB": launch.memory_mib}
     for name, value in asked.items():
         if said.get(name) != value:
-            raise _failed("run-enclave", f"another {name}")
+            raise _nitro_error("run-enclave", f"another {name}")
     return RunningEnclave(id=id_, cid=cid)
 
 
 def _id_in(answer: bytes) -> str | None:
     """The id of an enclave in an answer; ``None`` where there is none of its form."""
     try:
-        said = _parsed(answer, "run-enclave")
+        said = _parse_answer(answer, "run-enclave")
     except GuestApiUnreachable:
         return None
     id_ = said.get("EnclaveID") if isinstance(said, dict) else None
@@ -356,9 +356,9 @@ def running(answer: bytes) -> set[str]:
     Raises:
         GuestApiUnreachable: Not its form.
     """
-    said = _parsed(answer, "describe-enclaves")
+    said = _parse_answer(answer, "describe-enclaves")
     if not isinstance(said, list) or not all(isinstance(each, dict) for each in said):
-        raise _failed("describe-enclaves", "no list of enclaves")
+        raise _nitro_error("describe-enclaves", "no list of enclaves")
     return {
         each["EnclaveID"]
         for each in said
@@ -382,16 +382,16 @@ def stage_of(line: bytes) -> EnclaveStage | None:
     )
 
 
-def _parsed(answer: bytes, word: str) -> Any:
+def _parse_answer(answer: bytes, word: str) -> Any:
     from sealtrain.base.canonical import parse_json
 
     try:
         return parse_json(answer, max_bytes=MAX_ANSWER_BYTES)
     except DataInvalid as error:
-        raise _failed(word, "no JSON") from error
+        raise _nitro_error(word, "no JSON") from error
 
 
-def _failed(word: str, got: str) -> GuestApiUnreachable:
+def _nitro_error(word: str, got: str) -> GuestApiUnreachable:
     return GuestApiUnreachable(
         f"nitro-cli {word} fails or answers with something else",
         check="nitro-cli",

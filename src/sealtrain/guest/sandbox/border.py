@@ -92,7 +92,7 @@ class Room:
         self._alone = alone
         self._accelerated = accelerated
 
-    def closed(self, ways: Ways) -> AbstractContextManager[object]:
+    def confine(self, ways: Ways) -> AbstractContextManager[object]:
         """Confine this process to ``ways`` as Python can: see ``sandbox.network.confine_to``."""
         return confine_to(
             *outbound().places(ways.urls),

@@ -33,7 +33,7 @@ class SharedMemory:
         self.map = mmap.mmap(descriptor, size)
 
     @classmethod
-    def made(cls, size: int) -> tuple[SharedMemory, int]:
+    def create(cls, size: int) -> tuple[SharedMemory, int]:
         """New memory, and the descriptor to pass on and to close.
 
         Raises:
@@ -57,14 +57,16 @@ class SharedMemory:
             ) from error
 
     @classmethod
-    def filled(cls, size: int, fill: Callable[[memoryview], object]) -> tuple[SharedMemory, int]:
-        """New memory of at least one byte, as ``made``; it is gone again where ``fill`` raises.
+    def create_filled(
+        cls, size: int, fill: Callable[[memoryview], object]
+    ) -> tuple[SharedMemory, int]:
+        """New memory of at least one byte, as ``create``; it is gone again where ``fill`` raises.
 
         Args:
             size: Bytes to fill.
             fill: Writes them.
         """
-        memory, descriptor = cls.made(max(1, size))
+        memory, descriptor = cls.create(max(1, size))
         try:
             with memory.view[:size] as view:
                 fill(view)
@@ -75,7 +77,7 @@ class SharedMemory:
         return memory, descriptor
 
     @classmethod
-    def received(cls, descriptor: int) -> SharedMemory:
+    def receive(cls, descriptor: int) -> SharedMemory:
         """Map memory that was passed here, and close its descriptor."""
         try:
             return cls(descriptor, os.fstat(descriptor).st_size)

@@ -236,28 +236,28 @@ class Opener:
             try:
                 send_frame(line, question, descriptor)
             except OSError as error:
-                raise self.lost() from error
+                raise self.loss_error() from error
             return self._hear(line, BatchLaid)
 
     def _tell(self, frame: StrictModel) -> None:
         try:
             send_frame(self._control, frame)
         except OSError as error:
-            raise self.lost() from error
+            raise self.loss_error() from error
 
     def _hear(self, line: socket.socket, kind: type[_Answer]) -> _Answer:
         try:
             answer, _ = receive_frame(line, kind)
         except (EOFError, OSError, SealtrainError) as error:
-            raise self.lost() from error
+            raise self.loss_error() from error
         if answer is None:
-            raise self.lost()
+            raise self.loss_error()
         return answer
 
     def _refuse(self, answer: BatchLaid, dataset: int, batch: int) -> SealtrainError:
         kind = SealtrainError if answer.refused is None else error_by_code(answer.refused)
         if not issubclass(kind, REFUSED):
-            return self.lost()
+            return self.loss_error()
         if self._store_error is not None and kind is type(self._store_error):
             return self._store_error
         owner, name = self._names[dataset]
@@ -270,7 +270,7 @@ class Opener:
             hint="have its owner look at the sealed data, and seal it anew",
         )
 
-    def lost(self) -> DecryptionLost:
+    def loss_error(self) -> DecryptionLost:
         """It ended, or broke the rules of its lines."""
         return DecryptionLost(
             "the process that opens the records is gone",

@@ -227,7 +227,7 @@ def _lay_all(line: socket.socket, filler: SlotFiller) -> None:
     given, descriptor = receive_frame(line, SlotsGiven, descriptors=1)
     if given is None or descriptor is None:
         return
-    memory, slot_bytes = SharedMemory.received(descriptor), given.slot_bytes
+    memory, slot_bytes = SharedMemory.receive(descriptor), given.slot_bytes
     send_frame(line, BatchLaid())
     while True:
         wanted, _ = receive_frame(line, BatchWanted)

@@ -420,8 +420,8 @@ class KeptLease:
         self.asked_at = step
         return bool(answer["stop"])
 
-    def stopped(self) -> NoReturn:
-        """As ``LeaseKeeping.stopped``; the keeper knows why, and ends this process."""
+    def end_training(self) -> NoReturn:
+        """As ``LeaseKeeping.end_training``; the keeper knows why, and ends this process."""
         self._asking.ask(Stopped())
         raise RankLost("the keeper did not end this process", check="keeper")
 
@@ -436,10 +436,10 @@ class KeptMetrics(MetricGate):
 
     def offer(self, step: int, values: Mapping[str, float]) -> dict[str, float | None]:
         """Have the keeper release what may leave; this process is not told what did."""
-        self._asking.ask(OfferMetrics(step=step, values=numbers_of(self.named(values))))
+        self._asking.ask(OfferMetrics(step=step, values=numbers_of(self.select(values))))
         return {}
 
-    def named(self, values: Mapping[str, float]) -> dict[str, float]:
+    def select(self, values: Mapping[str, float]) -> dict[str, float]:
         """The measurements that the keeper has a use for."""
         renamed = {name.replace("/", "_"): value for name, value in values.items()}
         return {name: value for name, value in renamed.items() if name in self._wanted}
@@ -505,7 +505,7 @@ def _ref(name: str, previous: str) -> CheckpointRef:
 def _require_memory(descriptor: int | None) -> SharedMemory:
     if descriptor is None:
         raise RankLost("the keeper passed no memory", check="keeper")
-    return SharedMemory.received(descriptor)
+    return SharedMemory.receive(descriptor)
 
 
 def _address(view: memoryview) -> int:

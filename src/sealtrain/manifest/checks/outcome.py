@@ -64,7 +64,7 @@ def limits_are_said(case: Case) -> str:
     listed = [limit.id for limit in predicate.limits]
     if len(set(listed)) != len(listed):
         raise ClaimContradicted("the manifest lists a limit twice", check="limits")
-    needed = [*limits.required(predicate), *_of_evidence(case)]
+    needed = [*limits.list_required(predicate), *_of_evidence(case)]
     missing = [name for name in dict.fromkeys(needed) if name not in listed]
     if missing:
         raise ClaimContradicted(

@@ -97,7 +97,7 @@ class SftRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _learned_prompts_begin_rows(self) -> Self:
+    def _check_learned_prompts(self) -> Self:
         peft = self.peft
         if peft is None or peft.changes_weights:
             return self

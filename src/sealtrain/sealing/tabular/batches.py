@@ -183,7 +183,7 @@ def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
             try:
                 schema = merge(schema, other)
             except SchemaMismatch as error:
-                raise error.restated(
+                raise error.with_message(
                     f"{path.name}: field {error.column} has another type than in the files before"
                 ) from None
         return schema

@@ -83,7 +83,7 @@ def infer_blocks(path: Path, blocks: Iterable[bytes]) -> pa.Schema:
         try:
             schema = found if schema is None else merge(schema, found)
         except SchemaMismatch as error:
-            raise error.restated(
+            raise error.with_message(
                 f"{path.name}: field {error.column} has another type from record {first + 1} on"
             ) from None
         first += table.num_rows

@@ -81,16 +81,18 @@ def holds_beyond(table: pa.Table, bound: float, *, integers: bool = False) -> bo
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def wanted(kind: pa.DataType) -> bool:
+    def is_wanted(kind: pa.DataType) -> bool:
         return _holds(kind, partial(_is_number, integers=integers))
 
-    pending = [chunk for column in table.columns if wanted(column.type) for chunk in column.chunks]
+    pending = [
+        chunk for column in table.columns if is_wanted(column.type) for chunk in column.chunks
+    ]
     while pending:
         values = pending.pop()
         if pa.types.is_list(values.type):
             pending.append(values.flatten())
         elif pa.types.is_struct(values.type):
-            pending.extend(child for child in values.flatten() if wanted(child.type))
+            pending.extend(child for child in values.flatten() if is_wanted(child.type))
         else:
             ends = pc.min_max(values)
             least, most = ends["min"].as_py(), ends["max"].as_py()

@@ -275,7 +275,7 @@ class RunCallback(TrainerCallback):
         if self._stopping and self._context.lease_keeper is not None:
             if self._context.saver is not None:
                 self._context.saver.flush()
-            self._context.lease_keeper.stopped()
+            self._context.lease_keeper.end_training()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
@@ -344,7 +344,7 @@ class RunCallback(TrainerCallback):
         self._measured = {}
         step, opened = int(state.global_step), self._opened
         if opened is not None and "loss" in logs:
-            mended |= opened.closed(logs | mended, step)
+            mended |= opened.close(logs | mended, step)
             self._opened = None
         logs.update(mended)
         state.log_history[-1].update(mended)

@@ -35,7 +35,7 @@ class LeaseKeeping(Protocol):
             SealtrainError: Training ends now, without a checkpoint.
         """
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         """Raise the reason why training ended; its checkpoint is sealed."""
 
 

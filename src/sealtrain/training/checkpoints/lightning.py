@@ -149,7 +149,7 @@ class RunLightning(Callback):
             saver.save(self.steps, self._state(trainer, pl_module), growth=growth)
         if stops and lease_keeper is not None:
             saver.flush()
-            lease_keeper.stopped()
+            lease_keeper.end_training()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the last checkpoint."""

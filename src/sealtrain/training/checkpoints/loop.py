@@ -164,7 +164,7 @@ class RunLoop:
         if stops and lease_keeper is not None:
             if saver is not None:
                 saver.flush()
-            lease_keeper.stopped()
+            lease_keeper.end_training()
 
     def _state(self, random: Any, accounts: list[Any]) -> dict[str, Any]:
         """What rank 0 keeps: its own model and optimizer, and of all ranks what differs."""
@@ -246,13 +246,13 @@ class _Loaded:
         base = getattr(loader, "base_dataloader", loader)
         collate = base.collate_fn
 
-        def noted(examples: list[Any]) -> Any:
+        def collate_and_count(examples: list[Any]) -> Any:
             batch = collate(examples)
             self._made += 1
             self._ends[self._made] = stream.position
             return batch
 
-        base.collate_fn = noted
+        base.collate_fn = collate_and_count
 
     def give(self, start: int, count: int, go_on: Callable[[], None]) -> Iterator[Any]:
         """``count`` batches from row ``start`` on; ``go_on`` restores random states.

@@ -123,11 +123,11 @@ class DataPosition:
         base = getattr(self._loader, "base_dataloader", self._loader)
         stream, collate = self._stream, base.collate_fn
 
-        def noted(examples: list[Any]) -> Any:
+        def collate_and_count(examples: list[Any]) -> Any:
             batch = collate(examples)
             self._made += 1
             if stream is not None:
                 self._ends[self._made] = stream.mark()
             return batch
 
-        base.collate_fn = noted
+        base.collate_fn = collate_and_count

@@ -174,14 +174,14 @@ class ShardSaver:
             )
         refs = list(index.refs(checkpoint))
 
-        def opened(number: int) -> RawIOBase:
+        def open_numbered(number: int) -> RawIOBase:
             ref, shard = refs[number]
             return open_shard(self._store, self._run_id, checkpoint, ref, shard.digest)
 
         _together(
             "load",
             {name: own[name] for name in index.tensors},
-            storage_reader=PieceReader(index, opened),
+            storage_reader=PieceReader(index, open_numbered),
             planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
         )
         return filled

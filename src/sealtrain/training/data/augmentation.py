@@ -70,7 +70,7 @@ def text_changes(
         )
     special = frozenset(tokenizer.all_special_ids)
 
-    def changed(row: int, ids: list[int]) -> list[int]:
+    def change_row(row: int, ids: list[int]) -> list[int]:
         generator = row_generator(seed, row)
         plain = [place for place, token in enumerate(ids) if token not in special]
         hidden = _spans(len(plain), wanted, generator)
@@ -85,7 +85,7 @@ def text_changes(
                 kept.append(tokenizer.mask_token_id if masked else token)
         return kept
 
-    return changed
+    return change_row
 
 
 def _spans(count: int, wanted: TextAugmentation, generator: np.random.Generator) -> Any:

@@ -226,10 +226,10 @@ def read_in_each_rank() -> None:
     """
     from accelerate import Accelerator
 
-    def chosen(self: Any) -> bool:
+    def is_dispatching(self: Any) -> bool:
         return bool(self.dataloader_config.dispatch_batches)
 
-    Accelerator.dispatch_batches = property(chosen)
+    Accelerator.dispatch_batches = property(is_dispatching)
 
 
 def find_positioned(dataset: Any) -> Positioned | None:

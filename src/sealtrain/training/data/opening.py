@@ -72,10 +72,10 @@ class Turned:
 class Batches(Protocol):
     """What a stream knows of its batches."""
 
-    def opened(self, pick: Pick) -> pa.RecordBatch:
+    def open(self, pick: Pick) -> pa.RecordBatch:
         """The batch of a pick as it was sealed, in the stream's columns. In any thread."""
 
-    def turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
+    def turn(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
         """That batch in the order of the pick's turn."""
 
     def waiting(self, pick: Pick) -> Turned | None:
@@ -112,7 +112,7 @@ class OpenHere:
     def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
         """As ``BatchOpener.open``."""
         for pick in picks:
-            yield batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
+            yield batches.waiting(pick) or batches.turn(pick, batches.open(pick)).whole()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class OpenInProcess:
         missing = (pick for pick in picks if batches.waiting(pick) is None)
         process = PrefetchProcess(
             missing,
-            batches.opened,
-            finish=lambda pick, batch: batches.turned(pick, batch).whole().rows,
+            batches.open,
+            finish=lambda pick, batch: batches.turn(pick, batch).whole().rows,
             largest=self.largest,
         )
         with closing(process):
@@ -145,7 +145,7 @@ class OpenInProcess:
                     yield waiting
                     continue
                 batch, finished = process.take()
-                yield Turned(batch) if finished else batches.turned(pick, batch).whole()
+                yield Turned(batch) if finished else batches.turn(pick, batch).whole()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,10 @@ class OpenFetched:
     def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
         """As ``BatchOpener.open``."""
 
-        def turned(pick: Pick) -> Turned:
-            return batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
+        def turn(pick: Pick) -> Turned:
+            return batches.waiting(pick) or batches.turn(pick, batches.open(pick)).whole()
 
-        return fetch_ahead(turned, picks)
+        return fetch_ahead(turn, picks)
 
 
 def opener_for(datasets: Sequence[BatchedRecords], *, ahead: bool) -> BatchOpener:

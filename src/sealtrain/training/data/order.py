@@ -28,7 +28,7 @@ round: the first lane walks both its batches, the second walks its only batch tw
 
 Each pick's batch is shuffled for its turn, so the two turns of one batch differ::
 
-    >>> [order.shuffled(pick, rows).tolist() for pick, rows in zip(first.picks, (3, 2, 4, 4))]
+    >>> [order.shuffle(pick, rows).tolist() for pick, rows in zip(first.picks, (3, 2, 4, 4))]
     [[0, 2, 1], [0, 1], [0, 2, 3, 1], [0, 1, 2, 3]]
 
 The shuffled batches are concatenated, and the round's own permutation takes rows from them. The
@@ -301,7 +301,7 @@ class Order:
             order=generator.permutation(sum(highs) - sum(lows)),
         )
 
-    def shuffled(self, pick: Pick, rows: int) -> Indices:
+    def shuffle(self, pick: Pick, rows: int) -> Indices:
         """How the batch of a pick is shuffled: a permutation of its ``rows`` rows, int64."""
         import numpy as np
 

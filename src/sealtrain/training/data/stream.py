@@ -245,27 +245,27 @@ class _OpenBatches:
         self._projection, self._order = projection, order
         self._kept: dict[tuple[int, int], pa.RecordBatch] = {}
 
-    def opened(self, pick: Pick) -> pa.RecordBatch:
+    def open(self, pick: Pick) -> pa.RecordBatch:
         return self._projection.read(pick.source, pick.batch)
 
-    def turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
-        return Turned(batch, self._order.shuffled(pick, batch.num_rows))
+    def turn(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
+        return Turned(batch, self._order.shuffle(pick, batch.num_rows))
 
     def waiting(self, pick: Pick) -> Turned | None:
         kept = self._kept.pop((pick.source, pick.batch), None)
-        return None if kept is None else self.turned(pick, kept)
+        return None if kept is None else self.turn(pick, kept)
 
     def keep(self, picks: Sequence[Pick], threads: int) -> list[Turned]:
         """The batches of several picks, opened in threads where they are not open."""
         missing = [pick for pick in picks if (pick.source, pick.batch) not in self._kept]
         if threads == 1 or len(missing) < 2:
-            opened = [self.opened(pick) for pick in missing]
+            opened = [self.open(pick) for pick in missing]
         else:
             with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
-                opened = list(pool.map(self.opened, missing))
+                opened = list(pool.map(self.open, missing))
         for pick, batch in zip(missing, opened, strict=True):
             self._kept[pick.source, pick.batch] = batch
-        return [self.turned(pick, self._kept[pick.source, pick.batch]) for pick in picks]
+        return [self.turn(pick, self._kept[pick.source, pick.batch]) for pick in picks]
 
 
 def _few_rows(current: Round, few: Indices, batches: _OpenBatches, threads: int) -> pa.RecordBatch:

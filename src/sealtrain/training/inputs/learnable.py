@@ -167,16 +167,16 @@ class _Encoder:
         self._ids_alone: Callable[[list[str]], Any] | None = None
         self._tried = False
 
-    def ended(self, text: str) -> str:
+    def end(self, text: str) -> str:
         """A text with the end token at its end."""
         if self._end is None or text.endswith(self._end):
             return text
         return text + str(self._end)
 
     def ids(self, value: Any, **settings: Any) -> list[int]:
-        return list(self.encoded(value, **settings)["input_ids"])
+        return list(self.encode(value, **settings)["input_ids"])
 
-    def encoded(self, value: Any, **settings: Any) -> Mapping[str, Any]:
+    def encode(self, value: Any, **settings: Any) -> Mapping[str, Any]:
         if isinstance(value, str):
             found: Mapping[str, Any] = self.tokenizer(text=value)
             return found
@@ -271,12 +271,12 @@ class _Supervised:
     def _begin(self, records: Sequence[Record]) -> list[tuple[list[int], int]]:
         """The tokens of each record, and the first of them that is learned."""
         if self._kind == "text":
-            rows = self._encode.many([self._encode.ended(record["text"]) for record in records])
+            rows = self._encode.many([self._encode.end(record["text"]) for record in records])
             return [(ids, 0) for ids in rows]
         if self._kind == "prompt-completion":
             asked = self._encode.many([record["prompt"] for record in records])
             whole = self._encode.many(
-                [record["prompt"] + self._encode.ended(record["completion"]) for record in records]
+                [record["prompt"] + self._encode.end(record["completion"]) for record in records]
             )
             return [
                 (ids, _count_shared(prompt, ids) if self._completion else 0)
@@ -291,7 +291,7 @@ class _Supervised:
         """The tokens of each conversation, and its labels: what the assistant says is learned."""
         found = []
         for record in records:
-            encoded = self._encode.encoded(
+            encoded = self._encode.encode(
                 record["messages"], return_assistant_tokens_mask=True, **self._settings(record)
             )
             ids, marks = list(encoded["input_ids"]), encoded.get("assistant_masks") or ()
@@ -367,7 +367,7 @@ class _Answers:
         tools = {} if written else {"tools": _tools(record.get("tools"))}
         rows = [
             self._encode.ids(
-                prompt + (self._encode.ended(answer) if isinstance(answer, str) else answer),
+                prompt + (self._encode.end(answer) if isinstance(answer, str) else answer),
                 **tools,
             )
             for answer in answers
@@ -403,7 +403,7 @@ class _Scored:
         for name in ("chosen", "rejected"):
             answer, settings = record[name], {}
             if isinstance(answer, str):
-                answer = self._encode.ended(answer)
+                answer = self._encode.end(answer)
             else:
                 settings = {"tools": _tools(record.get("tools"))}
             text = record["prompt"] + answer if "prompt" in record else answer

@@ -50,14 +50,14 @@ class ImageLayout(Protocol):
             RecordInvalid: An image has a shape that the model cannot read.
         """
 
-    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+    def image_ids(self, image: Callable[[], Image]) -> tuple[int, ...]:
         """Ids that take the place of an image's token, as ``read`` returns them.
 
         Args:
             image: Decodes it; called only if its shape matters.
         """
 
-    def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
+    def bare_image_ids(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """Ids of an image where no token of the prompt says where it stands."""
 
     def of_text(self, ids: Any, tensors: Tensors) -> Tensors:
@@ -103,11 +103,11 @@ class Squares:
             values = values[:, None]
         return {"pixel_values": values}, [self.tokens] * len(images)
 
-    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+    def image_ids(self, image: Callable[[], Image]) -> tuple[int, ...]:
         """The same for each."""
         return self.tokens
 
-    def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
+    def bare_image_ids(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """The same ids."""
         return image
 
@@ -145,7 +145,7 @@ class Grids:
         rows = [(self.token,) * (int(grid.prod()) // self.merged) for grid in grids]
         return {"pixel_values": seen["pixel_values"], "image_grid_thw": grids}, rows
 
-    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+    def image_ids(self, image: Callable[[], Image]) -> tuple[int, ...]:
         """By its shape, without its pixels."""
         width, height = image().size
         try:
@@ -154,7 +154,7 @@ class Grids:
             raise _unreadable() from None
         return (self.token,) * (patches // self.merged)
 
-    def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
+    def bare_image_ids(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """Between the tokens that begin and end an image."""
         before, after = self.around
         return (*before, *image, *after)
@@ -191,11 +191,11 @@ class Tiles:
         names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
         return {name: seen[name] for name in names}, [(self.token,)] * len(images)
 
-    def taken(self, image: Callable[[], Image]) -> tuple[int, ...]:
+    def image_ids(self, image: Callable[[], Image]) -> tuple[int, ...]:
         """One."""
         return (self.token,)
 
-    def unmarked(self, image: tuple[int, ...]) -> tuple[int, ...]:
+    def bare_image_ids(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """The same ids."""
         return image
 

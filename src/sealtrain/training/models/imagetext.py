@@ -211,7 +211,7 @@ class ImageTextEncoder:
             RecordInvalid: As a call, but for an image whose shape says nothing about its tokens.
         """
         image = record[self._columns.image]
-        taken = self._layout.taken(lambda: decode(image, self._max_pixels))
+        taken = self._layout.image_ids(lambda: decode(image, self._max_pixels))
         return self._row(record, taken)[2]
 
     def _tokens(self, record: Encoded, image: tuple[int, ...]) -> tuple[list[int], int]:
@@ -250,4 +250,4 @@ class ImageTextEncoder:
             place = prompt.index(token)
             return [*prompt[:place], *image, *prompt[place + 1 :]]
         begins = bool(prompt) and prompt[0] == self._tokenizer.bos_token_id
-        return [*prompt[:begins], *self._layout.unmarked(image), *prompt[begins:]]
+        return [*prompt[:begins], *self._layout.bare_image_ids(image), *prompt[begins:]]

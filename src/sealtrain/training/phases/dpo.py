@@ -130,14 +130,14 @@ def _count_tokens(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Bat
     """Batches that also carry the field by which the trainer counts tokens."""
     import torch
 
-    def collated(rows: list[Batch]) -> Batch:
+    def collate_pairs(rows: list[Batch]) -> Batch:
         batch = collate(rows)
         for name in ("input_ids", "attention_mask"):
             pair = [batch[f"{side}_{name}"].flatten() for side in ("chosen", "rejected")]
             batch[name] = torch.cat(pair)
         return batch
 
-    return collated
+    return collate_pairs
 
 
 def _fuse_head(model: Any) -> None:

@@ -61,7 +61,7 @@ def train(work: TrainingContext[EvaluateRecipe]) -> PhaseResult:
     else:
         counts = over_floor(counts, recipe.min_records)
     metrics = metrics_of(counts)
-    released = work.context.gate.filtered(metrics)
+    released = work.context.gate.filter(metrics)
     work.beside["metrics.json"] = json.dumps(released, sort_keys=True).encode()
     return PhaseResult(metrics=metrics, counts=Evaluated(rows=len(truth)))
 

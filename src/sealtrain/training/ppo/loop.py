@@ -203,7 +203,7 @@ class PpoLoop:
         if stops and lease_keeper is not None:
             if saver is not None:
                 saver.flush()
-            lease_keeper.stopped()
+            lease_keeper.end_training()
 
     def _is_best(self, step: int) -> bool:
         return bool(self._arguments.load_best_model_at_end) and self._best.step == step

@@ -100,12 +100,12 @@ def roll_out(
 
     size = arguments.per_device_train_batch_size
 
-    def sampled(number: int, records: Sequence[Prompt]) -> list[Experience]:
+    def sample(number: int, records: Sequence[Prompt]) -> list[Experience]:
         with seed_generators(f"ppo answers {arguments.seed} {first + number * size}"):
             answers = sampler.sample(critic.policy, [record["prompt"] for record in records])
         return _look_at(critic, frozen, sampler, answers)
 
-    def scored(_number: int, rows: range) -> list[float]:
+    def score_answers(_number: int, rows: range) -> list[float]:
         some = [prompts[row] for row in rows]
         return rewards(
             [record["prompt"] for record in some],
@@ -114,12 +114,12 @@ def roll_out(
         )
 
     chunks = [prompts[at : at + size] for at in range(0, len(prompts), size)]
-    experiences = [experience for some in deal_pieces(chunks, sampled) for experience in some]
+    experiences = [experience for some in deal_pieces(chunks, sample) for experience in some]
     answers = [experience.answer for experience in experiences]
     at_a_time = arguments.per_device_eval_batch_size  # as a reward model batches by itself
     everyone = range(len(prompts))
     parts = [everyone[at : at + at_a_time] for at in range(0, len(prompts), at_a_time)]
-    scores = torch.tensor([score for some in deal_pieces(parts, scored) for score in some])
+    scores = torch.tensor([score for some in deal_pieces(parts, score_answers) for score in some])
     if arguments.missing_eos_penalty is not None:
         cut = torch.tensor([not answer.ended for answer in answers])
         scores = scores - arguments.missing_eos_penalty * cut

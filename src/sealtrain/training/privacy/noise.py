@@ -74,7 +74,7 @@ class NoiseSource:
             view[at : at + size] = stream.update(zeros[:size])
         return drawn.astype(np.uint64, copy=False)
 
-    def chosen(self, threshold: NDArray[np.uint64], *place: int | str) -> NDArray[np.int64]:
+    def choose(self, threshold: NDArray[np.uint64], *place: int | str) -> NDArray[np.int64]:
         """Positions whose own coin chooses them, in ascending order.
 
         Args:

@@ -297,7 +297,7 @@ class _Draws:
 
         if not 0 <= step < self._steps:
             raise IndexError(step)
-        return {"rows": torch.from_numpy(self._noise.chosen(self._thresholds, "rows", step))}
+        return {"rows": torch.from_numpy(self._noise.choose(self._thresholds, "rows", step))}
 
 
 def _thresholds(plan: Plan, rows: list[dict[str, Any]]) -> Any:

@@ -56,7 +56,7 @@ class OpenInterval:
     until: int
     values: dict[str, float]
 
-    def closed(self, later: Mapping[str, Any], step: int) -> dict[str, float]:
+    def close(self, later: Mapping[str, Any], step: int) -> dict[str, float]:
         """Values of a log over the whole interval.
 
         The parts were summed apart, so the last digit of a float32 sum may differ.

@@ -17,7 +17,7 @@ class Bar:
     def step(self, step: int, _values: dict[str, float]) -> None:
         """Take the end of a step."""
 
-    def released(self, _step: int, values: dict[str, float | None]) -> None:
+    def take_metrics(self, _step: int, values: dict[str, float | None]) -> None:
         """Take released metrics."""
 
 
@@ -54,7 +54,7 @@ class _Shown(Bar):
     def step(self, step: int, _values: dict[str, float]) -> None:
         self._progress.update(self._task, completed=step)
 
-    def released(self, _step: int, values: dict[str, float | None]) -> None:
+    def take_metrics(self, _step: int, values: dict[str, float | None]) -> None:
         if (loss := values.get("loss")) is not None:
             self._progress.update(self._task, loss=f"{loss:.6g}")
         if (rate := _rate(values)) is not None:
@@ -83,7 +83,7 @@ class _Lines(Bar):
         if due or step >= self._steps:
             self._said_at, self._due = now, step
 
-    def released(self, step: int, values: dict[str, float | None]) -> None:
+    def take_metrics(self, step: int, values: dict[str, float | None]) -> None:
         said = {"loss": values.get("loss"), "tokens/s": _rate(values)}
         found = tuple(f"{name} {value:,.6g}" for name, value in said.items() if value is not None)
         if not found:

@@ -51,7 +51,7 @@ class MetricGate:
         """
         if self.besides is not None:
             values = {**self.besides(step, values), **values}
-        allowed = self.filtered(values)
+        allowed = self.filter(values)
         if step % self._policy.every_n_steps:
             return {}
         allowed = {
@@ -63,7 +63,7 @@ class MetricGate:
                 told(step, allowed)
         return allowed
 
-    def filtered(self, values: Mapping[str, float]) -> dict[str, float | None]:
+    def filter(self, values: Mapping[str, float]) -> dict[str, float | None]:
         """The named metrics of ``values``, rounded; not-finite ones become null.
 
         A slash in a trainer's name (``rewards/margins``) is an underscore in a policy's.

@@ -233,7 +233,7 @@ class Monitor:
         self.shown.steps = step
         self.shown.samples = step * self._rows_per_step
 
-    def measured(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
+    def measure(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
         """Check the logged values before the release policy, and return further measurements.
 
         Returns:
@@ -255,7 +255,7 @@ class Monitor:
             found["tokens_per_second"] = (tokens - before[2]) / seconds
         return found
 
-    def released(self, step: int, values: Mapping[str, float | None]) -> None:
+    def take_metrics(self, step: int, values: Mapping[str, float | None]) -> None:
         """Take the metrics that the release policy released."""
         self.shown.metrics = {**self.shown.metrics, **values}
         if self._folder is not None:

@@ -16,7 +16,7 @@ def test_a_full_port_says_so_once_and_serves_again_when_one_has_gone() -> None:
     served, leave = threading.Semaphore(0), threading.Event()
 
     def handle(sock: Caller) -> None:
-        sock.proven()
+        sock.mark_proven()
         served.release()
         leave.wait(WITHIN_S)
         sock.sendall(b"done")

@@ -33,8 +33,8 @@ def members(*companies: NodeCompany) -> list[RankPlace]:
 
 def test_a_company_has_a_port_for_each_rank_and_a_key_of_its_own() -> None:
     with (
-        NodeCompany.opened(("127.0.0.1", 0), ranks=2, first=0) as one,
-        NodeCompany.opened(("127.0.0.1", 0), ranks=2, first=2) as two,
+        NodeCompany.open(("127.0.0.1", 0), ranks=2, first=0) as one,
+        NodeCompany.open(("127.0.0.1", 0), ranks=2, first=2) as two,
     ):
         ports = [*one.ports, *two.ports]
         assert len(set(ports)) == 4
@@ -43,7 +43,7 @@ def test_a_company_has_a_port_for_each_rank_and_a_key_of_its_own() -> None:
         one.meet(members(one, two), run_id=RUN, session=SESSION)
         assert one.world == 4
         assert list(one.urls) == [f"tcp://127.0.0.1:{port}" for port in ports]
-        assert one.blamed() is None
+        assert one.explain_failure() is None
     for port in ports:
         with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             pass
@@ -53,8 +53,8 @@ def test_an_address_in_use_is_said_and_the_ports_before_it_are_given_back() -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError):
-            NodeCompany.opened(("127.0.0.1", port - 1), ranks=2, first=0)
-    with NodeCompany.opened(("127.0.0.1", port - 1), ranks=1, first=0):
+            NodeCompany.open(("127.0.0.1", port - 1), ranks=2, first=0)
+    with NodeCompany.open(("127.0.0.1", port - 1), ranks=1, first=0):
         pass
 
 
@@ -62,10 +62,10 @@ def test_an_address_in_use_is_said_and_the_ports_before_it_are_given_back() -> N
 def test_a_guest_with_infiniband_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "uverbs0").touch()
     with pytest.raises(UsageError, check=carries(check="infiniband", got="uverbs0")):
-        NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0, fabric=tmp_path)
+        NodeCompany.open(("127.0.0.1", 0), ranks=1, first=0, fabric=tmp_path)
     (tmp_path / "uverbs0").unlink()
     (tmp_path / "rdma_cm").touch()  # the kernel's module alone reaches nothing
-    with NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0, fabric=tmp_path):
+    with NodeCompany.open(("127.0.0.1", 0), ranks=1, first=0, fabric=tmp_path):
         pass
 
 
@@ -74,8 +74,8 @@ def test_a_node_that_dies_before_it_connects_ends_the_wait_of_the_others() -> No
     ours, its = socket.socketpair()
     with (
         ours,
-        NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0, meeting_seconds=60.0) as one,
-        NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=1) as two,
+        NodeCompany.open(("127.0.0.1", 0), ranks=1, first=0, meeting_seconds=60.0) as one,
+        NodeCompany.open(("127.0.0.1", 0), ranks=1, first=1) as two,
     ):
         one.meet(members(one, two), run_id=RUN, session=SESSION)
         one.watch({"node 1": ours})
@@ -89,7 +89,7 @@ def test_a_node_that_dies_before_it_connects_ends_the_wait_of_the_others() -> No
 
 def test_nobody_connects_before_nodes_have_met() -> None:
     with (
-        NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0) as one,
+        NodeCompany.open(("127.0.0.1", 0), ranks=1, first=0) as one,
         pytest.raises(AssertionError),
     ):
         one.connect()
@@ -98,8 +98,8 @@ def test_nobody_connects_before_nodes_have_met() -> None:
 def test_a_node_that_died_before_it_connected_is_a_lost_node() -> None:
     """It may be replaced: the run waits for it, as for one that died later."""
     with (
-        NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0, meeting_seconds=1.0) as one,
-        NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=1) as two,
+        NodeCompany.open(("127.0.0.1", 0), ranks=1, first=0, meeting_seconds=1.0) as one,
+        NodeCompany.open(("127.0.0.1", 0), ranks=1, first=1) as two,
     ):
         one.meet(members(one, two), run_id=RUN, session=SESSION)
         two.leave()
@@ -109,7 +109,7 @@ def test_a_node_that_died_before_it_connected_is_a_lost_node() -> None:
 
 
 def test_a_key_of_another_length_is_no_member() -> None:
-    with NodeCompany.opened(("127.0.0.1", 0), ranks=1, first=0) as one:
+    with NodeCompany.open(("127.0.0.1", 0), ranks=1, first=0) as one:
         other = RankPlace(host="127.0.0.1", port=1, public_key=bytes(31))
         with pytest.raises(UsageError):
             one.meet([*members(one), other], run_id=RUN, session=SESSION)

@@ -13,7 +13,7 @@ from collecting import COLLECTING
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
-from sealtrain_together.travelling.bounds import PrivateSteps, bounded, epsilon_spent
+from sealtrain_together.travelling.bounds import PrivateSteps, bound_moves, epsilon_spent
 from sealtrain_together.travelling.program import Program, ProgramSettings
 from sharing.training import turns
 
@@ -232,7 +232,7 @@ def test_moments_of_earlier_chunks_survive_one_that_goes_too_far() -> None:
 def test_weights_that_are_no_numbers_go_back() -> None:
     one = program(max_update_norm=1.0)
     before = weights(one)
-    with bounded(one.model, one.optimizer, 1.0) as moved, torch.no_grad():
+    with bound_moves(one.model, one.optimizer, 1.0) as moved, torch.no_grad():
         next(one.model.parameters()).fill_(float("nan"))
     assert moved() == -1.0
     assert torch.equal(weights(one), before)

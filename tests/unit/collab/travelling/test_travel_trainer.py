@@ -365,14 +365,14 @@ def test_the_base_is_measured_and_no_part_of_the_state(base: Path, sealed: dict[
         program.train(chunk)
     after = meter.take(keys[1])
     assert after == fingerprint_of_bytes(program.state(), keys[1])
-    frozen = dict(program.fixed())
+    frozen = dict(program.list_fixed())
     assert frozen
     assert not frozen.keys() & dict(program.tensors()).keys()
     name = next(name for name in frozen if name.startswith("model."))
     with torch.no_grad():
         frozen[name].view(-1)[0] += 1e-3
     with pytest.raises(TripBroken) as changed:
-        meter.unchanged()
+        meter.check_unchanged()
     assert (changed.value.check, changed.value.got) == ("model", name)
     program.close()
 

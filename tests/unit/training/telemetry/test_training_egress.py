@@ -61,4 +61,4 @@ def test_no_call_is_made_when_nothing_may_leave() -> None:
     guard, left = gate(metrics=())
     guard.offer(1, {"loss": 1.0})
     assert left == []
-    assert guard.filtered({"loss": 1.0}) == {}
+    assert guard.filter({"loss": 1.0}) == {}

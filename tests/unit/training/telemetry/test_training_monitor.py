@@ -210,7 +210,7 @@ def test_the_bar_shows_released_numbers_only(tmp_path: Path, seen: bool) -> None
         said = _Terminal(said)  # type: ignore[assignment]
     with said, progress_bar(said, 10) as bar:
         bar.step(5, {"loss": 0.123456789})
-        bar.released(5, {"loss": 0.12, "tokens_per_second": 1234.5})
+        bar.take_metrics(5, {"loss": 0.12, "tokens_per_second": 1234.5})
         bar.step(10, {"loss": 0.987654321})
     text = (tmp_path / "terminal").read_text()
     assert "0.12" in text
@@ -261,7 +261,7 @@ def test_a_line_shows_a_step_with_its_own_loss(tmp_path: Path) -> None:
         for step in range(1, 5):
             bar.step(step, {})
             if step != 3:
-                bar.released(step, {"loss": step / 10})
+                bar.take_metrics(step, {"loss": step / 10})
     lines = (tmp_path / "log").read_text().splitlines()[1:]
     assert lines == ["step 1/4  loss 0.1", "step 4/4  loss 0.4"]
     now = iter(range(0, 100, 9))
@@ -269,7 +269,7 @@ def test_a_line_shows_a_step_with_its_own_loss(tmp_path: Path) -> None:
         for step in range(1, 4):
             bar.step(step, {})
             if step != 3:
-                bar.released(step, {"loss": step / 10})
+                bar.take_metrics(step, {"loss": step / 10})
     last = (tmp_path / "far").read_text().splitlines()[-1]
     assert last == "step 3/4  loss 0.2  (of step 2)"
 
@@ -277,7 +277,7 @@ def test_a_line_shows_a_step_with_its_own_loss(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
     with Monitor(port=0) as monitor:
         monitor.watch()
-        monitor.released(1, {"loss": None})
+        monitor.take_metrics(1, {"loss": None})
         assert math.isnan(scraped(monitor)["sealtrain_metric{loss}"])
 
 

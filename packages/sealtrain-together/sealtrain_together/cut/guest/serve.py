@@ -127,7 +127,7 @@ def _serve_clients(
         ready(write_host_and_port(*listener.getsockname()[:2]))
         return run_secluded(
             run,
-            lambda terminal: work.done(listener, terminal, progress=progress),
+            lambda terminal: work.perform(listener, terminal, progress=progress),
         )
 
 
@@ -138,7 +138,7 @@ class _Work:
         self._run, self._how = run, how
         self._wait, self._patience = wait, patience
 
-    def done(self, listener: socket.socket, terminal: TextIO, *, progress: bool) -> Outcome:
+    def perform(self, listener: socket.socket, terminal: TextIO, *, progress: bool) -> Outcome:
         from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
         from sealtrain_together.cut.learning import Learning
         from sealtrain_together.cut.server import Clients, CutRun
@@ -160,7 +160,7 @@ class _Work:
             clock=run.now,
         )
         if self._states.newest is None and not run.journal.log.entries:
-            run.begun()  # again: nothing was sealed
+            run.begin_log()  # again: nothing was sealed
         with listening(listener, clients.handle, what="clients", say=saying(terminal)):
             try:
                 consents, checkpoint = self._all_there(clients)
@@ -178,7 +178,7 @@ class _Work:
                         resume=checkpoint,
                     ),
                     reporting=Reporting(
-                        on_metrics=run.released_metrics,
+                        on_metrics=run.keep_metrics,
                         progress=terminal if progress else None,
                     ),
                     phase=learning.train,
@@ -195,7 +195,7 @@ class _Work:
     ) -> tuple[Mapping[str, SignedConsent], CheckpointRef | None]:
         """Wait for all owners; the consents in the log, and where training goes on."""
         run, how = self._run, self._how
-        consents = clients.joined(self._wait)
+        consents = clients.wait_for_all(self._wait)
         continued = self._states.open(run.joint_key(STATE_PURPOSE, clients.shares()))
         if continued is None:
             terms = {"layers": how.layers, "wire": how.wire, "spf_share": how.spf_share}
@@ -207,7 +207,7 @@ class _Work:
         run.take_up(continued.journal.to_dict())
         consents = self._consents_in_log()
         clients.go_on(continued.arrived, consents)
-        run.resumed(ref.counter, ref.step, ref.digest)
+        run.record_resume(ref.counter, ref.step, ref.digest)
         return consents, ref
 
     def _consents_in_log(self) -> dict[str, SignedConsent]:
@@ -225,14 +225,14 @@ class _Work:
 
     def _note_state(self, ref: CheckpointRef, clients: Clients) -> None:
         """Make a checkpoint one that a server goes on from, and have the owners note it."""
-        self._run.checkpointed(ref, self._states.seal(ref, clients.arrived()))
+        self._run.anchor_checkpoint(ref, self._states.seal(ref, clients.snapshot()))
         clients.tell(SealedCutState.of(ref))
 
     def _note_received(
         self, clients: Clients, sources: Sequence[Source], learning: Learning
     ) -> None:
         for source in sources:
-            came = clients.received(source.dataset.dataset_id)
+            came = clients.find_received(source.dataset.dataset_id)
             counted = {
                 "party": source.owner,
                 "dataset_id": source.dataset.dataset_id,
@@ -257,7 +257,7 @@ class _Work:
                     "run_id": party_run_id(self._run.run_id, name),
                     "datasets": clients.envelopes(name),
                     "releases": (),
-                    "from": to_rfc3339(clients.joined_at(name)),
+                    "from": to_rfc3339(clients.join_time(name)),
                     "until": until,
                     "closings": (),
                     "counts": clients.counts(name),

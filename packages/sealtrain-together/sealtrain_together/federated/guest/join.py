@@ -80,7 +80,7 @@ def join(
             begun()
             return run_secluded(
                 run,
-                lambda terminal: _PartyWork(run, terminal, progress=progress).done(mailbox),
+                lambda terminal: _PartyWork(run, terminal, progress=progress).perform(mailbox),
                 peers=addresses(settings),
             )
         finally:
@@ -100,7 +100,7 @@ class _PartyWork:
         if terms_of(run).products is not None:
             self._outside = OutsideProducts(run.recipe, ReachedMachines(run, run.asked_as))
 
-    def done(self, mailbox: Mailbox) -> dict[str, Any]:
+    def perform(self, mailbox: Mailbox) -> dict[str, Any]:
         from sealtrain_together.federated.learner import Learner
 
         run = self._run
@@ -135,7 +135,7 @@ class _PartyWork:
             patients=None if self._patients is None else self._patients.patients,
             share=None if self._patients is not None else run.share(SHARE_PURPOSE).hex(),
             sealed=self._sealed,
-            products=None if self._outside is None else self._outside.begun(),
+            products=None if self._outside is None else self._outside.report_begun(),
         )
 
     def learn(self, asked: Asked, state: bytes) -> Done:
@@ -151,7 +151,7 @@ class _PartyWork:
                 steps, loss = 1, None
                 update = self._patients.learn(asked.round, state, _rate(asked))
         except SealtrainError as error:
-            raise self._run.lease_keeper.lapsed(error) from None
+            raise self._run.lease_keeper.explain_end(error) from None
         self._rounds.append(asked.round)
         report = self._run.report(self._run.now())
         words = LearnedMessage(
@@ -168,7 +168,7 @@ class _PartyWork:
         outside = self._outside
         if outside is None:
             return None
-        return SessionSpent(session=outside.session, **outside.spent().to_dict())
+        return SessionSpent(session=outside.session, **outside.report_spent().to_dict())
 
     def _know(self, asked: Asked) -> None:
         """Have brokers anchor the lead's newest state, before anything is learned after it.
@@ -192,7 +192,7 @@ class _PartyWork:
         if sealed is not None:
             lease_keeper = self._run.lease_keeper
             steps = (asked.round - 1) * terms_of(self._run).local_steps
-            lease_keeper.sealed(
+            lease_keeper.anchor_checkpoint(
                 CheckpointRef(counter=sealed.counter, step=steps, digest=sealed.digest)
             )
             if lease_keeper.refused is not None:

@@ -116,7 +116,9 @@ def _lead_rounds(
         begun(run.run_id)
         return run_secluded(
             run,
-            lambda terminal: _LeadWork(run, terms, carrier, terminal if progress else None).done(),
+            lambda terminal: _LeadWork(
+                run, terms, carrier, terminal if progress else None
+            ).perform(),
         )
     finally:
         run.close()
@@ -132,7 +134,7 @@ class _LeadWork:
 
         self._run, self._terms, self._carrier = run, terms, carrier
         self._terminal = terminal
-        self._gate = MetricGate(run.recipe.release_policy, run.released_metrics, self._show)
+        self._gate = MetricGate(run.recipe.release_policy, run.keep_metrics, self._show)
         self._last: dict[str, float] = {}
         self._states: LeadStates | None = None
         if terms.patient_privacy is None:
@@ -145,9 +147,9 @@ class _LeadWork:
             )
         waits = self._states is not None and self._states.waiting
         if not waits and not run.journal.log.entries:  # nothing was sealed: it begins again
-            run.begun()
+            run.begin_log()
 
-    def done(self) -> Outcome:
+    def perform(self) -> Outcome:
         from sealtrain.manifest.checks.collaborations.padfacts import layer_counts
         from sealtrain_together.federated.learner import Learner
         from sealtrain_together.pads.protect import IntegerWeights
@@ -184,7 +186,7 @@ class _LeadWork:
         run = self._run
         run.take_up(journal)
         steps = standing.round * self._terms.local_steps
-        run.resumed(sealed.counter, steps, sealed.digest)
+        run.record_resume(sealed.counter, steps, sealed.digest)
         self._merging.sessions.recount(run.journal.log.entries)
         for party in present_after(run.journal.log.entries):
             run.record("party.left", {"party": party, "code": PeerUnreachable.code})
@@ -221,7 +223,7 @@ class _LeadWork:
             steps=self._run.recipe.trainer.max_steps,
             samples_seen=self._merging.samples(merged.steps),
             tokens=None,
-            metrics=self._gate.filtered({**self._last, **finite}),
+            metrics=self._gate.filter({**self._last, **finite}),
             environment=environment(),
             accelerators=accelerators(),
             withheld=dict(self._gate.withheld),

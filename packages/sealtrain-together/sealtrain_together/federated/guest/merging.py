@@ -173,7 +173,7 @@ class StrategyMerge(Merge):
         from torch import from_numpy
 
         from sealtrain_together.federated.engine import PartyUpdate
-        from sealtrain_together.federated.merging import bounded
+        from sealtrain_together.federated.merging import bound
         from sealtrain_together.federated.update import decode_state, encode_state
 
         most = self._terms.max_update_norm
@@ -183,7 +183,7 @@ class StrategyMerge(Merge):
             update = part.value.state
             if most is not None:
                 update = {
-                    name: tensor.float() for name, tensor in bounded(update, previous, most).items()
+                    name: tensor.float() for name, tensor in bound(update, previous, most).items()
                 }
             arrays = {name: tensor.numpy() for name, tensor in update.items()}
             given.append(PartyUpdate(party=part.party, records=part.records, arrays=arrays))

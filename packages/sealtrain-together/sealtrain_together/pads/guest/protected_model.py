@@ -176,7 +176,7 @@ class OutsideProducts:
         """Products of one pass forward."""
         return len(self._begin().layers)
 
-    def begun(self) -> PadsBegun:
+    def report_begun(self) -> PadsBegun:
         """What left the guest, and who makes the pads, of a process that reached them itself."""
         how = self._how
         return PadsBegun.model_validate(
@@ -190,7 +190,7 @@ class OutsideProducts:
             }
         )
 
-    def spent(self) -> PadsSpent:
+    def report_spent(self) -> PadsSpent:
         """What was accepted since the session began."""
         spent = self._begin().engine.spent
         return PadsSpent(

@@ -126,7 +126,7 @@ class PadStandIns:
         if not self._is_begun:
             return
         with self._noting:  # counts rise from one message to the next, whichever thread sends them
-            spent = self._outside.spent()
+            spent = self._outside.report_spent()
             self._run.ask(
                 ProductsMade(
                     products=spent.products,

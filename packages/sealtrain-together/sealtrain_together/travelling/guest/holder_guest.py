@@ -132,7 +132,7 @@ def hold(
         stack.callback(work.close)
         return run_secluded(
             run,
-            lambda terminal: work.done(listener, channel, terminal),
+            lambda terminal: work.perform(listener, channel, terminal),
             peers=[f"tcp://{write_host_and_port(*how.writes)}"],
         )
 
@@ -154,7 +154,9 @@ def open_given_file(run: PartyRun, *, every: int) -> GivenFile:
         from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
         lease_keeper = run.lease_keeper
-        lease_keeper.sealed(CheckpointRef(counter=counter, step=trip, digest=digest), wait=wait)
+        lease_keeper.anchor_checkpoint(
+            CheckpointRef(counter=counter, step=trip, digest=digest), wait=wait
+        )
         if lease_keeper.refused is not None:
             raise lease_keeper.refused
         if wait and lease_keeper.anchored < counter:
@@ -271,7 +273,7 @@ class _HolderWork:
         """Close the file of what was given."""
         self._file.close()
 
-    def done(self, listener: socket.socket, channel: AttestedChannel, terminal: TextIO) -> Held:
+    def perform(self, listener: socket.socket, channel: AttestedChannel, terminal: TextIO) -> Held:
         """Serve orchestrators until one says that the run is over."""
         run = self._run
         with run.lease_keeper, ExitStack() as stack:

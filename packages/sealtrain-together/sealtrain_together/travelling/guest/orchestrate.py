@@ -133,7 +133,7 @@ def orchestrate(
         StandbyStatus(run_id=lead.run_id).write(how.states)
         outcome = run_secluded(
             lead,
-            lambda terminal: work.done(terminal if progress else None, before is not None),
+            lambda terminal: work.perform(terminal if progress else None, before is not None),
             peers=[
                 f"tcp://{write_host_and_port(*place)}"
                 for place in (how.accelerator, *how.holders.values())
@@ -192,7 +192,7 @@ class _OrchestratorWork:
         )
         self._reports: dict[str, PartyReport] = {}
 
-    def done(self, terminal: TextIO | None, taking_over: bool) -> Outcome:
+    def perform(self, terminal: TextIO | None, taking_over: bool) -> Outcome:
         """Steps 1 to 5."""
         lead, lanes = self._lead, {}
         sizes, shares = {}, {}
@@ -250,7 +250,7 @@ class _OrchestratorWork:
         holders forgive what they gave to it.
         """
         if taken is None:
-            self._lead.begun()
+            self._lead.begin_log()
             return b""
         if taken.plan != plan:
             raise ClaimContradicted(
@@ -260,12 +260,12 @@ class _OrchestratorWork:
             )
         self._lead.take_up(taken.journal)
         steps = _steps(self._lead.journal.log, plan.program)
-        self._lead.resumed(taken.counter, steps, taken.root)
+        self._lead.record_resume(taken.counter, steps, taken.root)
         return taken.state
 
     def _telling(self, plan: Plan, bar: Bar) -> _Told:
         lead = self._lead
-        gate = MetricGate(lead.recipe.release_policy, lead.released_metrics, bar.released)
+        gate = MetricGate(lead.recipe.release_policy, lead.keep_metrics, bar.take_metrics)
         step_bytes = plan.program.step_bytes
         steps = _steps(lead.journal.log, plan.program)
         bar.step(steps, {})
@@ -324,7 +324,7 @@ class _OrchestratorWork:
             steps=_steps(self._lead.journal.log, settings),
             samples_seen=tokens // settings.seq_len,
             tokens=tokens,
-            metrics=told.gate.filtered(told.last),
+            metrics=told.gate.filter(told.last),
             environment=environment(),
             accelerators=orchestrator.accelerators,
             withheld=dict(told.gate.withheld),

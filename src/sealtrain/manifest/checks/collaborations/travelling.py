@@ -160,13 +160,13 @@ class _LogReader:
         event = entry["event"]
         steps: dict[str, Callable[[dict[str, Any]], None]] = {
             "travel.setup": self._setup,
-            "trip.lent": self._lent,
-            "trip.written": self._written,
-            "trip.refused": self._refused,
-            "trip.trained": self._trained,
-            "trip.scrubbed": self._scrubbed,
-            "travel.taken-over": self._taken_over,
-            "travel.finished": self._finished,
+            "trip.lent": self._take_lent,
+            "trip.written": self._take_written,
+            "trip.refused": self._take_refused,
+            "trip.trained": self._take_trained,
+            "trip.scrubbed": self._take_scrubbed,
+            "travel.taken-over": self._take_takeover,
+            "travel.finished": self._take_finish,
         }
         if event not in steps:
             raise self._broken(f"an event of no travelling run: {event}")
@@ -218,7 +218,7 @@ class _LogReader:
         self._fresh(fields["nonce"])
         self.code, self.model = _digest(fields["code"]), _digest(fields["model"])
 
-    def _lent(self, fields: dict[str, Any]) -> None:
+    def _take_lent(self, fields: dict[str, Any]) -> None:
         number, holder = fields["trip"], fields["holder"]
         if number != len(self.trips):
             raise self._broken(f"trip {number} does not follow trip {len(self.trips) - 1}")
@@ -231,7 +231,7 @@ class _LogReader:
             raise self._broken(f"trip {number} lent a range outside the buffer")
         self.trips[number] = _Trip(holder=holder, size=fields["end"] - fields["start"])
 
-    def _written(self, fields: dict[str, Any]) -> None:
+    def _take_written(self, fields: dict[str, Any]) -> None:
         trip = self._in(fields, "lent", "written")
         _digest(fields["mark"])
         if fields["size"] != trip.size:
@@ -249,20 +249,20 @@ class _LogReader:
                 expected=f"{to_rfc3339(begins)} to {to_rfc3339(ends)}",
             )
 
-    def _refused(self, fields: dict[str, Any]) -> None:
+    def _take_refused(self, fields: dict[str, Any]) -> None:
         state = self.trips[fields["trip"]].state
         self._in(fields, "written" if state == "written" else "lent", "refused")
         if fields["code"] not in ERROR_CODES:
             raise self._broken("a trip was refused with a code that no error has")
 
-    def _trained(self, fields: dict[str, Any]) -> None:
+    def _take_trained(self, fields: dict[str, Any]) -> None:
         trip = self._in(fields, "written", "trained")
         after = fields["after"]
         self._fresh(fields["nonce"])
         if after["code"] != self.code:
             raise self._broken("code changed while it trained")
         self.model = _digest(after["model"])
-        self._bounded(fields, "moved", "max_update_norm")
+        self._check_bound(fields, "moved", "max_update_norm")
         tokens = fields["tokens"]
         size = tokens * width_of(self.terms.program)
         if not 0 < size <= trip.size or tokens % self._step_tokens:
@@ -278,7 +278,7 @@ class _LogReader:
             raise self._broken("it trained for more steps than the recipe says")
         self.trained += 1
 
-    def _scrubbed(self, fields: dict[str, Any]) -> None:
+    def _take_scrubbed(self, fields: dict[str, Any]) -> None:
         number = fields["trip"]
         state = self.trips[number].state
         if state not in ("trained", "refused"):
@@ -289,7 +289,7 @@ class _LogReader:
         if fields["proof"] != proof_of(fields["seed"], fields["nonce"], trip.size):
             raise self._broken(f"the chunk of trip {number} was not wiped")
 
-    def _taken_over(self, fields: dict[str, Any]) -> None:
+    def _take_takeover(self, fields: dict[str, Any]) -> None:
         if (fields["code"], fields["model"]) != (self.code, self.model):
             raise self._broken("another orchestrator went on from another state")
         self.takeovers += 1
@@ -300,12 +300,12 @@ class _LogReader:
             elif trip.state == "trained":
                 trip.state = "scrubbed"
 
-    def _finished(self, fields: dict[str, Any]) -> None:
+    def _take_finish(self, fields: dict[str, Any]) -> None:
         if fields["model"] != self.model:
             raise self._broken("the model is not the one that was trained")
         if any(not trip.state.endswith("scrubbed") for trip in self.trips.values()):
             raise self._broken("a chunk was left in the buffer")
-        self._bounded(fields, "privacy", "privacy")
+        self._check_bound(fields, "privacy", "privacy")
         self.over = True
 
     def _fresh(self, nonce: JsonValue) -> None:
@@ -314,7 +314,7 @@ class _LogReader:
             raise self._broken("a nonce or seed was used twice")
         self.nonces.add(str(nonce))
 
-    def _bounded(self, fields: dict[str, Any], told: str, bound: str) -> None:
+    def _check_bound(self, fields: dict[str, Any], told: str, bound: str) -> None:
         if (told in fields) != (bound in self.terms.program):
             raise self._broken(f"the log and the recipe do not agree on {bound}")
 
