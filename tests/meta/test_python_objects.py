@@ -38,7 +38,7 @@ def loaded() -> ModuleType:
 
 
 OBJECTS = loaded()
-DESCRIBED = OBJECTS.described_objects()
+DESCRIBED = OBJECTS.describe_objects()
 PUBLIC = sorted(set(sealtrain.__all__) - {"errors"})
 
 

@@ -110,10 +110,10 @@ def divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Lo
     event = "run.resumed" if again else "run.restarted"
     return log_of(
         (0, "run.started", {"phase": "sft"}),
-        joined(SESSIONS[0], 20),
+        join(SESSIONS[0], 20),
         (60, "checkpoint.sealed", {"counter": 1, "step": 4, "digest": label("one", 32)}),
         (200, event, {}),
-        joined(SESSIONS[1], 220, nodes=nodes, ranks=ranks),
+        join(SESSIONS[1], 220, nodes=nodes, ranks=ranks),
         (400, "training.finished", {"steps": 12}),
         (500, "outputs.sealed", {}),
     )
@@ -122,7 +122,7 @@ def divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Lo
 def divided_at_once(*, nodes: int = NODES, ranks: int = RANKS) -> Log:
     """A run that nothing interrupted, of other numbers."""
     log = run_undisturbed()
-    log[1]["fields"] = joined(SESSIONS[0], 20, nodes=nodes, ranks=ranks)[2]
+    log[1]["fields"] = join(SESSIONS[0], 20, nodes=nodes, ranks=ranks)[2]
     return log
 
 
@@ -289,6 +289,7 @@ def run_logs() -> list[dict[str, Any]]:
         found.append(vector(comment, log, valid=False))
     found += other_numbers(vector)
     alone = [entry for entry in run_undisturbed() if entry["event"] in ("run.started",)]
+    without = [entry for entry in run_undisturbed() if "nodes" not in entry["event"]]
     return [
         *found,
         vector("3: no node ever joined", alone, valid=False),

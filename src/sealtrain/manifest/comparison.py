@@ -213,7 +213,7 @@ def _run(
         try:
             read = form.read(data)
         except SealtrainError as error:
-            raise error.restated(f"{place}: {error.message}") from None
+            raise error.with_message(f"{place}: {error.message}") from None
         return ComparedRun(
             place=place,
             digest=read.digest,

@@ -192,7 +192,7 @@ def load_lock(path: Path) -> Lock:
     except LockInvalid as error:
         if path.suffix.lower() not in (".yaml", ".yml"):
             raise
-        raise error.restated(
+        raise error.with_message(
             f"{path.name} is a recipe, and no lock of one",
             hint="lock it with sealtrain lock, or judge it as it is with sealtrain recipe check",
         ) from None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class WorkloadCompany(Company, Protocol):
     """``Company`` as a workload has it: its keeper made the connections and hands them over."""
 
-    def blamed(self, error: BaseException) -> SealtrainError | None:
+    def explain_failure(self, error: BaseException) -> SealtrainError | None:
         """The end of the connections, if that is why training failed in this process.
 
         Args:

@@ -86,7 +86,7 @@ def show_member(error: RecordInvalid, path: Path, number: int) -> RecordInvalid:
         number: Of the member, from 1.
     """
     seen = f"its name: tar -tf {shlex.quote(path.name)} | sed -n {number}p"
-    return error.restated(error.message, hint=f"{error.hint}; {seen}" if error.hint else seen)
+    return error.with_message(error.message, hint=f"{error.hint}; {seen}" if error.hint else seen)
 
 
 def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
