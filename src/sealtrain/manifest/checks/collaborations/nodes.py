@@ -209,9 +209,9 @@ def _as_the_recipe_says(meeting: NodeMeeting, terms: NodesTerms) -> None:
     if meeting.anew:
         numbers |= set(terms.resume_nodes)
         ranks |= set(terms.resume_ranks)
-    expected = meeting.nodes if meeting.nodes in numbers else terms.nodes
+    size = meeting.nodes if meeting.nodes in numbers else terms.nodes
     facts: dict[str, tuple[object, object]] = {
-        "nodes": ([node.node for node in joined.nodes], list(range(1, expected))),
+        "nodes": ([node.node for node in joined.nodes], list(range(1, size))),
         "ranks": (joined.ranks, joined.ranks if joined.ranks in ranks else terms.ranks),
     }
     facts |= {
