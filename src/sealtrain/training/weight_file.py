@@ -62,7 +62,8 @@ def bytes_of(block: torch.Tensor) -> memoryview:
     """A block's bytes, where they lie."""
     import torch
 
-    return memoryview(block.contiguous().view(torch.uint8).numpy())
+    flat: memoryview = block.contiguous().view(torch.uint8).numpy().data
+    return flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
