@@ -69,7 +69,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
+class PlannedFiles:
     """A trained model as files.
 
     Attributes:
@@ -92,7 +92,7 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
     return plan_files(model, tokenizer).in_memory()
 
 
-def plan_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> ModelFiles:
+def plan_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> PlannedFiles:
     """Weights as safetensors, config and tokenizer.
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
@@ -119,7 +119,7 @@ def weight_files(model: Any) -> dict[str, bytes]:
     return _whole_files(model).in_memory()
 
 
-def _whole_files(model: Any) -> ModelFiles:
+def _whole_files(model: Any) -> PlannedFiles:
     state = model.state_dict(keep_vars=True)
     require_finite_model(model, state)
     weights = _without_aliases(state)
@@ -130,7 +130,7 @@ def _whole_files(model: Any) -> ModelFiles:
     if generation is not None and hasattr(model, "can_generate") and model.can_generate():
         text = generation.to_json_string(use_diff=True, keys_to_pop=["compile_config"])
         files["generation_config.json"] = text.encode()
-    return ModelFiles(
+    return PlannedFiles(
         beside=files,
         weights=WeightFile("model.safetensors", weights, convert=_conversion_of(model)),
         held=HeldWeights(weights),
@@ -146,7 +146,7 @@ def _config_as_saved(model: Any) -> Any:
     return config
 
 
-def _adapter_files(model: Any) -> ModelFiles:
+def _adapter_files(model: Any) -> PlannedFiles:
     """The adapter of a PEFT model, and the config of its base."""
     from peft import get_peft_model_state_dict
 
@@ -163,7 +163,7 @@ def _adapter_files(model: Any) -> ModelFiles:
     config = deepcopy(model.get_base_model().config)
     # The adapter belongs to the full-precision base; four bits were a way to train it.
     vars(config).pop("quantization_config", None)
-    return ModelFiles(
+    return PlannedFiles(
         beside={
             ADAPTER_CONFIG: json.dumps(adapter, default=_plain, indent=2).encode(),
             "config.json": config.to_json_string(use_diff=True).encode(),

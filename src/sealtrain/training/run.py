@@ -16,7 +16,7 @@ from sealtrain.base.collector import pause_collection
 from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.recipe.epochs import with_steps
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
-from sealtrain.training.model_files import ModelFiles, Trained, plan_files
+from sealtrain.training.model_files import PlannedFiles, Trained, plan_files
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import Monitor
@@ -236,7 +236,7 @@ def train(
 
 
 def _read_weights(
-    made: ModelFiles, shared: SharedModel | None, files: dict[str, bytes], deliver: Deliver | None
+    made: PlannedFiles, shared: SharedModel | None, files: dict[str, bytes], deliver: Deliver | None
 ) -> None:
     """Read the trained tensors one after the other, into ``files`` or to where they go."""
     weights = made.weights

@@ -62,11 +62,12 @@ def bytes_of(block: torch.Tensor) -> memoryview:
     """A block's bytes, where they lie."""
     import torch
 
-    return memoryview(block.contiguous().view(torch.uint8).numpy())
+    flat: memoryview = block.contiguous().view(torch.uint8).numpy().data
+    return flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _TensorGroup:
     """Tensors of training that become tensors of the file together.
 
     Attributes:
@@ -128,9 +129,9 @@ class WeightFile:
         self.size = len(self._header) + sum(_size(tensor) for tensor, _ in self._tensors.values())
         self.order = tuple(chain.from_iterable(group.sources for group in self._groups()))
 
-    def _groups(self) -> Iterator[_Group]:
+    def _groups(self) -> Iterator[_TensorGroup]:
         """Each group as ``blocks`` reads it: again where another one came between."""
-        before: _Group | None = None
+        before: _TensorGroup | None = None
         for _, group in self._tensors.values():
             if group is not before:
                 yield group
@@ -147,7 +148,7 @@ class WeightFile:
         """
         yield memoryview(self._header)
         held: dict[str, torch.Tensor] = {}
-        before: _Group | None = None
+        before: _TensorGroup | None = None
         for name, (outline, group) in self._tensors.items():
             left = _size(outline)
             if group.convert is None:
@@ -193,30 +194,32 @@ def _require_fit(name: str, fits: bool) -> None:
         )
 
 
-_Groups = dict[str, tuple[Any, _Group]]
+_TensorGroups = dict[str, tuple[Any, _TensorGroup]]
 """Published name → type and shape, and the group that makes it."""
 
 
-def _plain(outlines: Mapping[str, Any]) -> _Groups:
-    return {name: (tensor, _Group(sources={name: tensor})) for name, tensor in outlines.items()}
+def _plain(outlines: Mapping[str, Any]) -> _TensorGroups:
+    return {
+        name: (tensor, _TensorGroup(sources={name: tensor})) for name, tensor in outlines.items()
+    }
 
 
-def _grouped(outlines: Mapping[str, Any], convert: Convert) -> _Groups:
+def _grouped(outlines: Mapping[str, Any], convert: Convert) -> _TensorGroups:
     """The smallest groups that publish what all tensors together do."""
     whole = dict(convert(dict(outlines)))
     names = {id(tensor): name for name, tensor in outlines.items()}
     if all(id(tensor) in names for tensor in whole.values()):  # renamed at most
         return {
-            name: (tensor, _Group(sources={names[id(tensor)]: tensor}))
+            name: (tensor, _TensorGroup(sources={names[id(tensor)]: tensor}))
             for name, tensor in whole.items()
         }
     for key in (_layer_of, lambda _: ""):
         parts: dict[str, dict[str, Any]] = {}
         for name, tensor in outlines.items():
             parts.setdefault(key(name), {})[name] = tensor
-        found: _Groups = {}
+        found: _TensorGroups = {}
         for part in parts.values():
-            group = _Group(sources=part, convert=convert)
+            group = _TensorGroup(sources=part, convert=convert)
             found |= {name: (tensor, group) for name, tensor in convert(dict(part)).items()}
         if _described(found) == {name: _form(tensor) for name, tensor in whole.items()}:
             return found
@@ -230,7 +233,7 @@ def _layer_of(name: str) -> str:
     return ".".join(parts[: numbers[0] + 1]) if numbers else name
 
 
-def _described(groups: _Groups) -> dict[str, Any]:
+def _described(groups: _TensorGroups) -> dict[str, Any]:
     return {name: _form(tensor) for name, (tensor, _) in groups.items()}
 
 
@@ -241,7 +244,7 @@ def _form(tensor: Any) -> tuple[Any, ...]:
 _ORDER: Final = tuple(TYPE_NAMES.values())
 
 
-def _as_safetensors_orders(entry: tuple[str, tuple[Any, _Group]]) -> tuple[int, str]:
+def _as_safetensors_orders(entry: tuple[str, tuple[Any, _TensorGroup]]) -> tuple[int, str]:
     name, (tensor, _) = entry
     return _ORDER.index(dtype_name(tensor.dtype)), name
 
