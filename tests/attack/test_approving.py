@@ -310,7 +310,7 @@ def test_a_broker_that_keeps_a_dataset_back_gets_no_approval(
     if hides == "the id":
         lying(
             monkeypatch,
-            "registered_of",
+            "list_registered",
             lambda ids: tuple(value for value in ids if value != hidden),
         )
     elif hides == "the entry":
@@ -423,7 +423,7 @@ def test_what_a_broker_hides_of_revocations_lifts_none(
         # The second revocation is hidden: the approval does not name it, and lifts nothing.
         lying(
             lie,
-            "decided",
+            "list_decisions",
             lambda decided: [
                 decision for decision in decided if decision.digest != revoked[1].digest
             ],
@@ -441,7 +441,7 @@ def test_what_a_broker_hides_of_revocations_lifts_none(
         # The lifting approvals are hidden: the owner is asked for the word again.
         lying(
             lie,
-            "decided",
+            "list_decisions",
             lambda decided: [
                 decision for decision in decided if decision.decision.decision == "revoke"
             ],
