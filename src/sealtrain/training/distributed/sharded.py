@@ -138,6 +138,7 @@ class Sharded:
 
     def shared(self, trainer: Any) -> SharedModel:
         """Every rank's shards, under the names an unshared model has."""
+        import torch
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
         parts = get_model_state_dict(trainer.model)
@@ -150,6 +151,6 @@ class Sharded:
             described={
                 name: (tuple(part.shape), str(part.dtype))
                 for name, part in parts.items()
-                if hasattr(part, "shape")
+                if isinstance(part, torch.Tensor)
             },
         )
