@@ -489,7 +489,9 @@ def test_no_run_begins_among_others_than_its_owners_approved(resumable: World) -
         ranks, nodes = fields.get("ranks", RANKS), fields.get("nodes", NODES)
         event, first, at = log[1]
         log[1] = (event, first | {"ranks": ranks, "nodes": first["nodes"][: nodes - 1]}, at)
-        shown = [one for place, one in enumerate(all_of(resumable)) if nodes > 2 or place != 2]
+        shown = [
+            manifest for place, manifest in enumerate(all_of(resumable)) if nodes > 2 or place != 2
+        ]
         changes = [told(log), with_receipts(resumable, shown)]
 
         def sized(facts: dict[str, Any]) -> None:
@@ -503,7 +505,7 @@ def test_a_node_that_went_on_shows_receipts_though_fewer_did(resumable: World) -
     """The run of fewer nodes is no way around a node's receipts in the meeting before."""
     shown = all_of(resumable)[:-1]
     for missing in (1, 2, 4):
-        kept = [one for place, one in enumerate(shown) if place != missing]
+        kept = [manifest for place, manifest in enumerate(shown) if place != missing]
         changes = went_on(resumable, nodes=2, size=4)
         changes[1] = with_receipts(resumable, kept)
         refused(resumable, *changes, by=LeaseStale)

@@ -238,7 +238,10 @@ LEADING: dict[str, tuple[str, WorkloadQuestion]] = {
     "names of checkpoints": ("store", Names()),
     "the end of a checkpoint": ("store", Retire(counter=1, step=1)),
     "a tidy store": ("store", Sweep()),
-    "a file of the model": ("store", FileDelivered(name="model.safetensors", size=0)),
+    "a file of the model": (
+        "store",
+        FileDelivered(name="model.safetensors", size=0, offset=0, length=0),
+    ),
 }
 
 

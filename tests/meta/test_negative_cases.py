@@ -26,7 +26,7 @@ CODES_OF = {int(row[1]): row[3] for row in LIST.ROW.finditer(PAGE)}
 @cache
 def marked() -> dict[int, set[Path]]:
     """Files of tests by the number of the case that they are marked with."""
-    found: dict[int, set[Path]] = LIST.marked()
+    found: dict[int, set[Path]] = LIST.find_marked()
     return found
 
 

@@ -119,7 +119,7 @@ def directions() -> list[dict[str, Any]]:
 FRAME_BYTES = 512 << 10
 
 
-def carried(comment: str, frames: list[tuple[int, bytes, bytes]]) -> dict[str, Any]:
+def carry_frames(comment: str, frames: list[tuple[int, bytes, bytes]]) -> dict[str, Any]:
     """What a rank of a script sends, and the digest of each frame that the network sees of it (§6).
 
     Frames towards the network begin with number 1: number 0 was ready.
@@ -139,9 +139,11 @@ def carryings() -> list[dict[str, Any]]:
     """What ranks of scripts send."""
     reduced = form("0 (0, 1) all_reduce SUM 1 3 torch.float32")
     return [
-        carried("pieces of a script", [(DATA, reduced, bytes([n]) * n) for n in (12, 1, 0, 200)]),
-        carried("a script that ends", [(DATA, reduced, b"last"), (END, NONE, b"")]),
-        carried("a script that failed", [(FAILED, NONE, b"rank-lost 1")]),
+        carry_frames(
+            "pieces of a script", [(DATA, reduced, bytes([n]) * n) for n in (12, 1, 0, 200)]
+        ),
+        carry_frames("a script that ends", [(DATA, reduced, b"last"), (END, NONE, b"")]),
+        carry_frames("a script that failed", [(FAILED, NONE, b"rank-lost 1")]),
     ]
 
 

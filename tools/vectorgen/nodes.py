@@ -105,7 +105,7 @@ def run_restarted() -> Log:
     return [log[0], {**log[0], "event": "run.restarted"}, *log[1:]]
 
 
-def divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Log:
+def go_on_divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Log:
     """A run that went on among other numbers of nodes and ranks, or began among them."""
     event = "run.resumed" if again else "run.restarted"
     return log_of(
@@ -119,7 +119,7 @@ def divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Lo
     )
 
 
-def divided_at_once(*, nodes: int = NODES, ranks: int = RANKS) -> Log:
+def begin_divided(*, nodes: int = NODES, ranks: int = RANKS) -> Log:
     """A run that nothing interrupted, of other numbers."""
     log = run_undisturbed()
     log[1]["fields"] = join(SESSIONS[0], 20, nodes=nodes, ranks=ranks)[2]
@@ -312,25 +312,25 @@ def other_numbers(vector: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]
     def world(number: int) -> dict[str, Any]:
         return {**allows, "world_size": str(number)}
 
-    one_rank_each = divided(ranks=1)
-    two_nodes = divided(nodes=2)
-    swapped = divided(nodes=4)
+    one_rank_each = go_on_divided(ranks=1)
+    two_nodes = go_on_divided(nodes=2)
+    swapped = go_on_divided(nodes=4)
     meeting(swapped, 1)["nodes"].reverse()
-    short = divided(nodes=4)
+    short = go_on_divided(nodes=4)
     meeting(short, 1)["nodes"].pop(0)
-    stale = divided(nodes=2, ranks=1)
+    stale = go_on_divided(nodes=2, ranks=1)
     meeting(stale, 1)["nodes"][0]["evidence"] = meeting(stale)["nodes"][1]["evidence"]
     return [
         vector("went on with one rank each", one_rank_each, valid=True, **world(3)),
-        vector("went on with more ranks", divided(ranks=4), valid=True, **world(12)),
+        vector("went on with more ranks", go_on_divided(ranks=4), valid=True, **world(12)),
         vector("went on with a node less", two_nodes, valid=True, **world(4)),
-        vector("went on with a node more", divided(nodes=4), valid=True, **world(8)),
-        vector("went on with others of both", divided(nodes=2, ranks=1), valid=True, **world(2)),
-        vector("began again with others", divided(ranks=1, again=False), valid=True, **world(3)),
+        vector("went on with a node more", go_on_divided(nodes=4), valid=True, **world(8)),
+        vector("went on with others of both", go_on_divided(nodes=2, ranks=1), valid=True, **world(2)),
+        vector("began again with others", go_on_divided(ranks=1, again=False), valid=True, **world(3)),
         vector("may have others and has not", whole(), valid=True, **world(6)),
-        vector("1: ranks that the recipe does not name", divided(ranks=3), valid=False,
+        vector("1: ranks that the recipe does not name", go_on_divided(ranks=3), valid=False,
                **world(9)),
-        vector("1: nodes that the recipe does not name", divided(nodes=5), valid=False,
+        vector("1: nodes that the recipe does not name", go_on_divided(nodes=5), valid=False,
                **world(10)),
         vector("1: others of a recipe that names none", one_rank_each, valid=False,
                world_size="3"),
@@ -338,14 +338,14 @@ def other_numbers(vector: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]
                world_size="3"),
         vector("1: ranks named, nodes not", two_nodes, valid=False, resume_ranks=[1],
                world_size="4"),
-        vector("1: began with other ranks", divided_at_once(ranks=1), valid=False, **world(3)),
-        vector("1: began with other nodes", divided_at_once(nodes=2), valid=False, **world(4)),
+        vector("1: began with other ranks", begin_divided(ranks=1), valid=False, **world(3)),
+        vector("1: began with other nodes", begin_divided(nodes=2), valid=False, **world(4)),
         vector("1: other nodes in another order", swapped, valid=False, **world(8)),
         vector("1: the first of other nodes is missing", short, valid=False, **world(6)),
         vector("2: evidence of the meeting of others", stale, valid=False, **world(2)),
         vector("4: as many as began", one_rank_each, valid=False, **world(6)),
         vector("4: as many as the first nodes have", two_nodes, valid=False, **world(6)),
-        vector("4: nodes of the last, ranks of the first", divided(nodes=2, ranks=1), valid=False,
+        vector("4: nodes of the last, ranks of the first", go_on_divided(nodes=2, ranks=1), valid=False,
                **world(4)),
     ]  # fmt: skip
 

@@ -268,14 +268,14 @@ class _Way:
                 return False
             self._got += got
         self._got, whole = 0, self._due()
-        self._opener.open(self._frame[:whole], self._opened(whole - OVERHEAD))
+        self._opener.open(self._frame[:whole], self._plaintext_room(whole - OVERHEAD))
         return True
 
     def _due(self) -> int:
         """How long the frame is, as far as its head is known."""
         raise NotImplementedError
 
-    def _opened(self, size: int) -> memoryview:
+    def _plaintext_room(self, size: int) -> memoryview:
         """Where so much plaintext goes."""
         raise NotImplementedError
 
@@ -293,7 +293,7 @@ class _Outward(_Way):
         _kind, size, _form = HEAD.unpack_from(self._frame)
         return _require_size(size) + OVERHEAD
 
-    def _opened(self, size: int) -> memoryview:
+    def _plaintext_room(self, size: int) -> memoryview:
         self._plain[: HEAD.size] = self._frame[: HEAD.size]
         tail = CELL_BYTES - HEAD.size - size
         self._plain[HEAD.size + size :] = bytes(tail)  # of the frame before
@@ -309,7 +309,7 @@ class _Inward(_Way):
     def _due(self) -> int:
         return CELL_BYTES + OVERHEAD
 
-    def _opened(self, size: int) -> memoryview:
+    def _plaintext_room(self, size: int) -> memoryview:
         return self._plain
 
     def _carry(self) -> int:

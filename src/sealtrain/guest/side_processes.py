@@ -46,7 +46,7 @@ def start_beside(
     life = Workload(
         lock=guest.lock,
         lock_bytes=admitted.locked.lock_bytes,
-        importable=admitted.importable.narrowed(workload_distributions(collaboration)),
+        importable=admitted.importable.narrow_to(workload_distributions(collaboration)),
         base=guest.base,
         copies=admitted.taken.path,
         out=settings.out,

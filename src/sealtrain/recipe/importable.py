@@ -45,7 +45,7 @@ class Importable:
         self.distributions: dict[str, Distribution] = dict(distributions or {})
         self._paths = dict(paths or {})
 
-    def narrowed(self, own: Iterable[str]) -> Importable:
+    def narrow_to(self, own: Iterable[str]) -> Importable:
         """The same packages, with these distributions of sealtrain itself."""
         narrowed = copy(self)
         narrowed.own = tuple(own)

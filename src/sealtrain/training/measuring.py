@@ -58,7 +58,7 @@ def train_and_measure(
         work.standins.put_in(trainer.model)
     trainer.train()
     if not goes_on and _is_delivered_as_trained(work):
-        shared = work.shared = work.machinery.shared(trainer)
+        shared = work.shared = work.machinery.share_model(trainer)
         if shared is not None:
             return _measure_together(shared, evaluation)
     model = work.machinery.whole(trainer)

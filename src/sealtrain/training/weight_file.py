@@ -123,7 +123,7 @@ class WeightFile:
         """
         self.name = name
         by_name = {each: _without_memory(tensor) for each, tensor in outlines.items()}
-        groups = _plain(by_name) if convert is None else _grouped(by_name, convert)
+        groups = _plain(by_name) if convert is None else _group_tensors(by_name, convert)
         self._tensors = dict(sorted(groups.items(), key=_as_safetensors_orders))
         self._header = _header({each: tensor for each, (tensor, _) in self._tensors.items()})
         self.size = len(self._header) + sum(_size(tensor) for tensor, _ in self._tensors.values())
@@ -204,7 +204,7 @@ def _plain(outlines: Mapping[str, Any]) -> _TensorGroups:
     }
 
 
-def _grouped(outlines: Mapping[str, Any], convert: Convert) -> _TensorGroups:
+def _group_tensors(outlines: Mapping[str, Any], convert: Convert) -> _TensorGroups:
     """The smallest groups that publish what all tensors together do."""
     whole = dict(convert(dict(outlines)))
     names = {id(tensor): name for name, tensor in outlines.items()}
@@ -221,7 +221,7 @@ def _grouped(outlines: Mapping[str, Any], convert: Convert) -> _TensorGroups:
         for part in parts.values():
             group = _TensorGroup(sources=part, convert=convert)
             found |= {name: (tensor, group) for name, tensor in convert(dict(part)).items()}
-        if _described(found) == {name: _form(tensor) for name, tensor in whole.items()}:
+        if _describe_groups(found) == {name: _form(tensor) for name, tensor in whole.items()}:
             return found
     raise AssertionError("all tensors together publish what all tensors together do")
 
@@ -233,7 +233,7 @@ def _layer_of(name: str) -> str:
     return ".".join(parts[: numbers[0] + 1]) if numbers else name
 
 
-def _described(groups: _TensorGroups) -> dict[str, Any]:
+def _describe_groups(groups: _TensorGroups) -> dict[str, Any]:
     return {name: _form(tensor) for name, (tensor, _) in groups.items()}
 
 

@@ -52,7 +52,7 @@ class Machinery(Protocol):
     def whole(self, trainer: Any) -> Any:
         """The trained model as one module; all ranks take part, and only rank 0 gets it."""
 
-    def shared(self, trainer: Any) -> SharedModel | None:
+    def share_model(self, trainer: Any) -> SharedModel | None:
         """The trained model where it lies, in every rank; ``None`` where ranks have copies."""
 
 
@@ -126,6 +126,6 @@ class Copies:
         """Rank 0's copy without the trainer's wrapping."""
         return trainer.accelerator.unwrap_model(trainer.model) if place().leads else None
 
-    def shared(self, _trainer: Any) -> SharedModel | None:
+    def share_model(self, _trainer: Any) -> SharedModel | None:
         """None: rank 0 has a copy."""
         return None

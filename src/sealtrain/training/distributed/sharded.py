@@ -136,7 +136,7 @@ class Sharded:
         outline, self._outline = self._outline, None
         return fill_outline(outline, weights, trainer.args.device)
 
-    def shared(self, trainer: Any) -> SharedModel:
+    def share_model(self, trainer: Any) -> SharedModel:
         """Every rank's shards, under the names an unshared model has."""
         import torch
         from torch.distributed.checkpoint.state_dict import get_model_state_dict

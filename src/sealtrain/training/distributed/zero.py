@@ -136,7 +136,7 @@ class Zero:
         outline, self._outline = self._outline, None
         return fill_outline(outline, weights, trainer.args.device) if place().leads else None
 
-    def shared(self, trainer: Any) -> SharedModel | None:
+    def share_model(self, trainer: Any) -> SharedModel | None:
         """Every rank's partitions of stage 3; before it, each rank has the weights."""
         if self._stage < 3:
             return None

@@ -74,7 +74,7 @@ def count(folder: Path) -> dict[str, list[tuple[float, float]]]:
         saver.close()
         lines["checkpoint"] = (3 * own, counted.most)
         trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")))
-        shared = machinery.shared(trainer)
+        shared = machinery.share_model(trainer)
         with TensorBytes() as counted:
             if rank:
                 shared.follow()

@@ -43,7 +43,7 @@ def shared_out(rank: int, model: Any, spoil: Any = spoil_nothing) -> tuple[Any, 
     machinery.share_out(model)
     spoil(rank, model)
     trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")))
-    return machinery.shared(trainer), trainer
+    return machinery.share_model(trainer), trainer
 
 
 def deliver(rank: int, shared: Any) -> bytes:
