@@ -80,7 +80,7 @@ FAILED: dict[str, Any] = {
 
 
 class FakeLeaseKeeper:
-    def lapsed(self, error: SealtrainError) -> SealtrainError:
+    def explain_end(self, error: SealtrainError) -> SealtrainError:
         return LeaseStale("over", check="lease")
 
 
@@ -137,7 +137,7 @@ class Node:
             opener=OpenerHere([source], ["prompt", "completion"]),
             store=checkpoint_store(folder / "checkpoints"),
             lease_keeper=FakeLeaseKeeper(),
-            lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
+            lease=SimpleNamespace(require=lambda: None, seconds_left=lambda: 60.0),
             tally=OutputTally(),
         )
         workload = SimpleNamespace(

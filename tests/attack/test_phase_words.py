@@ -121,7 +121,7 @@ class Run:
             checkpointed=lambda _ref: None,
             closed=self.closed.append,
             close=lambda: None,
-            lease=SimpleNamespace(require=lambda: None, left=lambda: 60.0),
+            lease=SimpleNamespace(require=lambda: None, seconds_left=lambda: 60.0),
             released_metrics=lambda step, values: self.released.append((step, values)),
             record=lambda event, fields: self.recorded.append((event, fields)),
             **{"model": None, "secret": SECRET, "settings": SimpleNamespace(out=folder), **given},

@@ -95,7 +95,7 @@ class FakeLease:
     def __init__(self) -> None:
         self.seconds = 60.0
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return self.seconds
 
     def require(self) -> None:
@@ -112,7 +112,7 @@ class FakeLeaseKeeper:
     def stopped(self) -> NoReturn:
         raise LeaseStale("over", check="lease")
 
-    def lapsed(self, error: SealtrainError) -> SealtrainError:
+    def explain_end(self, error: SealtrainError) -> SealtrainError:
         return LeaseStale("over", check="lease")
 
 

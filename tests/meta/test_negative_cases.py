@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import every_error
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location(
@@ -35,15 +35,7 @@ def text_of(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def every_code(kind: type[SealtrainError] = SealtrainError) -> dict[str, str]:
-    """Class names by code."""
-    found = {kind.code: kind.__name__}
-    for child in kind.__subclasses__():
-        found |= every_code(child)
-    return found
-
-
-CODES = every_code()
+CODES = {kind.code: kind.__name__ for kind in every_error()}
 
 
 def test_all_cases_have_tests_and_no_other_number_is_used() -> None:

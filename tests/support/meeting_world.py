@@ -130,7 +130,7 @@ class Run:
         self.store = SealedStore(folder, self.checkpoint_key, label=self.run_id)
         self.lease_keeper = ToldLeaseKeeper()
         self.lease_seconds = 60.0
-        self.lease = SimpleNamespace(left=lambda: self.lease_seconds)
+        self.lease = SimpleNamespace(seconds_left=lambda: self.lease_seconds)
         self.sealed_datasets = [
             SimpleNamespace(manifest=dataset) for dataset in world.receipt().datasets
         ]

@@ -105,7 +105,7 @@ def run_restarted() -> Log:
     return [log[0], {**log[0], "event": "run.restarted"}, *log[1:]]
 
 
-def go_on_divided(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Log:
+def divide(*, nodes: int = NODES, ranks: int = RANKS, again: bool = True) -> Log:
     """A run that went on among other numbers of nodes and ranks, or began among them."""
     event = "run.resumed" if again else "run.restarted"
     return log_of(
@@ -312,25 +312,25 @@ def other_numbers(vector: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]
     def world(number: int) -> dict[str, Any]:
         return {**allows, "world_size": str(number)}
 
-    one_rank_each = go_on_divided(ranks=1)
-    two_nodes = go_on_divided(nodes=2)
-    swapped = go_on_divided(nodes=4)
+    one_rank_each = divide(ranks=1)
+    two_nodes = divide(nodes=2)
+    swapped = divide(nodes=4)
     meeting(swapped, 1)["nodes"].reverse()
-    short = go_on_divided(nodes=4)
+    short = divide(nodes=4)
     meeting(short, 1)["nodes"].pop(0)
-    stale = go_on_divided(nodes=2, ranks=1)
+    stale = divide(nodes=2, ranks=1)
     meeting(stale, 1)["nodes"][0]["evidence"] = meeting(stale)["nodes"][1]["evidence"]
     return [
         vector("went on with one rank each", one_rank_each, valid=True, **world(3)),
-        vector("went on with more ranks", go_on_divided(ranks=4), valid=True, **world(12)),
+        vector("went on with more ranks", divide(ranks=4), valid=True, **world(12)),
         vector("went on with a node less", two_nodes, valid=True, **world(4)),
-        vector("went on with a node more", go_on_divided(nodes=4), valid=True, **world(8)),
-        vector("went on with others of both", go_on_divided(nodes=2, ranks=1), valid=True, **world(2)),
-        vector("began again with others", go_on_divided(ranks=1, again=False), valid=True, **world(3)),
+        vector("went on with a node more", divide(nodes=4), valid=True, **world(8)),
+        vector("went on with others of both", divide(nodes=2, ranks=1), valid=True, **world(2)),
+        vector("began again with others", divide(ranks=1, again=False), valid=True, **world(3)),
         vector("may have others and has not", whole(), valid=True, **world(6)),
-        vector("1: ranks that the recipe does not name", go_on_divided(ranks=3), valid=False,
+        vector("1: ranks that the recipe does not name", divide(ranks=3), valid=False,
                **world(9)),
-        vector("1: nodes that the recipe does not name", go_on_divided(nodes=5), valid=False,
+        vector("1: nodes that the recipe does not name", divide(nodes=5), valid=False,
                **world(10)),
         vector("1: others of a recipe that names none", one_rank_each, valid=False,
                world_size="3"),
@@ -345,7 +345,7 @@ def other_numbers(vector: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]
         vector("2: evidence of the meeting of others", stale, valid=False, **world(2)),
         vector("4: as many as began", one_rank_each, valid=False, **world(6)),
         vector("4: as many as the first nodes have", two_nodes, valid=False, **world(6)),
-        vector("4: nodes of the last, ranks of the first", go_on_divided(nodes=2, ranks=1), valid=False,
+        vector("4: nodes of the last, ranks of the first", divide(nodes=2, ranks=1), valid=False,
                **world(4)),
     ]  # fmt: skip
 
