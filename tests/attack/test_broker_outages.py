@@ -44,7 +44,7 @@ class Chain:
         if self.away:
             raise ChainUnreachable("too few nodes agree", check="chain", got=PLACE)
 
-    def allowed(self, app_id: str, compose_hash: str) -> None:
+    def require_allowed(self, app_id: str, compose_hash: str) -> None:
         self.ready()
 
 

@@ -145,7 +145,7 @@ def test_a_lease_out_of_range_is_no_policy(world: ReleaseWorld, changed: dict[st
 class Closed:
     """A contract that allows nothing."""
 
-    def allowed(self, _app_id: str, _compose_hash: str) -> NoReturn:
+    def require_allowed(self, _app_id: str, _compose_hash: str) -> NoReturn:
         raise ChainRefused("not allowed", check="contract")
 
 

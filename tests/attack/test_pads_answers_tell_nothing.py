@@ -236,7 +236,7 @@ def test_an_accelerator_that_undoes_what_it_altered_reads_no_sign() -> None:
 
 def test_over_the_network_another_form_ends_alike_too() -> None:
     class Hostile(Multiplier):
-        def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        def multiply(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
             return altered(super().multiply(asked, factor))
 
     altered: Altered

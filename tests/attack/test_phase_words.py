@@ -118,11 +118,11 @@ class Run:
             store=checkpoint_store(folder / "checkpoints"),
             lease_keeper=SimpleNamespace(anchored=0, must_stop=lambda *_, **__: False),
             tally=Noted(),
-            checkpointed=lambda _ref: None,
-            closed=self.closed.append,
+            anchor_checkpoint=lambda _ref: None,
+            record_sandbox=self.closed.append,
             close=lambda: None,
             lease=SimpleNamespace(require=lambda: None, seconds_left=lambda: 60.0),
-            released_metrics=lambda step, values: self.released.append((step, values)),
+            keep_metrics=lambda step, values: self.released.append((step, values)),
             record=lambda event, fields: self.recorded.append((event, fields)),
             **{"model": None, "secret": SECRET, "settings": SimpleNamespace(out=folder), **given},
         )
@@ -132,8 +132,8 @@ class Run:
             cast(
                 "Any",
                 SimpleNamespace(
-                    released=lambda *_: None,
-                    measured=lambda *_: {},
+                    take_metrics=lambda *_: None,
+                    measure=lambda *_: {},
                     step=lambda step, _values: self.stepped.append(step),
                 ),
             ),

@@ -109,7 +109,7 @@ class FakeLeaseKeeper:
     def must_stop(self, step: int, **_: Any) -> bool:
         return step > 5
 
-    def stopped(self) -> NoReturn:
+    def end_training(self) -> NoReturn:
         raise LeaseStale("over", check="lease")
 
     def explain_end(self, error: SealtrainError) -> SealtrainError:
@@ -169,16 +169,18 @@ class World:
             tally=OutputTally(),
             journal=SimpleNamespace(served={}, history=[]),
             record=lambda event, fields: self.recorded.append((event, fields)),
-            released_metrics=lambda step, values: self.released.append((step, values)),
-            checkpointed=lambda ref: self.released.append(ref.counter),
-            closed=self.closed.append,
+            keep_metrics=lambda step, values: self.released.append((step, values)),
+            anchor_checkpoint=lambda ref: self.released.append(ref.counter),
+            record_sandbox=self.closed.append,
             close=lambda: None,
         )
         self.workload = SimpleNamespace(ends=self.ends, status=None, end=self.end, close=self.close)
         self.keeper = Keeper(
             cast("Any", self.run),
             cast("Any", self.workload),
-            cast("Any", SimpleNamespace(released=self.noted, measured=dict_of, step=self.stepped)),
+            cast(
+                "Any", SimpleNamespace(take_metrics=self.noted, measure=dict_of, step=self.stepped)
+            ),
             held=KernelBorder(landlock=7, seccomp=True, unbound=0, memory="private"),
             resume=None,
         )
@@ -883,7 +885,7 @@ def test_a_lease_that_ends_as_the_run_closes_ends_no_workload(
     world.ready()
     store, control = AskingEnd(world.theirs.store), AskingEnd(world.theirs.control)
     store.ask(MakeRoom(size=16))
-    store.ask(FileDelivered(name="model.safetensors", size=16))
+    store.ask(FileDelivered(name="model.safetensors", size=16, offset=0, length=16))
     control.ask(Sign(steps=1, samples=1, tokens=None, metrics={}, counts={}))
     world.theirs.control.sendall(framed(Ended().to_bytes()))
     assert world.over() is None

@@ -360,7 +360,7 @@ class Keeping(Story):
     stores = True
     asked = 0
 
-    def stored(self, counter: int) -> bool:
+    def has_stored(self, counter: int) -> bool:
         self.asked += 1
         return counter == 4 and self.asked > 1
 
@@ -434,7 +434,7 @@ class Ticking(Beside):
     def tick(self) -> None:
         self.ticks += 1
 
-    def stored(self, counter: int) -> bool:
+    def has_stored(self, counter: int) -> bool:
         return True
 
 

@@ -42,7 +42,7 @@ class Ledger:
     sealed: str | None = None
     on_submit: Callable[[], None] = lambda: None
 
-    def submitted(self) -> dict[str, Submitted]:
+    def list_submitted(self) -> dict[str, Submitted]:
         return dict(self.names)
 
     def newest(self) -> Continues | None:
@@ -54,9 +54,9 @@ class Ledger:
         self.registered.append((len(self.entries) + len(self.registered), at))
 
     def new_data(self) -> int | None:
-        return next((at for index, at in self.registered if index >= self.watched()), None)
+        return next((at for index, at in self.registered if index >= self.find_watched()), None)
 
-    def watched(self) -> int:
+    def find_watched(self) -> int:
         runs = [self.entries[name] for name, there in self.names.items() if there.skips is None]
         return max(runs, default=-1) + 1
 

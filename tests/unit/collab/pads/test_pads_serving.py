@@ -225,7 +225,7 @@ def test_a_matrix_that_is_brought_again_takes_no_room() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_accelerator_that_fails_says_so_to_its_guest_and_to_its_operator() -> None:
     class Failing(Multiplier):
-        def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        def multiply(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
             raise MemoryError("4 GB of a guest's rows")
 
     said: list[str] = []

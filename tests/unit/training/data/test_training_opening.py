@@ -25,7 +25,7 @@ class Source:
     def __init__(self, count: int) -> None:
         self.count, self.opened, self.closed = count, 0, False
 
-    def turned(self) -> Generator[Turned]:
+    def turn(self) -> Generator[Turned]:
         try:
             for number in range(self.count):
                 self.opened += 1
@@ -41,7 +41,7 @@ def first_id(turned: Turned) -> int:
 
 def test_batches_come_in_order_whether_they_were_opened_before_or_not() -> None:
     source = Source(9)
-    evenly = Evenly(source.turned())
+    evenly = Evenly(source.turn())
     seen = [first_id(evenly.take())]
     evenly.work_ahead(3)
     assert source.opened == 4
@@ -55,7 +55,7 @@ def test_batches_come_in_order_whether_they_were_opened_before_or_not() -> None:
 
 def test_what_waits_is_bounded_by_its_bytes() -> None:
     source = Source(100)
-    evenly = Evenly(source.turned(), ahead_bytes=2000)
+    evenly = Evenly(source.turn(), ahead_bytes=2000)
     for _ in range(5):
         evenly.work_ahead(10)
     assert source.opened == 3
@@ -66,7 +66,7 @@ def test_what_waits_is_bounded_by_its_bytes() -> None:
 
 def test_closing_lets_go_of_the_source() -> None:
     source = Source(10)
-    evenly = Evenly(source.turned())
+    evenly = Evenly(source.turn())
     evenly.work_ahead(2)
     evenly.close()
     assert source.closed
