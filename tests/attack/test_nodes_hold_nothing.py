@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.claim("C607", "C609"),
 ]
 
+LISTENS = "0A"  # of /proc/net/tcp
 RANKS = 2
 WORLD = 2 * RANKS
 PLANTED = "planted-5d1c77"
@@ -64,6 +65,12 @@ def inodes(kind: str) -> set[str]:
     return {f"socket:[{line.split()[at]}]" for line in lines}
 
 
+def tcp_ends() -> dict[str, tuple[str, str]]:
+    """Own and other end of each TCP connection of this machine, by its socket."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {f"socket:[{row[9]}]": (row[1], row[2]) for row in rows if row[3] != LISTENS}
+
+
 def of_life(pid: int) -> list[int]:
     """The workload below a command, its first rank first."""
     named = b"from sealtrain.guest.workload_life import"
@@ -82,17 +89,23 @@ def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path:
             wait_until(lambda: any((out / "checkpoints").glob("*")) or lead.gone or other.gone, 200)
             assert not lead.gone, "\n".join(lead.read_stderr())
             assert not other.gone, "\n".join(other.read_stderr())
-            tcp, unix = inodes("tcp"), inodes("unix")
+            tcp, unix, ends = inodes("tcp"), inodes("unix"), tcp_ends()
             for part in (lead, other):
                 ranks = of_life(part.pid)
                 assert len(ranks) == RANKS
                 keeper = int(
                     Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1]
                 )
+                here = {
+                    ends[share] for rank in ranks for share in descriptors(rank) if share in ends
+                }
                 for rank in ranks:
                     held = descriptors(rank)
                     assert [share for share in held if not KINDS.fullmatch(share)] == []
-                    assert sum(share in tcp for share in held) == WORLD - 1
+                    # One to each rank of the other node; the others end in this node's own ranks.
+                    across = [ends[share] for share in held if share in ends]
+                    across = [pair for pair in across if (pair[1], pair[0]) not in here]
+                    assert len(across) == WORLD - RANKS
                     # The first forked the other: both ends of its ranks, and a line to the other.
                     assert sum(share in unix for share in held) == RANKS * CHANNEL + RANKS - 1
                     assert not tcp & set(held) & set(descriptors(keeper))
