@@ -144,7 +144,7 @@ if child == 0:
     time.sleep(3600)
 found["child"] = child
 made_up = record["prompt"].encode().hex() + ".json"
-found["file"] = tried(lambda: run.store.deliver(made_up, b"{}"))
+found["file"] = tried(lambda: run.store.deliver(made_up, 2, [b"{}"]))
 
 
 class Model(torch.nn.Module):

@@ -113,6 +113,7 @@ def by_path() -> dict[str, click.Command]:
 
 OTHERS = {
     "--decompress": "xz",
+    "--dereference": "tar",
     "--editable": "pip",
     "--key-type": "pkcs11-tool",
     "--hash-offset": "veritysetup",
