@@ -106,7 +106,7 @@ class Relay:
     def consortium(self, consortium_id: str) -> Consortium:
         return self.real.consortium(consortium_id)
 
-    def registered(self, wanted: Iterable[OwnedId], **query: str) -> frozenset[OwnedId]:
+    def ask_registered(self, wanted: Iterable[OwnedId], **query: str) -> frozenset[OwnedId]:
         self.asked.append("registered")
         return self.real.ask_registered(wanted, **query)
 
