@@ -70,7 +70,9 @@ def test_its_command_ends_with_it(tmp_path: Path, number: signal.Signals) -> Non
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as outside:
         assert outside.stdout is not None
         inside = int(outside.stdout.readline())
-        assert process_of(outside.pid) == inside != outside.pid
+        # The command may speak before its outside has noted whose it is.
+        wait_until(lambda: process_of(outside.pid) == inside)
+        assert inside != outside.pid
         outside.send_signal(number)
         assert outside.wait(20) == -number
         wait_until(lambda: not Path(f"/proc/{inside}").exists())

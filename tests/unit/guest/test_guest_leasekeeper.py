@@ -308,7 +308,7 @@ def test_what_fails_after_a_run_closed_is_not_its_leases_doing(world: World) -> 
     world.lease_keeper.given_back = True
     world.lease.end()
     error = CheckpointRefused("another")
-    assert world.lease_keeper.lapsed(error) is error
+    assert world.lease_keeper.explain_end(error) is error
 
 
 class Slow:

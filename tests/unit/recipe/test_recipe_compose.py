@@ -146,7 +146,7 @@ EDITS: list[tuple[str, Callable[[Document, Document], Any]]] = [
     ("'configs'", lambda d, s: s["configs"].update(more={"content": "x"})),
     ("no lock", lambda d, s: s["configs"].clear()),
     ("interpolate", lambda d, s: s["configs"]["recipe.lock.json"].update(content="$LOCK")),
-    ("lock:", lambda d, s: s["configs"]["recipe.lock.json"].update(content="{}")),
+    ("lock lacks", lambda d, s: s["configs"]["recipe.lock.json"].update(content="{}")),
 ]  # fmt: skip
 
 
